@@ -1,0 +1,32 @@
+"""tinytf: see every number inside a transformer.
+
+``load`` opens a model, ``Model.trace`` records a text; both import torch only when they are first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tinytf.config import ModelConfig
+from tinytf.errors import TinytfError
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model, load
+    from tinytf.trace.record import record
+    from tinytf.trace.trace import Trace
+
+__version__ = "0.1.0"
+__all__ = ["Model", "ModelConfig", "TinytfError", "Trace", "load", "record"]
+
+_LAZY = {
+    "Model": "tinytf.loading",
+    "load": "tinytf.loading",
+    "record": "tinytf.trace.record",
+    "Trace": "tinytf.trace.trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

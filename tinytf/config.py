@@ -1,0 +1,135 @@
+"""The configuration of a transformer: words and numbers, checked once, free of torch."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tinytf.errors import ConfigError
+from tinytf.nearest import did_you_mean
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_order": ("pre", "post"),
+    "positions": ("learned", "sinusoidal", "rotary"),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "head": ("lm", "mlm", "none"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Everything that decides the architecture and the parameter count of a model.
+
+    ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``.
+    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
+    ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
+    for combinations that cannot be built.
+    """
+
+    vocab_size: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_ff: int
+    context: int
+    n_kv_heads: int = 0
+    d_head: int = 0
+    causal: bool = True
+    norm: str = "layernorm"
+    norm_eps: float = 1e-5
+    norm_order: str = "pre"
+    positions: str = "learned"
+    rope_theta: float = 10_000.0
+    activation: str = "gelu"
+    gated: bool = False
+    qkv_bias: bool = True
+    o_bias: bool = True
+    ffn_bias: bool = True
+    qk_norm: bool = False
+    tied_head: bool = True
+    head: str = "lm"
+    head_bias: bool = False
+    n_token_types: int = 0
+    embed_norm: bool = False
+    pooler: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"):
+            self._require_positive(name)
+        for name, words in CHOICES.items():
+            word = getattr(self, name)
+            if word not in words:
+                raise ConfigError(f"{name} {word!r} is not one of {', '.join(words)}", did_you_mean(word, words))
+        if not self.n_kv_heads:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if not self.d_head:
+            if self.d_model % self.n_heads:
+                raise ConfigError(
+                    f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}",
+                    "choose another n_heads, or give d_head",
+                )
+            object.__setattr__(self, "d_head", self.d_model // self.n_heads)
+        self._require_positive("n_kv_heads")
+        self._require_positive("d_head")
+        if self.n_heads % self.n_kv_heads:
+            raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
+        if self.positions == "rotary" and self.d_head % 2:
+            raise ConfigError(f"d_head {self.d_head} is odd, and rotary positions rotate pairs of dimensions")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
+        if self.norm_eps <= 0:
+            raise ConfigError(f"norm_eps {self.norm_eps} is not above 0")
+        if self.n_token_types < 0:
+            raise ConfigError(f"n_token_types {self.n_token_types} is negative")
+        if self.head == "mlm" and self.causal:
+            raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
+        if self.pooler and self.causal:
+            raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+        if self.head_bias and self.head == "none":
+            raise ConfigError("head_bias is true, and head is 'none'")
+
+    def _require_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{name} {value!r} is not a whole number of at least 1")
+
+    @property
+    def kind(self) -> str:
+        """``decoder`` where a token sees only the past, else ``encoder``."""
+        return "decoder" if self.causal else "encoder"
+
+    @property
+    def heads_per_kv(self) -> int:
+        """How many query heads share one key and value head."""
+        return self.n_heads // self.n_kv_heads
+
+    @property
+    def final_norm(self) -> bool:
+        """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
+        return self.norm_order == "pre"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as JSON takes them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
+        """A configuration from its fields; unknown and missing ones are ConfigErrors with their names."""
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        for name in fields:
+            if name not in known:
+                raise ConfigError(f"the model configuration has no field {name!r}", did_you_mean(name, known))
+        missing = [n for n, f in known.items() if f.default is dataclasses.MISSING and n not in fields]
+        if missing:
+            raise ConfigError(f"the model configuration lacks {', '.join(missing)}")
+        for name, value in fields.items():
+            wanted = type(known[name].default) if known[name].default is not dataclasses.MISSING else int
+            if wanted is float and type(value) is int:
+                continue
+            if type(value) is not wanted:
+                raise ConfigError(f"{name} is {value!r}, and has to be of type {wanted.__name__}")
+        return cls(**fields)

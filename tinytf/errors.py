@@ -1,0 +1,41 @@
+"""What can go wrong, in a few kinds.
+
+Every message says what is wrong, by how much, and the limit; ``hint`` says the remedy in one line.
+"""
+
+
+class TinytfError(Exception):
+    """Something failed; ``exit_status`` is what a command line should answer with."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(TinytfError):
+    """The request itself is wrong: an unknown name, a text that is too long, a missing argument."""
+
+    exit_status = 2
+
+
+class ConfigError(UsageError):
+    """A model configuration whose numbers or words do not fit together."""
+
+
+class AddressError(UsageError):
+    """An address that does not parse, or that names a layer, head, step or cell that is not there."""
+
+
+class TokenizerError(UsageError):
+    """A text that the tokenizer cannot take, or a tokenizer that does not fit its model."""
+
+
+class CheckpointError(TinytfError):
+    """A model directory that is missing, damaged, or not what its configuration says."""
+
+
+class TrainingError(TinytfError):
+    """Training cannot start, or cannot go on."""

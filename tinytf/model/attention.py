@@ -1,0 +1,119 @@
+"""Self-attention; how its core computes, in one fused call or step by step, is the one switch.
+
+Shapes: B batch, H query heads, G key-value heads, T tokens (Q and K where query and key differ), D head width.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinytf.config import ModelConfig
+from tinytf.model.parts import make_norm, rotate
+
+Tap = Callable[[str, Tensor], Tensor]
+
+
+def repeat_groups(x: Tensor, n_heads: int) -> Tensor:
+    """Let each of G key or value heads serve its n_heads / G query heads: (…, G, T, D) -> (…, H, T, D)."""
+    groups = x.shape[-3]
+    return x if groups == n_heads else x.repeat_interleave(n_heads // groups, dim=-3)
+
+
+def attention_scores(q: Tensor, k: Tensor) -> Tensor:
+    """q·kᵀ: (…, Q, D) and (…, K, D) -> (…, Q, K)."""
+    return q @ k.transpose(-2, -1)
+
+
+def scale_scores(scores: Tensor, d_head: int) -> Tensor:
+    """scores / √d_head (Vaswani et al. 2017, equation 1)."""
+    return scores / math.sqrt(d_head)
+
+
+def mask_scores(scaled: Tensor, allowed: Tensor | None) -> Tensor:
+    """−∞ where a query may not look; ``allowed`` is boolean and broadcasts to (…, Q, K)."""
+    return scaled if allowed is None else scaled.masked_fill(~allowed, -math.inf)
+
+
+def attention_weights(masked: Tensor) -> Tensor:
+    """Softmax over the keys; a query that may look nowhere gets zeros instead of NaN."""
+    blind = torch.isneginf(masked).all(dim=-1, keepdim=True)
+    return masked.softmax(dim=-1).masked_fill(blind, 0.0)
+
+
+def allowed_keys(length: int, causal: bool, padding_mask: Tensor | None, device: torch.device) -> Tensor | None:
+    """Which key each query may look at, True = may; None where everything is allowed.
+
+    ``padding_mask`` is (B, T), True for a real token. The result is (T, T), or (B, 1, T, T) with padding.
+    """
+    allowed = torch.ones(length, length, dtype=torch.bool, device=device).tril() if causal else None
+    if padding_mask is None:
+        return allowed
+    keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
+    return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
+
+
+class FusedCore(nn.Module):
+    """The whole core in torch's fused scaled_dot_product_attention; no (Q, K) matrix is kept."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        grouped = q.shape[1] != k.shape[1]
+        if padding_mask is None:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
+        allowed = allowed_keys(q.shape[2], self.causal, padding_mask, q.device)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=grouped)
+
+
+class SteppedCore(nn.Module):
+    """The same core, one step after the other; each passes through ``tap``, which may return another tensor."""
+
+    def __init__(self, causal: bool, tap: Tap | None = None) -> None:
+        super().__init__()
+        self.causal = causal
+        self.tap: Tap = tap or (lambda _, tensor: tensor)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        n_heads, length, d_head = q.shape[1:]
+        allowed = allowed_keys(length, self.causal, padding_mask, q.device)
+        scores = self.tap("scores", attention_scores(q, repeat_groups(k, n_heads)))  # (B, H, Q, K)
+        scaled = self.tap("scaled", scale_scores(scores, d_head))
+        masked = self.tap("masked", mask_scores(scaled, allowed))
+        weights = self.tap("weights", attention_weights(masked))
+        return self.tap("heads", weights @ repeat_groups(v, n_heads))  # (B, H, Q, D)
+
+
+CORES: dict[str, type[FusedCore] | type[SteppedCore]] = {"fused": FusedCore, "steps": SteppedCore}
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with grouped key-value heads, optional per-head q/k norm and rotary positions."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.d_head = config.d_head
+        self.q = nn.Linear(config.d_model, config.n_heads * config.d_head, bias=config.qkv_bias)
+        self.k = nn.Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
+        self.v = nn.Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
+        self.o = nn.Linear(config.n_heads * config.d_head, config.d_model, bias=config.o_bias)
+        self.q_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
+        self.k_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
+        self.core: nn.Module = FusedCore(config.causal)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, H·D) -> (B, H, T, D)."""
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, padding_mask: Tensor | None) -> Tensor:
+        q = self.q_norm(self.split_heads(self.q(x)))  # (B, H, T, D)
+        k = self.k_norm(self.split_heads(self.k(x)))  # (B, G, T, D)
+        v = self.split_heads(self.v(x))  # (B, G, T, D)
+        if rotation is not None:
+            q, k = rotate(q, *rotation), rotate(k, *rotation)
+        heads = self.core(q, k, v, padding_mask)  # (B, H, T, D)
+        return self.o(heads.transpose(1, 2).flatten(2))  # (B, T, H·D) -> (B, T, C)

@@ -1,0 +1,119 @@
+"""Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinytf.config import ModelConfig
+
+NORMS: dict[str, Callable[[int, float], nn.Module]] = {
+    "layernorm": lambda width, eps: nn.LayerNorm(width, eps=eps),
+    "rmsnorm": lambda width, eps: nn.RMSNorm(width, eps=eps),
+}
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
+    """The configured norm over the last axis, ``width`` wide (d_model unless given)."""
+    return NORMS[config.norm](width or config.d_model, config.norm_eps)
+
+
+def _table_length(length: int) -> int:
+    """Tables are made for the next power of two, so that a growing text seldom needs a new one."""
+    return 1 << max(5, (length - 1).bit_length())
+
+
+@lru_cache(maxsize=8)
+def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        position = torch.arange(length, dtype=torch.float64)[:, None]
+        pair = torch.arange(0, d_model, 2, dtype=torch.float64)
+        angle = position / 10_000 ** (pair / d_model)
+        table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # (T, C/2, 2) -> (T, C)
+        return table.to(device=device, dtype=dtype)
+
+
+def sinusoidal_table(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Sines in the even and cosines in the odd dimensions, (length, d_model), computed in float64.
+
+    Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)).
+    """
+    return _sinusoidal(_table_length(length), d_model, device, dtype)[:length]
+
+
+@lru_cache(maxsize=8)
+def _rotary(length: int, d_head: int, theta: float, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False), torch.no_grad():
+        # The angles are made in float32, as the checkpoints of this family were trained with.
+        frequency = 1.0 / theta ** (torch.arange(0, d_head, 2, dtype=torch.int64).float() / d_head)
+        angle = torch.arange(length).float()[:, None] * frequency  # (T, D/2)
+        angle = torch.cat((angle, angle), dim=-1)  # (T, D): both halves turn by the same angles
+        return angle.cos().to(device=device, dtype=dtype), angle.sin().to(device=device, dtype=dtype)
+
+
+def rotary_table(
+    length: int, d_head: int, theta: float, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles, each (length, d_head); Su et al. 2021, half rotation."""
+    cosine, sine = _rotary(_table_length(length), d_head, theta, device, dtype)
+    return cosine[:length], sine[:length]
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn each pair (x[i], x[i + D/2]) of ``x`` (..., T, D) by the angle of its position."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-second, first), dim=-1) * sine
+
+
+class LearnedPositions(nn.Embedding):
+    """One learned vector a position: P[0…T-1]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.context, config.d_model)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.weight[: ids.shape[1]]  # (T, C)
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed waves of Vaswani et al. 2017; nothing is learned."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.d_model = config.d_model
+
+    def forward(self, ids: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        return sinusoidal_table(ids.shape[1], self.d_model, ids.device, dtype)  # (T, C)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between: act(x·W₁ + b₁)·W₂ + b₂."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))
+
+
+class GatedFeedForward(FeedForward):
+    """The gated form, (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -1,0 +1,189 @@
+"""Embeddings, blocks and heads, and the Transformer that they make.
+
+Shapes: B batch, T tokens, C d_model, V vocabulary.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.model.attention import CORES, SelfAttention, Tap
+from tinytf.model.parts import (
+    FeedForward,
+    GatedFeedForward,
+    LearnedPositions,
+    SinusoidalPositions,
+    make_norm,
+    rotary_table,
+)
+
+
+class Embeddings(nn.Module):
+    """Token vectors, plus positions and token types where the architecture adds them, normed where it does."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions: nn.Module | None = None
+        if config.positions == "learned":
+            self.positions = LearnedPositions(config)
+        elif config.positions == "sinusoidal":
+            self.positions = SinusoidalPositions(config)
+        self.types = nn.Embedding(config.n_token_types, config.d_model) if config.n_token_types else None
+        self.norm = make_norm(config) if config.embed_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, token_types: Tensor | None = None) -> Tensor:
+        x = self.tokens(ids)  # (B, T) -> (B, T, C)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
+        if self.positions is not None:
+            x = x + self.positions(ids).to(x.dtype)
+        return self.dropout(self.norm(x))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each with a norm and a residual connection."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm1 = make_norm(config)
+        self.attention = SelfAttention(config)
+        self.norm2 = make_norm(config)
+        self.ffn = GatedFeedForward(config) if config.gated else FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+
+class PreNormBlock(Block):
+    """Norm before each part; the residual stream itself is never normed (GPT-2, Llama)."""
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, padding_mask: Tensor | None) -> Tensor:
+        mid = x + self.dropout(self.attention(self.norm1(x), rotation, padding_mask))
+        return mid + self.dropout(self.ffn(self.norm2(mid)))
+
+
+class PostNormBlock(Block):
+    """Norm after each residual sum (Vaswani et al. 2017, BERT)."""
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, padding_mask: Tensor | None) -> Tensor:
+        x = self.norm1(x + self.dropout(self.attention(x, rotation, padding_mask)))
+        return self.norm2(x + self.dropout(self.ffn(x)))
+
+
+BLOCKS: dict[str, type[PreNormBlock] | type[PostNormBlock]] = {"pre": PreNormBlock, "post": PostNormBlock}
+
+
+class Unembedding(nn.Module):
+    """Hidden states to logits; a tied one borrows the token embedding, an untied one owns its matrix."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)
+
+
+class LanguageModelHead(nn.Module):
+    """Logits of the next token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.decoder = Unembedding(config)
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return self.decoder(x, embedding)
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """BERT's head for a masked token: dense, GELU, LayerNorm, then the logits (Devlin et al. 2019)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.norm = make_norm(config)
+        self.decoder = Unembedding(config)
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return self.decoder(self.norm(F.gelu(self.dense(x))), embedding)
+
+
+class Transformer(nn.Module):
+    """One stack for decoders and encoders; every choice is resolved from the configuration here, once."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = Embeddings(config)
+        self.blocks = nn.ModuleList(BLOCKS[config.norm_order](config) for _ in range(config.n_layers))
+        self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
+        self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+        heads = {"lm": LanguageModelHead, "mlm": MaskedLanguageModelHead}
+        self.head = heads[config.head](config) if config.head != "none" else None
+
+    @classmethod
+    def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
+        """Random weights from ``seed``: normal 0.02, residual outputs scaled by 1/√(2·layers) (Radford et al. 2019)."""
+        with torch.device("meta"):
+            model = cls(config)
+        model.to_empty(device="cpu")
+        generator = torch.Generator().manual_seed(seed)
+        residual = 0.02 / (2 * config.n_layers) ** 0.5
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() == 2:
+                    std = residual if name.endswith(("attention.o.weight", "ffn.down.weight")) else 0.02
+                    parameter.normal_(0.0, std, generator=generator)
+                else:
+                    parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+        return model.to(device).eval()
+
+    def use_attention(self, core: str, tap: Tap | None = None) -> None:
+        """Exchange the attention core in every block: ``fused``, or ``steps`` with an optional tap."""
+        for block in self.blocks:
+            attention = block.attention
+            if core == "steps":
+                attention.core = CORES["steps"](self.config.causal, tap)  # type: ignore[call-arg]
+            else:
+                attention.core = CORES[core](self.config.causal)
+
+    def hidden(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+        """The last hidden states, after the final norm: ids (B, T) -> (B, T, C).
+
+        ``padding_mask`` (B, T) is True for a real token. Raises UsageError beyond the context.
+        """
+        length = ids.shape[1]
+        if length > self.config.context:
+            raise UsageError(
+                f"{length} tokens are more than the model's context of {self.config.context}",
+                "shorten the text, or cut it on purpose with --truncate",
+            )
+        x = self.embed(ids, token_types)
+        rotation = None
+        if self.config.positions == "rotary":
+            rotation = rotary_table(length, self.config.d_head, self.config.rope_theta, ids.device, x.dtype)
+        for block in self.blocks:
+            x = block(x, rotation, padding_mask)
+        return self.final_norm(x)
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states: (…, C) -> (…, V). Raises UsageError for a model without a head."""
+        if self.head is None:
+            raise UsageError("this model has no language-model head, so it has no logits")
+        return self.head(hidden, self.embed.tokens.weight)
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """BERT's pooled vector, tanh(W·x + b) of the first token: (B, T, C) -> (B, C)."""
+        if self.pooler is None:
+            raise UsageError("this model has no pooler")
+        return torch.tanh(self.pooler(hidden[:, 0]))
+
+    def forward(
+        self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None
+    ) -> Tensor:
+        """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C)."""
+        hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
+        return hidden if self.head is None else self.unembed(hidden)

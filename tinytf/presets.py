@@ -1,0 +1,70 @@
+"""Configurations by name: architectures to look at with random weights, for shapes and counts."""
+
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+
+PRESETS: dict[str, ModelConfig] = {
+    # Vaswani et al. 2017, table 3, the encoder stack of the base model.
+    "paper": ModelConfig(
+        vocab_size=37_000,
+        d_model=512,
+        n_layers=6,
+        n_heads=8,
+        d_ff=2048,
+        context=512,
+        causal=False,
+        norm_order="post",
+        positions="sinusoidal",
+        activation="relu",
+        qkv_bias=False,
+        o_bias=False,
+        head="none",
+    ),
+    # Radford et al. 2019, the 124 M model.
+    "gpt2": ModelConfig(
+        vocab_size=50_257, d_model=768, n_layers=12, n_heads=12, d_ff=3072, context=1024, activation="gelu_tanh"
+    ),
+    # Devlin et al. 2019, uncased, with the pooler and without a masked-language-model head.
+    "bert-base": ModelConfig(
+        vocab_size=30_522,
+        d_model=768,
+        n_layers=12,
+        n_heads=12,
+        d_ff=3072,
+        context=512,
+        causal=False,
+        norm_eps=1e-12,
+        norm_order="post",
+        activation="gelu",
+        n_token_types=2,
+        embed_norm=True,
+        pooler=True,
+        head="none",
+    ),
+    # The Llama 2 and 3 part list (RMSNorm, rotary, grouped queries, SwiGLU, no biases), small.
+    "llama-tiny": ModelConfig(
+        vocab_size=32_000,
+        d_model=256,
+        n_layers=4,
+        n_heads=8,
+        n_kv_heads=2,
+        d_ff=688,
+        context=2048,
+        norm="rmsnorm",
+        positions="rotary",
+        activation="silu",
+        gated=True,
+        qkv_bias=False,
+        o_bias=False,
+        ffn_bias=False,
+        tied_head=False,
+    ),
+}
+
+
+def preset(name: str) -> ModelConfig:
+    """The configuration of that name; UsageError with the nearest name where there is none."""
+    if name not in PRESETS:
+        raise UsageError(f"there is no preset {name!r}", did_you_mean(name, PRESETS))
+    return PRESETS[name]

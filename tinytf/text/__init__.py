@@ -1,0 +1,6 @@
+"""Text to tokens and back, and how a token is shown."""
+
+from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Encoding, Token, Tokenizer
+
+__all__ = ["Encoding", "Token", "Tokenizer", "printable"]

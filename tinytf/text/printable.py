@@ -1,0 +1,39 @@
+"""The one printable form of untrusted text: what a terminal could act on is spelled out instead."""
+
+import unicodedata
+
+_NAMED = {" ": "·", "\n": "↵", "\t": "→"}
+# Controls, formats (bidi, zero width), surrogates, private use, unassigned, line and paragraph separators.
+_SPELLED_OUT = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_DOTTED_CIRCLE = "\u25cc"
+
+
+def _spelled_out(char: str) -> str:
+    code = ord(char)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def printable(text: str, *, spaces: bool = True) -> str:
+    """``text`` with control, bidi, zero-width and other invisible characters made visible.
+
+    A space is ``·`` (unless ``spaces`` is false), newline ``↵``, tab ``→``, a byte ``\\xNN``, other invisible
+    characters ``\\uNNNN``. A combining mark without a base is put on a dotted circle, so that it cannot
+    attach to what stands before it. The result is safe to write to a terminal.
+    """
+    shown: list[str] = []
+    for char in text:
+        if char == " " and not spaces:
+            shown.append(char)
+        elif char in _NAMED:
+            shown.append(_NAMED[char])
+        elif unicodedata.category(char) in _SPELLED_OUT or unicodedata.category(char) == "Zs":
+            shown.append(_spelled_out(char))
+        elif "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
+            shown.append(_spelled_out(char))  # variation selectors change widths, differently in each terminal
+        elif unicodedata.category(char) in {"Mn", "Me", "Mc"} and (not shown or len(shown[-1]) > 1):
+            shown.append(_DOTTED_CIRCLE + char)
+        else:
+            shown.append(char)
+    return "".join(shown)

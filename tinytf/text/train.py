@@ -1,0 +1,67 @@
+"""New tokenizers from a text: characters, byte-level BPE, WordPiece."""
+
+from collections.abc import Callable, Iterable
+
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from tinytf.errors import UsageError
+from tinytf.text.tokenizer import Tokenizer
+
+END_OF_TEXT = "<|endoftext|>"
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def train_characters(texts: Iterable[str]) -> Tokenizer:
+    """One token a character; ids follow the sorted characters, so the same characters always get the same ids."""
+    characters: set[str] = set()
+    for text in texts:
+        characters.update(text)
+    library = LibraryTokenizer(models.WordLevel({char: i for i, char in enumerate(sorted(characters))}, unk_token=""))
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    library.decoder = decoders.Fuse()
+    return Tokenizer(library)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE as in GPT-2: every text has an encoding, spaces belong to the word that follows."""
+    _require_room(vocab_size, 257, "256 bytes and an end token")
+    library = LibraryTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.post_processor = processors.ByteLevel(trim_offsets=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer)
+    return Tokenizer(library)
+
+
+def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """WordPiece as in uncased BERT, with [CLS] before and [SEP] after."""
+    _require_room(vocab_size, 100, "the special tokens and an alphabet")
+    library = LibraryTokenizer(models.WordPiece(unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    library.train_from_iterator(
+        texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=BERT_SPECIALS, show_progress=False)
+    )
+    specials = [(name, library.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    library.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=specials)
+    return Tokenizer(library)
+
+
+TRAINERS: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {
+    "char": lambda texts, _: train_characters(texts),
+    "bpe": train_bpe,
+    "wordpiece": train_wordpiece,
+}
+
+
+def _require_room(vocab_size: int, least: int, why: str) -> None:
+    if vocab_size < least:
+        raise UsageError(f"a vocabulary of {vocab_size} is too small: {least} is the least, for {why}")

@@ -1,0 +1,105 @@
+"""Recipes: everything that decides a training run, from a TOML file or from options."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from tinytf.config import ModelConfig
+from tinytf.errors import ConfigError, UsageError
+from tinytf.nearest import did_you_mean
+
+OBJECTIVES = ("causal", "masked")
+TOKENIZERS = ("char", "bpe", "wordpiece")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
+
+    ``block`` is the training length in tokens, ``batch`` the examples a step, ``lr`` the peak learning rate,
+    reached after ``warmup`` steps and followed by a cosine down to ``lr * final_lr``; ``clip`` bounds the global
+    gradient norm; ``held_out`` is the share of the text, from its end, that is never trained on.
+    """
+
+    model: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str = "bpe"
+    vocab_size: int = 2000
+    objective: str = "causal"
+    block: int = 128
+    batch: int = 16
+    steps: int = 1000
+    lr: float = 1e-3
+    final_lr: float = 0.1
+    warmup: int = 100
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+    held_out: float = 0.05
+    eval_every: int = 250
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, words in (("objective", OBJECTIVES), ("tokenizer", TOKENIZERS)):
+            if getattr(self, name) not in words:
+                raise UsageError(f"{name} {getattr(self, name)!r} is not one of {', '.join(words)}")
+        for name, least in (("vocab_size", 2), ("block", 2), ("batch", 1), ("steps", 1), ("eval_every", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} {getattr(self, name)} is below {least}")
+        for name in ("lr", "clip"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} {getattr(self, name)} is not above 0")
+        for name in ("held_out", "final_lr", "weight_decay", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"{name} {getattr(self, name)} is outside [0, 1)")
+        if not 0 <= self.warmup <= self.steps:
+            raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
+
+    def model_config(self, vocab_size: int) -> ModelConfig:
+        """The model that this recipe trains, for a vocabulary of this size."""
+        defaults = {
+            "d_model": 128,
+            "n_layers": 4,
+            "n_heads": 4,
+            "d_ff": 512,
+            "context": max(256, self.block),
+            "causal": self.objective == "causal",
+            "head": "lm" if self.objective == "causal" else "mlm",
+        }
+        config = ModelConfig.from_dict({**defaults, **self.model, "vocab_size": vocab_size})
+        if config.causal != (self.objective == "causal"):
+            raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
+        if self.block > config.context:
+            raise ConfigError(f"block {self.block} is longer than the model's context of {config.context}")
+        return config
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], source: str) -> Self:
+        """A recipe from its fields; an unknown one is refused with the nearest name."""
+        known = {f.name: f.default for f in dataclasses.fields(cls)}
+        for name, value in fields.items():
+            if name not in known:
+                raise UsageError(f"{source}: a recipe has no field {name!r}", did_you_mean(name, known))
+            wanted = dict if name == "model" else type(known[name])
+            if wanted is float and type(value) is int:
+                continue
+            if type(value) is not wanted:
+                raise UsageError(f"{source}: {name} is {value!r}, and has to be of type {wanted.__name__}")
+        return cls(**fields)
+
+    @classmethod
+    def load(cls, path: Path, **changes: Any) -> Self:
+        """A recipe from a TOML file, with ``changes`` put over it."""
+        try:
+            fields = tomllib.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is not TOML: {error}") from None
+        return cls.from_dict({**fields, **changes}, str(path))
