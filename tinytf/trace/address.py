@@ -1,0 +1,121 @@
+"""Addresses: ``L3`` a layer, ``L3H5`` a head, ``L3H5.weights`` a step, ``L3H5.weights[sat,cat]`` a cell.
+
+``L0-2H*.weights`` is a set. TransformerLens names are understood and answered with the canonical ones.
+"""
+
+import re
+from dataclasses import dataclass
+
+from tinytf.errors import AddressError
+from tinytf.nearest import did_you_mean
+from tinytf.trace.steps import Step, StepTable
+
+_ADDRESS = re.compile(
+    r"(?:L(?P<layers>\d+(?:-\d+)?|\*)(?:H(?P<heads>\d+(?:-\d+)?|\*))?(?:\.|$))?"
+    r"(?P<step>[A-Za-z][A-Za-z0-9_.]*)?(?:\[(?P<cell>.*)\])?",
+    re.DOTALL,
+)
+_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A checked address: which step, in which layers and heads, and which cell of it.
+
+    ``layers`` and ``heads`` are None where the address names none; ``cell`` holds the words between the brackets.
+    ``note`` says what should be known of the answer (another name for the step, shared key heads).
+    """
+
+    step: Step | None
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    cell: tuple[str, ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        place = "" if self.layers is None else f"L{_span(self.layers)}"
+        place += "" if self.heads is None else f"H{_span(self.heads)}"
+        parts = [part for part in (place, self.step.name if self.step else "") if part]
+        return ".".join(parts) + (f"[{','.join(self.cell)}]" if self.cell else "")
+
+
+def _span(numbers: tuple[int, ...]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
+def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    if text == "*":
+        return tuple(range(count))
+    first, _, last = text.partition("-")
+    low, high = int(first), int(last or first)
+    if high < low:
+        raise AddressError(f"{what}s {low}-{high} run backwards")
+    if high >= count:
+        raise AddressError(
+            f"there is no {what} {high}: the model has {count} {what}{'s' if count > 1 else ''}, 0 to {count - 1}"
+            if count > 1
+            else f"there is no {what} {high}: the model has one {what}, 0"
+        )
+    return tuple(range(low, high + 1))
+
+
+def parse_address(text: str, table: StepTable) -> Address:
+    """Read an address for the model of ``table``.
+
+    Raises AddressError that says what exists, what is nearest, or why a step is absent from this architecture.
+    """
+    config, note = table.config, ""
+    canonical, note = _from_transformer_lens(text.strip(), table)
+    match = _ADDRESS.fullmatch(canonical)
+    if not canonical or match is None or (match["layers"] is None and match["step"] is None):
+        raise AddressError(
+            f"{text!r} is not an address",
+            "a layer is L3, a head L3H5, a step L3H5.weights, a cell L3H5.weights[2,1], a set L0-2H*.weights",
+        )
+    layers = _numbers(match["layers"], config.n_layers, "layer")
+    heads = _numbers(match["heads"], config.n_heads, "head")
+    cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
+    if match["step"] is None:
+        if cell:
+            raise AddressError(f"{text!r} has a cell but no step", "name one, such as .weights")
+        return Address(None, layers, heads)
+    step, synonym_note = _find_step(match["step"], layers, table)
+    if heads is not None and not step.has_heads:
+        raise AddressError(f"{step.name} is not split into heads", f"its axes are {', '.join(step.axes) or 'none'}")
+    if len(cell) > 2 or (cell and not step.axes):
+        raise AddressError(f"a cell of {step.name} has at most two words, [row,column]; {text!r} has {len(cell)}")
+    if heads is not None and "kv head" in step.axes:
+        note = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+    return Address(step, layers, heads, cell, " ".join(n for n in (note, synonym_note) if n))
+
+
+def _from_transformer_lens(text: str, table: StepTable) -> tuple[str, str]:
+    name, bracket, cell = text.partition("[")
+    match = _BLOCK.fullmatch(name)
+    layer, alias = (match[1], match[2]) if match else (None, name)
+    step = table.aliases().get(alias)
+    if step is None or (layer is not None) != step.in_layer:
+        if "hook_" in name:
+            raise AddressError(f"{name!r} is not a name that this model has", did_you_mean(alias, table.aliases()))
+        return text, ""
+    canonical = step.full_name(int(layer) if layer is not None else None)
+    note = f"{name} is {canonical} here" + (f"; {step.alias_note}" if step.alias_note else "")
+    return canonical + bracket + cell, note
+
+
+def _find_step(name: str, layers: tuple[int, ...] | None, table: StepTable) -> tuple[Step, str]:
+    synonym = table.synonym(name)
+    step = table.by_name.get(synonym or name)
+    if step is None:
+        reason = table.why_absent(name)
+        if reason:
+            raise AddressError(f"this model has no step {name!r}: {reason}")
+        raise AddressError(f"there is no step {name!r}", did_you_mean(name, table.by_name))
+    if step.in_layer and layers is None:
+        last = table.config.n_layers - 1
+        raise AddressError(f"{name!r} is a step of every layer", f"say which: L0.{name} … L{last}.{name}, or L*.{name}")
+    if not step.in_layer and layers is not None:
+        raise AddressError(f"{name!r} is not inside a layer", f"write {name} alone")
+    return step, f"{name} is {step.name} in this model" if synonym else ""

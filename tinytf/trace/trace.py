@@ -1,0 +1,184 @@
+"""A Trace: what was recorded of one text, and everything that follows from it.
+
+Little is recorded (``record.py``); the rest is derived on first look, by the functions that the model itself runs.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.errors import AddressError
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Encoding, Token
+from tinytf.trace.address import Address, parse_address
+from tinytf.trace.derive import derive
+from tinytf.trace.steps import Step, StepTable
+
+_KEPT_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What the hooks took, by full step name, without the batch axis; ``logit_rows`` are the positions of ``logits``."""
+
+    tensors: dict[str, Tensor]
+    logit_rows: tuple[int, ...]
+
+
+class Trace:
+    """All steps of one text through one model, for one sequence of T tokens.
+
+    ``trace["L0H3.weights"]`` is a tensor (T, T); ``trace["L0.weights"]`` (H, T, T); several layers add a leading
+    axis. ``trace.table()`` is the pipeline as data.
+    """
+
+    def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
+        self.model = model
+        self.encoding = encoding
+        self.recording = recording
+        self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        return self.encoding.tokens
+
+    @cached_property
+    def steps(self) -> StepTable:
+        return StepTable(self.config)
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Bytes held by the recorded tensors, shared storage counted once."""
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.recording.tensors.values()}
+        return sum(storages.values())
+
+    def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
+        """The tensor of a step by its short name, recorded or derived; ``heads`` selects from the head axis.
+
+        Query heads are selected by their own number everywhere: a shared key or value head answers to each of
+        its query heads.
+        """
+        step = self.steps.by_name[name]
+        full = step.full_name(layer)
+        if full in self.recording.tensors and not self._partly_recorded(full):
+            tensor = self.recording.tensors[full]
+            return tensor if heads is None else tensor[self._head_index(step, heads)]
+        key = (full, heads)
+        if key in self._derived:
+            self._derived.move_to_end(key)
+            return self._derived[key]
+        with torch.no_grad():
+            tensor = derive(self, step.name, layer, heads)
+        self._keep(key, tensor)
+        return tensor
+
+    def _partly_recorded(self, full: str) -> bool:
+        return full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
+
+    def _head_index(self, step: Step, heads: tuple[int, ...]) -> list[int]:
+        shared = "kv head" in step.axes
+        return [head // self.config.heads_per_kv if shared else head for head in heads]
+
+    def _keep(self, key: tuple[str, tuple[int, ...] | None], tensor: Tensor) -> None:
+        """Remember a derived tensor within a byte budget, so that neighbouring steps need not be derived twice."""
+        if tensor.nbytes > _KEPT_BYTES // 2:
+            return
+        self._derived[key] = tensor
+        while sum(kept.nbytes for kept in self._derived.values()) > _KEPT_BYTES:
+            self._derived.popitem(last=False)
+
+    def address(self, text: str) -> Address:
+        """Read an address for this trace's model; AddressError says what exists instead."""
+        return parse_address(text, self.steps)
+
+    def __getitem__(self, address: str | Address) -> Tensor:
+        """The tensor at an address: one head without its head axis, several layers with a leading layer axis."""
+        where = self.address(address) if isinstance(address, str) else address
+        step = where.step
+        if step is None:
+            raise AddressError(f"{where} names no step", f"for example {where}.weights")
+        if not step.is_tensor:
+            if step.name == "ids":
+                return torch.tensor([token.id for token in self.tokens])
+            raise AddressError(f"{step.name} is not a tensor")
+        if step.name in ("logits", "probs") and where.cell:
+            logits = self.logits_at(self.index(where.cell[0], "token", len(self.tokens)))
+            row = logits if step.name == "logits" else logits.float().softmax(dim=-1)
+            return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
+        layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
+        found = []
+        for layer in layers:
+            tensor = self.step(step.name, layer, where.heads)
+            if where.heads is not None and len(where.heads) == 1:
+                tensor = tensor[0]
+            found.append(self._cell(tensor, step, where.cell))
+        return found[0] if len(found) == 1 else torch.stack(found)
+
+    def _cell(self, tensor: Tensor, step: Step, cell: tuple[str, ...]) -> Tensor:
+        axes = step.axes[-2:]
+        for place, word in reversed(list(enumerate(cell))):
+            axis = tensor.dim() - len(axes) + place
+            tensor = tensor.select(axis, self.index(word, axes[place], tensor.shape[axis]))
+        return tensor
+
+    def index(self, word: str, axis: str, size: int) -> int:
+        """The place that a word of a cell means: a number, or for token axes a token's text.
+
+        Raises AddressError for a number out of range, an unknown token, or one that stands in several places.
+        """
+        if word.lstrip("-").isdigit():
+            number = int(word)
+            if not -size <= number < size:
+                raise AddressError(f"{axis} {number} is out of range: there are {size}, 0 to {size - 1}")
+            return number % size
+        if axis not in ("token", "query", "key"):
+            raise AddressError(f"{axis} is counted by number, and {word!r} is not one")
+        shown = [token.shown for token in self.tokens]
+        exact = [i for i, text in enumerate(shown) if text == word]
+        loose = exact or [i for i, text in enumerate(shown) if text.strip("·").casefold() == word.strip("·").casefold()]
+        if not loose:
+            raise AddressError(f"no token is {word!r}", f"tokens: {' '.join(shown[:30])}{' …' if len(shown) > 30 else ''}")
+        if len(loose) > 1:
+            places = ", ".join(map(str, loose))
+            raise AddressError(f"{word!r} stands at {places}", "say which by its number")
+        return loose[0]
+
+    def logits_at(self, position: int) -> Tensor:
+        """Logits (V,) at one position: the recorded ones, or derived from the last hidden state."""
+        rows = self.recording.logit_rows
+        if position in rows:
+            return self.recording.tensors["logits"][rows.index(position)]
+        with torch.no_grad():
+            return self.model.unembed(self.last_hidden[position])
+
+    @property
+    def recorded_logits(self) -> Tensor:
+        """The logits that the forward pass itself made, (rows, V), at ``recording.logit_rows``."""
+        return self.recording.tensors["logits"]
+
+    @property
+    def model_input(self) -> Tensor:
+        """What goes into the first block (T, C): the summed, perhaps normed, embeddings."""
+        return self.step("embed.norm" if self.config.embed_norm else "embed.out")
+
+    @property
+    def last_hidden(self) -> Tensor:
+        """The last hidden states (T, C): after the final norm, or the last block's output in a post-norm model."""
+        if self.config.final_norm:
+            return self.step("final.norm")
+        return self.step("norm2", self.config.n_layers - 1)
+
+    def table(self) -> list[dict[str, Any]]:
+        """The pipeline as data: one row a step with name, title, formula, axes, shape and statistics."""
+        from tinytf.trace.summary import pipeline
+
+        return [row.to_dict() for row in pipeline(self)]
