@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.run import load_run, read_json
+from tinytf.checkpoints.run import load_run, read_config, read_json
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
@@ -63,10 +63,7 @@ class Model:
                 f"the text has {len(encoding.tokens):,} tokens, and {self.name} takes at most {limit:,}",
                 "shorten it, or cut it on purpose with --truncate",
             )
-        tail = tuple(t for t in encoding.tokens[-1:] if t.special and t.start == t.end)  # [SEP] stays at the end
-        kept = encoding.tokens[: limit - len(tail)] + tail
-        cut = f"{len(encoding.tokens) - len(kept):,} tokens cut from the end"
-        return Encoding(text, kept, f"{encoding.added}, {cut}")
+        return encoding.truncated(limit)
 
     def trace(self, text: str, *, truncate: bool = False) -> Trace:
         """Record every step of ``text`` through the model."""
@@ -88,21 +85,43 @@ def pick_device(device: str) -> torch.device:
     if device not in DEVICES:
         raise UsageError(f"there is no device {device!r}", did_you_mean(device, DEVICES))
     if not there[device]:
-        raise UsageError(f"{device} is not available here", f"available: {', '.join(n for n, ok in there.items() if ok)}")
+        raise UsageError(
+            f"{device} is not available here", f"available: {', '.join(n for n, ok in there.items() if ok)}"
+        )
     return torch.device(device)
-
-
-def find_config(name: str) -> ModelConfig | None:
-    """The configuration of a preset, without building it; None for anything else."""
-    return preset(name.removeprefix("preset:")) if name.startswith("preset:") else None
 
 
 def _preset_model(name: str, seed: int) -> Model:
     config = preset(name.removeprefix("preset:"))
-    borrowed = "tiny" if config.causal else "tiny-encoder"
-    tokenizer = Tokenizer.load(ASSETS / borrowed / "tokenizer.json")
-    note = f"borrowed from {borrowed}: a preset has no vocabulary of its own"
+    tokenizer, note = _borrowed_tokenizer(config)
     return Model(name, Transformer.initialised(config, seed), tokenizer, f"random weights, seed {seed}", note)
+
+
+def load_tokenizer(model: str) -> tuple[str, Tokenizer, str, int]:
+    """(name, tokenizer, note, context) of a model, without opening its weights."""
+    if model.startswith("preset:"):
+        config = preset(model.removeprefix("preset:"))
+        tokenizer, note = _borrowed_tokenizer(config)
+        return model, tokenizer, note, config.context
+    directory = ASSETS / model if model in BUILT_IN else _run_directory(model)
+    return directory.name, Tokenizer.load(directory / "tokenizer.json"), "", read_config(directory).context
+
+
+def _borrowed_tokenizer(config: ModelConfig) -> tuple[Tokenizer, str]:
+    lender = "tiny" if config.causal else "tiny-encoder"
+    note = f"borrowed from {lender}: a preset has no vocabulary of its own"
+    return Tokenizer.load(ASSETS / lender / "tokenizer.json"), note
+
+
+def _run_directory(model: str) -> Path:
+    path = Path(model)
+    if path.is_file():
+        raise CheckpointError(f"{model} is a file", "tinytf opens folders with a config.json")
+    if not path.is_dir():
+        known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
+        hint = did_you_mean(model, known) or f"known: {', '.join(known)}, or the folder of a run"
+        raise UsageError(f"there is no model {model!r}", hint)
+    return path
 
 
 def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", seed: int = 0) -> Model:
@@ -120,13 +139,7 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
         transformer, tokenizer = load_run(ASSETS / model)
         opened = Model(model, transformer, tokenizer, "built in")
     else:
-        path = Path(model)
-        if path.is_file():
-            raise CheckpointError(f"{model} is a file", "tinytf opens directories with a config.json")
-        if not path.is_dir():
-            known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
-            hint = did_you_mean(model, known) or f"known: {', '.join(known)}, or the path of a run directory"
-            raise UsageError(f"there is no model {model!r}", hint)
+        path = _run_directory(model)
         transformer, tokenizer = load_run(path)
         opened = Model(path.name or str(path), transformer, tokenizer, str(path))
     opened.transformer.to(device=where, dtype=DTYPES[dtype])

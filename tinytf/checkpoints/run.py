@@ -100,9 +100,7 @@ def load_run(directory: Path) -> tuple[Transformer, Tokenizer]:
     return model.eval(), tokenizer
 
 
-def require_match(
-    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, torch.Tensor], source: Path
-) -> None:
+def require_match(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, torch.Tensor], source: Path) -> None:
     """Every expected tensor is there in its shape, and no other; CheckpointError names the first that is not."""
     for name, shape in expected.items():
         if name not in found:
@@ -114,4 +112,6 @@ def require_match(
             )
     for name in found:
         if name not in expected:
-            raise CheckpointError(f"{source} holds {name}, which the model has no place for", did_you_mean(name, expected))
+            raise CheckpointError(
+                f"{source} holds {name}, which the model has no place for", did_you_mean(name, expected)
+            )

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
 from tinytf.model.parts import make_norm, rotate
 
 Tap = Callable[[str, Tensor], Tensor]
@@ -58,8 +59,10 @@ def allowed_keys(length: int, causal: bool, padding_mask: Tensor | None, device:
 class FusedCore(nn.Module):
     """The whole core in torch's fused scaled_dot_product_attention; no (Q, K) matrix is kept."""
 
-    def __init__(self, causal: bool) -> None:
+    def __init__(self, causal: bool, tap: Tap | None = None) -> None:
         super().__init__()
+        if tap is not None:
+            raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         self.causal = causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -74,11 +74,20 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
-class LearnedPositions(nn.Embedding):
+def make_embedding(count: int, width: int) -> nn.Embedding:
+    """A table of ``count`` vectors, not initialised.
+
+    torch's own initialisation, on the meta device, imports its compiler and takes a second.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+
+
+class LearnedPositions(nn.Module):
     """One learned vector a position: P[0…T-1]."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config.context, config.d_model)
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.context, config.d_model))
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.weight[: ids.shape[1]]  # (T, C)

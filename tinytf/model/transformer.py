@@ -3,6 +3,8 @@
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from tinytf.model.parts import (
     GatedFeedForward,
     LearnedPositions,
     SinusoidalPositions,
+    make_embedding,
     make_norm,
     rotary_table,
 )
@@ -25,13 +28,13 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.tokens = make_embedding(config.vocab_size, config.d_model)
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
         elif config.positions == "sinusoidal":
             self.positions = SinusoidalPositions(config)
-        self.types = nn.Embedding(config.n_token_types, config.d_model) if config.n_token_types else None
+        self.types = make_embedding(config.n_token_types, config.d_model) if config.n_token_types else None
         self.norm = make_norm(config) if config.embed_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
@@ -141,14 +144,13 @@ class Transformer(nn.Module):
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
         return model.to(device).eval()
 
+    def _attentions(self) -> Iterator[SelfAttention]:
+        return (module for module in self.modules() if isinstance(module, SelfAttention))
+
     def use_attention(self, core: str, tap: Tap | None = None) -> None:
         """Exchange the attention core in every block: ``fused``, or ``steps`` with an optional tap."""
-        for block in self.blocks:
-            attention = block.attention
-            if core == "steps":
-                attention.core = CORES["steps"](self.config.causal, tap)  # type: ignore[call-arg]
-            else:
-                attention.core = CORES[core](self.config.causal)
+        for attention in self._attentions():
+            attention.core = CORES[core](self.config.causal, tap)
 
     def hidden(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """The last hidden states, after the final norm: ids (B, T) -> (B, T, C).
@@ -181,9 +183,7 @@ class Transformer(nn.Module):
             raise UsageError("this model has no pooler")
         return torch.tanh(self.pooler(hidden[:, 0]))
 
-    def forward(
-        self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C)."""
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)

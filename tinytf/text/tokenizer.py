@@ -42,6 +42,15 @@ class Encoding:
     def ids(self) -> list[int]:
         return [token.id for token in self.tokens]
 
+    def truncated(self, limit: int) -> "Encoding":
+        """At most ``limit`` tokens, cut from the end, before an added end token; ``added`` says what was cut."""
+        if len(self.tokens) <= limit:
+            return self
+        tail = tuple(token for token in self.tokens[-1:] if token.special and token.start == token.end)
+        kept = self.tokens[: limit - len(tail)] + tail
+        cut = f"{len(self.tokens) - len(kept):,} tokens cut from the end"
+        return Encoding(self.text, kept, f"{self.added}, {cut}")
+
 
 @lru_cache(maxsize=1)
 def _byte_of_letter() -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -86,7 +85,9 @@ _LAYER_STEPS: dict[str, Derivation] = {
 
 def embedding_sum(trace: Trace) -> Tensor:
     """The sum of the recorded embeddings (T, C), in the order in which the model adds them."""
-    parts = [trace.step(name) for name in ("embed.tokens", "embed.types", "embed.positions") if name in trace.steps.by_name]
+    parts = [
+        trace.step(name) for name in ("embed.tokens", "embed.types", "embed.positions") if name in trace.steps.by_name
+    ]
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -106,4 +107,3 @@ _MODEL_STEPS: dict[str, Callable[[Trace], Tensor]] = {
     "logits": lambda t: t.model.unembed(t.last_hidden),
     "probs": lambda t: t.step("logits").float().softmax(dim=-1),
 }
-

@@ -20,6 +20,7 @@ def _unbatched(tensor: Tensor) -> Tensor:
 def _hooks(model: Transformer, keep: dict[str, Tensor]) -> Iterator[tuple[nn.Module, Callable[..., None]]]:
     """Every module that is watched, with the hook that keeps its output under the step's name."""
     config, embed = model.config, model.embed
+    blocks: list[Any] = list(model.blocks)
 
     def output(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, result: Tensor) -> None:
@@ -51,7 +52,7 @@ def _hooks(model: Transformer, keep: dict[str, Tensor]) -> Iterator[tuple[nn.Mod
     if embed.types is not None:
         yield embed.types, output("embed.types")
     yield embed, output("embed.norm" if config.embed_norm else "embed.out")
-    for layer, block in enumerate(model.blocks):
+    for layer, block in enumerate(blocks):
         attention, ffn, at = block.attention, block.ffn, f"L{layer}."
         for name in ("q", "k", "v"):
             yield getattr(attention, name), heads(at + name)

@@ -215,7 +215,9 @@ def _resolved(step: Step, config: ModelConfig) -> Step:
     placeholders = _inputs(config)
     inputs = [placeholders.get(name, name) for name in step.inputs]
     if step.name in {"embed.sum", "embed.out"}:
-        inputs = [s.name for s in STEPS if s.name in {"embed.tokens", "embed.positions", "embed.types"} and s.when(config)]
+        inputs = [
+            s.name for s in STEPS if s.name in {"embed.tokens", "embed.positions", "embed.types"} and s.when(config)
+        ]
     if step.name == "ffn.act" and config.gated:
         inputs = ["ffn.gate", "ffn.hidden"]
     axes = tuple("head" if axis == "kv head" and config.n_kv_heads == config.n_heads else axis for axis in step.axes)

@@ -91,7 +91,7 @@ def visible(trace: Trace, step: Step) -> Tensor | None:
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
     """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass read."""
     if not step.is_tensor:
-        shape = () if step.name == "next" else (("token", len(trace.tokens)),)
+        shape: tuple[tuple[str, int], ...] = () if step.name == "next" else (("token", len(trace.tokens)),)
         return Row(number, step, layer, shape, None)
     note = ""
     if step.name in ("logits", "probs"):

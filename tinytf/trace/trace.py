@@ -38,9 +38,9 @@ class Trace:
     """
 
     def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
-        self.model = model
-        self.encoding = encoding
-        self.recording = recording
+        self.model: Transformer = model
+        self.encoding: Encoding = encoding
+        self.recording: Recording = recording
         self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
 
     @property
@@ -58,7 +58,9 @@ class Trace:
     @property
     def recorded_bytes(self) -> int:
         """Bytes held by the recorded tensors, shared storage counted once."""
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.recording.tensors.values()}
+        storages = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.recording.tensors.values()
+        }
         return sum(storages.values())
 
     def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
@@ -146,7 +148,9 @@ class Trace:
         exact = [i for i, text in enumerate(shown) if text == word]
         loose = exact or [i for i, text in enumerate(shown) if text.strip("·").casefold() == word.strip("·").casefold()]
         if not loose:
-            raise AddressError(f"no token is {word!r}", f"tokens: {' '.join(shown[:30])}{' …' if len(shown) > 30 else ''}")
+            raise AddressError(
+                f"no token is {word!r}", f"tokens: {' '.join(shown[:30])}{' …' if len(shown) > 30 else ''}"
+            )
         if len(loose) > 1:
             places = ", ".join(map(str, loose))
             raise AddressError(f"{word!r} stands at {places}", "say which by its number")

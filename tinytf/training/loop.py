@@ -15,7 +15,16 @@ from tinytf.files import write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS
-from tinytf.training.data import IGNORED, Batch, Examples, MaskedTokens, NextToken, paragraphs, split_held_out, token_stream
+from tinytf.training.data import (
+    IGNORED,
+    Batch,
+    Examples,
+    MaskedTokens,
+    NextToken,
+    paragraphs,
+    split_held_out,
+    token_stream,
+)
 from tinytf.training.recipe import Recipe
 
 

@@ -1,0 +1,109 @@
+"""``tinytf attention``: every head at a glance, or one of them large."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf_cli.options import model_options, output_options, text_options
+from tinytf_cli.output import Output
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+
+_MEASURES = ("entropy", "distance", "previous", "first", "self")
+_WINDOW = re.compile(r"(\d*):(\d*)(?:,(\d*):(\d*))?")
+
+
+@click.command("attention")
+@text_options
+@model_options
+@click.option(
+    "--by",
+    type=click.Choice(_MEASURES),
+    default="entropy",
+    show_default=True,
+    help="The number that the overview gives for each head.",
+)
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Draw this head large, such as L3H5; L0H* for all of a layer. Repeatable.",
+)
+@click.option("--row", metavar="TOKEN", help="One query, by text or number, as bars.")
+@click.option("--top", type=click.IntRange(1), metavar="K", help="The K strongest pairs as a list.")
+@click.option("--window", metavar="Q0:Q1,K0:K1", help="Only these queries and keys, such as 0:20,0:20.")
+@click.option("--rows", type=click.IntRange(0), help="Queries shown as bars (0: all; on a screen 24).")
+@output_options
+def command(
+    texts: list[str],
+    truncate: bool,
+    open_model: Callable[[], "Model"],
+    by: str,
+    heads: tuple[str, ...],
+    row: str | None,
+    top: int | None,
+    window: str | None,
+    rows: int | None,
+    output: Output,
+) -> int:
+    """Show where every head of every layer looks in TEXT.
+
+    Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
+    """
+    from tinytf.trace.check import check
+    from tinytf.trace.steps import StepTable
+    from tinytf_cli.output import Result
+    from tinytf_cli.several import show_all
+    from tinytf_cli.views.attention import AttentionChoice, AttentionView
+
+    if not heads:
+        for name, value in (("--row", row), ("--top", top), ("--window", window)):
+            if value is not None:
+                raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
+    if row is not None and (top is not None or window is not None):
+        raise UsageError("--row shows one query, and goes with neither --top nor --window")
+    model = open_model()
+    chosen = _heads(heads, StepTable(model.config))
+    holds = True
+
+    def results() -> Any:
+        nonlocal holds
+        for text in texts:
+            trace = model.trace(text, truncate=truncate)
+            choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
+            view = AttentionView(model, trace, choice)
+            holds = holds and check(trace).holds
+            yield Result(view.blocks, view.data, view.events, view.tensors)
+
+    show_all(output, results(), "attentions", len(texts))
+    return 0 if holds else 1  # fmt: skip
+
+
+def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
+    from tinytf.trace.address import parse_address
+
+    pairs: list[tuple[int, int]] = []
+    for text in texts:
+        where = parse_address(text, table)
+        if where.layers is None or where.cell or (where.step is not None and where.step.name != "weights"):
+            raise UsageError(f"{text!r} is not a head", "a head is L3H5, all heads of a layer L3 or L3H*")
+        heads = where.heads if where.heads is not None else range(table.config.n_heads)
+        pairs += [(layer, head) for layer in where.layers for head in heads]
+    return tuple(pairs)
+
+
+def _window(text: str | None, count: int) -> tuple[int, int, int, int] | None:
+    if text is None:
+        return None
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--window {text!r} is not a pair of ranges", "write queries,keys such as 0:20,0:20")
+    q0, q1, k0, k1 = match.groups()
+    queries = (int(q0 or 0), int(q1 or count))
+    keys = queries if k0 is None and k1 is None else (int(k0 or 0), int(k1 or count))
+    return (*queries, *keys)

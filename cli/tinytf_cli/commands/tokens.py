@@ -1,0 +1,29 @@
+"""``tinytf tokens``: how a text becomes tokens."""
+
+import click
+
+from tinytf_cli.options import output_options, text_options
+from tinytf_cli.output import Output, Result
+
+
+@click.command("tokens")
+@text_options
+@click.option("--model", "-m", default="tiny", show_default=True, metavar="MODEL", help="Whose tokenizer.")
+@output_options
+def command(texts: list[str], truncate: bool, model: str, output: Output) -> None:
+    """Show the pieces, ids, offsets and bytes of TEXT, and what the tokenizer added."""
+    from tinytf.errors import UsageError
+    from tinytf.loading import load_tokenizer
+    from tinytf_cli.several import show_all
+    from tinytf_cli.views.tokens import TokensView
+
+    name, tokenizer, note, context = load_tokenizer(model)
+    views = []
+    for text in texts:
+        if not text:
+            raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
+        encoding = tokenizer.encode(text)
+        if truncate:
+            encoding = encoding.truncated(context)
+        views.append(TokensView(name, tokenizer, note, encoding))
+    show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", len(texts))

@@ -1,0 +1,110 @@
+"""``tinytf trace``: every step between a text and the next token."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tinytf_cli.options import model_options, output_options, text_options
+from tinytf_cli.output import Output
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+
+
+def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from tinytf.trace.steps import STEPS
+
+    return sorted({step.name for step in STEPS if step.name.startswith(incomplete)})
+
+
+@click.command("trace")
+@text_options
+@model_options
+@click.option("--layer", type=int, default=0, show_default=True, help="Layer of the block that is shown in full.")
+@click.option("--head", type=int, default=0, show_default=True, help="Head of that block.")
+@click.option("--full", is_flag=True, help="Show the block of every layer.")
+@click.option(
+    "--step",
+    "steps",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=_complete_step,
+    help="Show just this step (in --layer and --head), such as weights. Repeatable.",
+)
+@click.option(
+    "--at",
+    "addresses",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
+)
+@click.option("--no-detail", is_flag=True, help="The pipeline alone, without the block.")
+@click.option("--dims", type=click.IntRange(1), default=8, show_default=True, help="Dimensions shown as numbers.")
+@click.option("--rows", type=click.IntRange(0), help="Tokens shown in a table (0: all; on a screen 16).")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Predictions shown.")
+@output_options
+def command(
+    texts: list[str],
+    truncate: bool,
+    open_model: Callable[[], "Model"],
+    layer: int,
+    head: int,
+    full: bool,
+    steps: tuple[str, ...],
+    addresses: tuple[str, ...],
+    no_detail: bool,
+    dims: int,
+    rows: int | None,
+    top: int,
+    output: Output,
+) -> int:
+    """Show every step between TEXT and the prediction.
+
+    TEXT comes from the argument, from a pipe, or from - for standard input.
+    """
+    from tinytf.trace.address import parse_address
+    from tinytf.trace.steps import StepTable
+    from tinytf_cli.output import Result
+    from tinytf_cli.several import show_all
+    from tinytf_cli.views.trace import Selection, TraceView
+
+    model = open_model()
+    table = StepTable(model.config)
+    parse_address(f"L{layer}H{head}", table) if layer >= 0 and head >= 0 else _refuse_negative(layer, head)
+    layers = tuple(range(model.config.n_layers)) if full else (layer,)
+    chosen = [parse_address(text, table) for text in addresses]
+    for name in steps:
+        for one in layers:
+            chosen.append(_step_address(name, one, head, table))
+    selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top)
+    views = (TraceView(model, model.trace(text, truncate=truncate), selection) for text in texts)
+    holds = True
+
+    def results() -> Any:
+        nonlocal holds
+        for view in views:
+            yield Result(view.blocks, view.data, view.events, view.tensors)
+            holds = holds and view.outcome.holds
+
+    show_all(output, results(), "traces", len(texts))
+    return 0 if holds else 1  # fmt: skip
+
+
+def _refuse_negative(layer: int, head: int) -> None:
+    from tinytf.errors import AddressError
+
+    what, number = ("layer", layer) if layer < 0 else ("head", head)
+    raise AddressError(f"there is no {what} {number}", "they count from 0")
+
+
+def _step_address(name: str, layer: int, head: int, table: Any) -> Any:
+    """A step by its short name, in the chosen layer and head where it has them."""
+    from tinytf.trace.address import parse_address
+
+    step = table.by_name.get(table.synonym(name) or name)
+    if name.startswith(("L", "blocks.")) or step is None or not step.in_layer:
+        return (
+            parse_address(name, table) if step is not None or "." in name else parse_address(f"L{layer}.{name}", table)
+        )
+    return parse_address(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table)

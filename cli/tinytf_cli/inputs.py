@@ -1,0 +1,35 @@
+"""The text to look at: from the argument, from ``-``, or from a pipe."""
+
+import sys
+
+from tinytf.errors import UsageError
+
+
+def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
+    """The texts that a user gave; one, or with ``lines`` one a line (blank lines left out).
+
+    Raises UsageError when there is none, or when it is not UTF-8.
+    """
+    text = " ".join(words) if words and words != ("-",) else _standard_input(asked=bool(words))
+    if not lines:
+        return [text]
+    texts = [line for line in text.splitlines() if line.strip()]
+    if not texts:
+        raise UsageError("the text has no line with a word in it", "give one text a line")
+    return texts
+
+
+def _standard_input(*, asked: bool) -> str:
+    if sys.stdin is None or (sys.stdin.isatty() and not asked):
+        raise UsageError("there is no text", 'give it in quotes, such as "The cat sat", or pipe it in')
+    data = sys.stdin.buffer.read()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"standard input is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}",
+            "re-encode it, for example with iconv -t utf-8",
+        ) from None
+    if text.endswith("\r\n"):
+        return text[:-2]
+    return text.removesuffix("\n")

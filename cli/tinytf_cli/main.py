@@ -1,0 +1,110 @@
+"""The command group. Nothing heavy is imported here: help and completion need neither torch nor numpy."""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from tinytf import __version__
+from tinytf.errors import TinytfError
+from tinytf.nearest import did_you_mean
+from tinytf.text.printable import printable
+
+COMMANDS = ("trace", "attention", "info", "tokens", "train")
+
+
+class Commands(click.Group):
+    """Commands by name, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"tinytf_cli.commands.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise TinytfUsage(f"there is no command {args[0]!r}", did_you_mean(args[0], COMMANDS))
+        return super().resolve_command(ctx, args)
+
+
+class TinytfUsage(click.UsageError):
+    """A usage error with a hint."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tinytf")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """See every number inside a transformer.
+
+    \b
+    tinytf trace "The cat sat"            every step from the text to the next token
+    tinytf attention "The cat sat"        every head at a glance
+    tinytf info tiny                      architecture, parameters, memory
+    """
+
+
+def _say(stderr: Any, message: str, hint: str) -> None:
+    # Messages carry what a user typed; nothing of it may act on the terminal.
+    print(f"tinytf: error: {printable(message, spaces=False)}", file=stderr)
+    if hint:
+        print(f"hint: {printable(hint, spaces=False)}", file=stderr)
+
+
+def _usage_hint(error: click.UsageError) -> str:
+    hint = getattr(error, "hint", "")
+    if hint:
+        return str(hint)
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return f"did you mean {sorted(error.possibilities)[0]}?"
+    return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
+
+
+def _usage_message(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"there is no option {error.option_name}"
+    return error.format_message().strip().rstrip(".")
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and answer with the exit status: 0, 1 (it failed), 2 (usage) or 130 (interrupted)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    stderr = sys.stderr
+    try:
+        status = cli.main(arguments or ["--help"], prog_name="tinytf", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (click.UsageError, TinytfError, OSError, MemoryError) as error:
+        if isinstance(error, BrokenPipeError):
+            # The reader has had enough. What Python would still flush at exit must not complain either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        if "--debug" in arguments:
+            raise
+        if isinstance(error, click.UsageError):
+            _say(stderr, _usage_message(error), _usage_hint(error))
+            return 2
+        if isinstance(error, TinytfError):
+            _say(stderr, error.message, error.hint)
+            return error.exit_status
+        _say(stderr, str(error) or type(error).__name__, "")
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        print("tinytf: interrupted", file=stderr)
+        return 130
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run())

@@ -1,0 +1,27 @@
+"""Numbers as they are shown: the same digits in all of a block, so that columns line up."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def number_format(values: NDArray[np.float32]) -> str:
+    """A printf format that suits the largest finite magnitude: about four significant digits, never cut to 0."""
+    finite = np.abs(values[np.isfinite(values)])
+    largest = float(finite.max()) if finite.size else 0.0
+    if largest and not 1e-3 <= largest < 1e5:
+        return "%.2e"
+    digits = 3 if largest < 1 else 3 - math.floor(math.log10(largest))
+    return f"%.{min(3, max(0, digits))}f"
+
+
+def number(value: float, form: str = "") -> str:
+    """One number; infinities and NaN by name. No minus sign on a rounded zero."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    form = form or number_format(np.array([value], dtype=np.float32))
+    text = form % value
+    return text[1:] if text.startswith("-") and not text.strip("-0.e+") else text

@@ -1,0 +1,124 @@
+"""Options that commands share, each declared once."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from tinytf.errors import UsageError
+from tinytf_cli.output import Output, require_writable
+from tinytf_cli.paint.terminal import detect
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FORMATS = ("text", "json", "ndjson")
+
+
+def _complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from tinytf.presets import PRESETS
+
+    names = ["tiny", "tiny-encoder", *(f"preset:{name}" for name in PRESETS)]
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="dir")]
+
+
+def output_options(command: Command) -> Command:
+    """--format, --json, -o, --color, --width, --ascii, --plain: the command gets one ``output`` instead."""
+
+    @click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Form of the output.")
+    @click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
+    @click.option(
+        "-o",
+        "--output",
+        "file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write to FILE: .txt .json .ndjson .html .svg .safetensors.",
+    )
+    @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+    @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in.")
+    @click.option("--ascii", is_flag=True, help="7-bit signs only.")
+    @click.option("--plain", is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
+    @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        form: str | None,
+        as_json: bool,
+        file: Path | None,
+        color: str,
+        width: int | None,
+        ascii: bool,
+        plain: bool,
+        **kwargs: Any,
+    ) -> Any:
+        if as_json and form not in (None, "json"):
+            raise UsageError(f"--json and --format {form} ask for two forms at once")
+        form = "json" if as_json else form
+        if file is not None:
+            require_writable(file)
+            wanted = {".json": "json", ".ndjson": "ndjson"}.get(file.suffix.lower(), "text")
+            if form not in (None, wanted):
+                raise UsageError(f"{file.name!r} says {wanted} and --format says {form}", "leave one of them out")
+        terminal = detect(sys.stdout, color=color, width=width, ascii=ascii, plain=plain)
+        output = Output(terminal, form or "text", file)
+        return command(*args, output=output, **kwargs)
+
+    return wrapped  # type: ignore[return-value]  # fmt: skip
+
+
+def model_options(command: Command) -> Command:
+    """--model, --device, --dtype, --seed: the command gets ``open_model``, a function that opens it."""
+
+    @click.option(
+        "--model",
+        "-m",
+        default="tiny",
+        show_default=True,
+        metavar="MODEL",
+        shell_complete=_complete_model,
+        help="tiny, tiny-encoder, the folder of a run, or preset:NAME.",
+    )
+    @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
+    @click.option(
+        "--dtype",
+        type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
+        default="float32",
+        show_default=True,
+    )
+    @click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="Makes the random weights of a preset.",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, model: str, device: str, dtype: str, seed: int, **kwargs: Any) -> Any:
+        def open_model() -> Any:
+            from tinytf.loading import load
+
+            return load(model, device=device, dtype=dtype, seed=seed)
+
+        return command(*args, open_model=open_model, **kwargs)
+
+    return wrapped  # type: ignore[return-value]  # fmt: skip
+
+
+def text_options(command: Command) -> Command:
+    """TEXT, --lines and --truncate: the command gets ``texts``, a function that reads them, and ``truncate``."""
+
+    @click.argument("words", nargs=-1, metavar="TEXT")
+    @click.option("--lines", is_flag=True, help="Every line of the text is a text of its own.")
+    @click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, words: tuple[str, ...], lines: bool, truncate: bool, **kwargs: Any) -> Any:
+        from tinytf_cli.inputs import read_texts
+
+        return command(*args, texts=read_texts(words, lines=lines), truncate=truncate, **kwargs)
+
+    return wrapped  # type: ignore[return-value]

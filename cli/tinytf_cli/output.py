@@ -1,0 +1,165 @@
+"""The only place that writes: text, JSON, NDJSON, HTML, SVG and tensors, to a stream or a file."""
+
+import json
+import math
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tinytf.errors import TinytfError, UsageError
+from tinytf.files import write_whole
+from tinytf_cli.paint.terminal import Terminal
+
+if TYPE_CHECKING:
+    import torch
+
+    from tinytf_cli.views.blocks import Block
+
+SCHEMA_VERSION = 1
+EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found, in every form that it can be asked for; each is made only when it is.
+
+    ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
+    ``tensors`` the recorded tensors under their step names.
+    """
+
+    blocks: "Callable[[Terminal], Iterable[Block]]"
+    data: Callable[[], Mapping[str, Any]]
+    events: Callable[[], Iterator[Mapping[str, Any]]]
+    tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go and in which form."""
+
+    terminal: Terminal
+    format: str = "text"
+    file: Path | None = None
+    stdout: TextIO = field(default_factory=lambda: sys.stdout)
+    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+
+    def show(self, result: Result) -> None:
+        """Write one result; a file appears whole or not at all."""
+        if self.file is not None:
+            self._to_file(result, self.file)
+            return
+        for part in self._parts(result, self.format, self.terminal):
+            self.stdout.write(part)
+        self.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """A line for the user that is not data."""
+        print(f"tinytf: {text}", file=self.stderr, flush=True)
+
+    def _parts(self, result: Result, form: str, terminal: Terminal) -> Iterator[str]:
+        if form == "json":
+            yield self._safe(to_json(result.data())) + "\n"
+        elif form == "ndjson":
+            for event in result.events():
+                yield self._safe(to_json(event, one_line=True)) + "\n"
+        else:
+            from tinytf_cli.paint.painter import paint
+
+            for line in paint(result.blocks(terminal), terminal):
+                yield line + "\n"
+
+    def _safe(self, text: str) -> str:
+        """JSON that the stream can encode: with --ascii, or where it takes no more, 7 bits."""
+        return text.encode("ascii", "backslashreplace").decode() if self.terminal.ascii else text
+
+    def _to_file(self, result: Result, path: Path) -> None:
+        require_writable(path)
+        extension = path.suffix.lower()
+        paper = replace(self.terminal, depth="none", cuts=False)
+        if extension == ".safetensors":
+            data = _tensor_bytes(result, path)
+        elif extension in (".html", ".svg"):
+            data = _picture(result, extension, self.terminal).encode("utf-8")
+        else:
+            form = {".json": "json", ".ndjson": "ndjson"}.get(extension, "text")
+            data = "".join(self._parts(result, form, paper)).encode("utf-8")
+        try:
+            write_whole(path, data)
+        except OSError as error:
+            raise TinytfError(f"cannot write {path}: {error.strerror}") from None
+        self.note(f"wrote {path} ({len(data):,} bytes)")
+
+
+def require_writable(path: Path) -> None:
+    """UsageError for an extension that says no format, or a folder that is not there; before any work is done."""
+    if path.suffix.lower() not in EXTENSIONS:
+        raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", "name a file in it")
+
+
+def _tensor_bytes(result: Result, path: Path) -> bytes:
+    if result.tensors is None:
+        raise UsageError(f"there are no tensors to write to {path.name}", "tensors come from trace and attention")
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in result.tensors().items()}
+    return bytes(save(tensors))
+
+
+def _picture(result: Result, extension: str, terminal: Terminal) -> str:
+    """HTML or SVG by rich's exporters, of what a true-colour terminal of this width would show."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from tinytf_cli.paint.painter import paint
+
+    screen = replace(terminal, depth="truecolor", cuts=True, plain=False)
+    console = Console(
+        record=True, width=terminal.width, file=StringIO(), color_system="truecolor", legacy_windows=False
+    )
+    for line in paint(result.blocks(screen), screen):
+        console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
+    if extension == ".html":
+        return console.export_html(inline_styles=False)
+    return console.export_svg(title="tinytf", unique_id="tinytf")
+
+
+def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:
+    """A JSON object, one line a top-level key unless ``one_line``.
+
+    A masked cell (−∞) is null; NaN and +∞, which JSON has no number for, are the strings "NaN" and "Infinity".
+    Invisible characters are escaped, so that the output is safe to look at in a terminal.
+    """
+    members = [f"{_dumps(str(key))}: {_dumps(_jsonable(value))}" for key, value in data.items()]
+    text = "{" + ", ".join(members) + "}" if one_line else "{\n " + ",\n ".join(members) + "\n}"
+    return text if text.isascii() and "\x7f" not in text else "".join(map(_escaped, text))
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _escaped(char: str) -> str:
+    invisible = char == "\x7f" or (
+        not char.isascii() and unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Co", "Cn")
+    )
+    return json.dumps(char)[1:-1] if invisible and char != "\x7f" else ("\\u007f" if invisible else char)
+
+
+def _jsonable(data: object) -> object:
+    if isinstance(data, float):
+        if math.isfinite(data):
+            return data
+        return "NaN" if math.isnan(data) else ("Infinity" if data > 0 else None)
+    if isinstance(data, Mapping):
+        return {key: _jsonable(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_jsonable(value) for value in data]
+    return data

@@ -1,0 +1,89 @@
+"""Colours: accents by role, viridis for 0…1, a diverging map about 0, and what each depth makes of them."""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.color import Color, ColorSystem
+from rich.style import Style
+
+# Every accent has a relative luminance of 0.18, so that its contrast is above 4.5 on black and on white alike.
+ACCENTS = {
+    "embed": "#10838d",
+    "q": "#1274e4",
+    "k": "#ba5c0a",
+    "v": "#188847",
+    "attention": "#d32e9c",
+    "residual": "#707784",
+    "ffn": "#9952e0",
+    "output": "#dd3530",
+}
+
+# Viridis (Smith and van der Walt 2015, CC0) at nine places.
+_VIRIDIS = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
+# Blue below, near-black at 0, orange above: as in viridis, dark is nothing and bright is much.
+_DIVERGING = ("7fd0ff", "3f9fe8", "2a6bb0", "274468", "2a2a30", "6b3f26", "b0622a", "ec8f3a", "ffcb7d")
+
+SYSTEMS = {"16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+LEVELS = 256
+
+
+def _ramp(anchors: tuple[str, ...]) -> NDArray[np.uint8]:
+    """256 colours (256, 3) through equally spaced anchors."""
+    points = np.array([[int(a[i : i + 2], 16) for i in (0, 2, 4)] for a in anchors], dtype=float)
+    place = np.linspace(0, len(anchors) - 1, LEVELS)
+    channels = [np.interp(place, np.arange(len(anchors)), points[:, c]) for c in range(3)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
+
+
+@lru_cache(maxsize=2)
+def ramp(scale: str) -> NDArray[np.uint8]:
+    """The 256 colours of a scale: ``unit`` or ``signed``."""
+    return _ramp(_VIRIDIS if scale == "unit" else _DIVERGING)
+
+
+def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.int64]:
+    """Values to 0…255 along the scale; values beyond the scale take its end, NaN its start."""
+    share = values / limit if scale == "unit" else (values / limit + 1) / 2
+    return np.clip(np.nan_to_num(share) * (LEVELS - 1) + 0.5, 0, LEVELS - 1).astype(np.int64)
+
+
+@lru_cache(maxsize=64)
+def role_style(role: str) -> Style:
+    """The style of a role; an unknown role is plain text."""
+    if role in ACCENTS:
+        return Style(color=ACCENTS[role])
+    return {
+        "dim": Style(dim=True),
+        "strong": Style(bold=True),
+        "good": Style(color="green"),
+        "bad": Style(color="red", bold=True),
+        "even": Style(color=ACCENTS["q"]),
+        "odd": Style(color=ACCENTS["k"]),
+        "special": Style(color=ACCENTS["attention"], italic=True),
+    }.get(role, Style.null())
+
+
+@lru_cache(maxsize=1024)
+def cell_style(scale: str, index: int) -> Style:
+    """A coloured cell with black or white text, whichever is easier to read on it."""
+    red, green, blue = (int(c) for c in ramp(scale)[index])
+    bright = 0.299 * red + 0.587 * green + 0.114 * blue > 140
+    return Style(color="#000000" if bright else "#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
+
+
+@lru_cache(maxsize=8)
+def escape_table(scale: str, depth: str, background: bool) -> NDArray[np.uint8]:
+    """The SGR parameters of each level, and at LEVELS of "no colour", as equally long byte rows (257, n).
+
+    Equal length lets a whole picture be put together by one array look-up. Shorter parameters are padded with
+    leading zeros, which do not change a number.
+    """
+    system = SYSTEMS[depth]
+    codes = []
+    for red, green, blue in ramp(scale):
+        color = Color.from_rgb(int(red), int(green), int(blue)).downgrade(system)
+        codes.append(";".join(color.get_ansi_codes(foreground=not background)))
+    codes.append("49" if background else "39")
+    longest = max(map(len, codes))
+    return np.array([list(code.rjust(longest, "0").encode()) for code in codes], dtype=np.uint8)

@@ -1,0 +1,145 @@
+"""Heat maps: numbers in coloured cells, shades where there is no colour, small cells where there is no room."""
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from tinytf_cli.numbers import number, number_format
+from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import PaintedLine, pad_text, shown
+from tinytf_cli.views.blocks import Array, Heat
+
+SHADES = " ░▒▓█"
+ASCII_SHADES = " .:-=+*#%@"
+_LABEL_LIMIT = 14
+
+
+def shades(terminal: Terminal) -> str:
+    return ASCII_SHADES if terminal.ascii else SHADES
+
+
+def shade(share: float, terminal: Terminal) -> str:
+    """The shade of a share of 1; anything above 0 gets more than a blank."""
+    signs = shades(terminal)
+    if not share > 0:
+        return signs[0]
+    return signs[min(len(signs) - 1, 1 + int(share * (len(signs) - 1)))]
+
+
+def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
+    """The largest magnitude (with its sign) of each factor × factor square; masked cells do not count."""
+    if factor == 1:
+        return values, visible
+    rows, columns = (-(-n // factor) for n in values.shape)
+    shown_cells = np.ones(values.shape, dtype=bool) if visible is None else visible
+    padded = np.zeros((rows * factor, columns * factor), dtype=values.dtype)
+    seen = np.zeros(padded.shape, dtype=bool)
+    padded[: values.shape[0], : values.shape[1]] = np.where(shown_cells, values, 0)
+    seen[: values.shape[0], : values.shape[1]] = shown_cells
+    squares = padded.reshape(rows, factor, columns, factor).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
+    strongest = np.take_along_axis(squares, np.abs(squares).argmax(-1)[..., None], -1)[..., 0]
+    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, factor).any(axis=(1, 3)))
+    return strongest, None if visible is None else any_seen
+
+
+def _label_width(labels: list[str], terminal: Terminal) -> int:
+    widest = max((cell_len(label) for label in labels), default=0)
+    return min(widest, _LABEL_LIMIT) if terminal.cuts else widest
+
+
+def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
+    """Numbers if they fit (or were asked for, off a screen, in several strips of columns), else small cells."""
+    rows = [shown(label, terminal) for label in block.row_labels]
+    columns = [shown(label, terminal) for label in block.column_labels]
+    label_width = _label_width(rows, terminal)
+    form = _form(block)
+    texts = [[number(float(v), form) for v in row] for row in block.values]
+    widest_number = max((len(t) for row in texts for t in row), default=1)
+    widest_label = min(max((cell_len(c) for c in columns), default=1), max(widest_number, 8))
+    width = max(widest_number, widest_label) + 1
+    room = max(1, (terminal.width - label_width - 2) // width)
+    if len(columns) > room and not (block.asked and not terminal.cuts):
+        return [*_small_cells(block, rows, label_width, terminal), legend(block, terminal)]
+    lines: list[PaintedLine] = []
+    for first in range(0, len(columns), room):
+        if first:
+            lines.append([])
+        part = range(first, min(len(columns), first + room))
+        head = " " * label_width + " " + "".join(pad_text(columns[c], width - 1, "right") + " " for c in part)
+        lines.append([Segment("  " + head, role_style("dim"))])
+        for r, label in enumerate(rows):
+            line = [Segment("  " + pad_text(label, label_width) + " ")]
+            line += [_number_cell(block, r, c, texts[r][c], width, terminal) for c in part]
+            lines.append(line)
+    return [*lines, legend(block, terminal)]
+
+
+def _form(block: Heat) -> str:
+    if block.digits is not None:
+        return f"%.{block.digits}f"
+    return "%.3f" if block.scale == "unit" else number_format(block.values)
+
+
+def _is_visible(block: Heat, row: int, column: int) -> bool:
+    return block.visible is None or bool(block.visible[row, column])
+
+
+def _number_cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
+    if not _is_visible(block, row, column):
+        return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim"))
+    value = float(block.values[row, column])
+    if terminal.coloured:
+        return Segment(text.rjust(width - 1) + " ", cell_style(block.scale, _level(value, block)))
+    share = abs(value) / block.limit if block.limit else 0.0
+    return Segment(text.rjust(width - 1) + shade(share, terminal))
+
+
+def _level(value: float, block: Heat) -> int:
+    return int(level(np.array([value], dtype=np.float32), block.scale, block.limit or 1.0)[0])
+
+
+def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
+    """One cell of two columns a value, or a max-pooled square where even that is too wide."""
+    room = max(1, (terminal.width - label_width - 4) // 2)
+    factor = -(-len(block.column_labels) // room)
+    values, visible = pool(block.values, block.visible, factor)
+    small = Heat(values, (), (), block.scale, visible, block.limit)
+    lines: list[PaintedLine] = []
+    for r in range(values.shape[0]):
+        label = rows[r] if factor == 1 else f"{r * factor}–{min(len(rows), (r + 1) * factor) - 1}"
+        line = [Segment("  " + pad_text(shown(label, terminal), label_width) + " ")]
+        for c in range(values.shape[1]):
+            if not _is_visible(small, r, c):
+                line.append(Segment(shown("·", terminal) + " ", role_style("dim")))
+            elif terminal.coloured:
+                line.append(Segment("  ", cell_style(block.scale, _level(float(values[r, c]), small))))
+            else:
+                share = abs(float(values[r, c])) / (block.limit or 1.0)
+                line.append(Segment(shade(share, terminal) * 2))
+        lines.append(line)
+    if factor > 1:
+        said = (
+            f"  each cell is the strongest of {factor} × {factor} (max-pooled by {factor}); see --window for the rest"
+        )
+        lines.append([Segment(shown(said, terminal), role_style("dim"))])
+    return lines
+
+
+def legend(block: Heat, terminal: Terminal) -> PaintedLine:
+    """The scale: from which value to which, and its colours or shades."""
+    high = "1" if block.limit == 1.0 and block.scale == "unit" else number(block.limit)
+    low = "0" if block.scale == "unit" else f"-{high}"
+    line = [Segment(f"  {low} ", role_style("dim"))]
+    if terminal.coloured:
+        steps = np.linspace(0, LEVELS - 1, 16).astype(int)
+        line += [Segment(" ", cell_style(block.scale, int(i))) for i in steps]
+    elif block.scale == "unit":
+        line.append(Segment(shades(terminal)))
+    else:
+        line.append(Segment(shades(terminal)[:0:-1] + shades(terminal)))
+    line.append(Segment(f" {high}", role_style("dim")))
+    if block.visible is not None:
+        line.append(Segment(shown("   · masked", terminal), role_style("dim")))
+    return line

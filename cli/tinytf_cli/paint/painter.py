@@ -1,0 +1,61 @@
+"""From blocks to lines of text, for one terminal."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from rich.segment import Segment
+
+from tinytf_cli.paint.colour import role_style
+from tinytf_cli.paint.heat import paint_heat
+from tinytf_cli.paint.plain import sentences
+from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import PaintedLine, cut, render, segments, shown, wrap
+from tinytf_cli.paint.thumbnails import paint_thumbnails
+from tinytf_cli.views.blocks import (
+    Bars,
+    Block,
+    Heading,
+    Heat,
+    Line,
+    Pieces,
+    RowBars,
+    Table,
+    Thumbnails,
+    Values,
+)
+
+
+def _paint_line(block: Line, terminal: Terminal) -> list[PaintedLine]:
+    indent = [Segment(" " * block.indent)] if block.indent else []
+    return wrap(indent + segments(block.words, terminal), terminal.width, block.indent)
+
+
+def _paint_heading(block: Heading, terminal: Terminal) -> list[PaintedLine]:
+    line = [Segment(shown(block.title, terminal), role_style(block.role))]
+    if block.note:
+        line.append(Segment("   " + shown(block.note, terminal), role_style("dim")))
+    return [[], cut(line, terminal.width) if terminal.cuts else line]
+
+
+_PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
+    Line: _paint_line,
+    Heading: _paint_heading,
+    Table: paint_table,
+    Values: paint_values,
+    Heat: paint_heat,
+    Bars: paint_bars,
+    RowBars: paint_row_bars,
+    Thumbnails: paint_thumbnails,
+    Pieces: paint_pieces,
+}
+
+
+def paint(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:
+    """Lines of characters, with the escape codes that the terminal takes, without line ends."""
+    for block in blocks:
+        if terminal.plain:
+            yield from sentences(block, terminal)
+        else:
+            for line in _PAINTERS[type(block)](block, terminal):
+                yield render(line, terminal.depth)

@@ -1,0 +1,127 @@
+"""The same blocks as sentences, for screen readers: no boxes, no blocks, no columns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinytf_cli.numbers import number, number_format
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import shown, spans
+from tinytf_cli.views.blocks import (
+    Bars,
+    Block,
+    Cell,
+    Heading,
+    Heat,
+    Histogram,
+    Line,
+    Pieces,
+    RowBars,
+    Table,
+    Thumbnails,
+    Values,
+)
+
+_SPOKEN = {"·": " times ", "×": "by", "√": "root ", "ᵀ": " transposed", "−∞": "minus infinity", "→": "to", "⊙": "times",
+           "₀": " 0", "₁": " 1", "₂": " 2", "…": " to "}  # fmt: skip
+
+
+def _said(cell: Cell) -> str:
+    if isinstance(cell, Histogram):
+        return ""
+    return "".join(span.text for span in spans(cell)).strip()
+
+
+def _line(block: Line) -> list[str]:
+    text = block.said or "".join(span.text for span in spans(block.words)).strip()
+    return [text] if text else []
+
+
+def _heading(block: Heading) -> list[str]:
+    return ["", block.title + (f", {block.note}" if block.note else "") + "."]
+
+
+def _table(block: Table) -> list[str]:
+    lines = []
+    for row in range(len(block.columns[0].cells)):
+        parts = []
+        for column in block.columns:
+            text = _said(column.cells[row])
+            if text:
+                title = column.said or column.title
+                parts.append(f"{title} {text}".strip())
+        lines.append(", ".join(parts) + ".")
+    return lines
+
+
+def _values(block: Values) -> list[str]:
+    form, first = number_format(block.values), min(block.first, block.values.shape[1])
+    return [
+        f"{label}: {', '.join(number(float(v), form) for v in row[:first])}"
+        + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
+        for label, row in zip(block.labels, block.values, strict=True)
+    ]
+
+
+def _heat(block: Heat) -> list[str]:
+    form = "%.3f" if block.scale == "unit" else number_format(block.values)
+    lines = []
+    for r, label in enumerate(block.row_labels):
+        parts = []
+        for c, name in enumerate(block.column_labels):
+            visible = block.visible is None or bool(block.visible[r, c])
+            parts.append(f"{name} {number(float(block.values[r, c]), form)}" if visible else f"{name} masked")
+        lines.append(f"Row {label}: {', '.join(parts)}.")
+    return lines
+
+
+def _bars(block: Bars) -> list[str]:
+    return [f"{b.label}: {b.shown}." for b in block.bars]
+
+
+def _row_bars(block: RowBars) -> list[str]:
+    return [
+        f"{label} {block.verb} {', '.join(f'{name} {share * 100:.0f} percent' for name, share in row)}."
+        for label, row in block.rows
+    ]
+
+
+def _thumbnails(block: Thumbnails) -> list[str]:
+    lines = []
+    for offset, maps in enumerate(block.maps):
+        for head, weights in enumerate(maps):
+            query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
+            lines.append(
+                f"Layer {block.first_layer + offset} head {head}: largest weight {float(weights[query, key]):.2f}, "
+                f"from token {query} to token {key}."
+            )
+    return lines
+
+
+def _pieces(block: Pieces) -> list[str]:
+    return [f"{len(block.pieces)} tokens: {', '.join(block.pieces)}."]
+
+
+_SENTENCES: dict[type[Any], Callable[[Any], list[str]]] = {
+    Line: _line,
+    Heading: _heading,
+    Table: _table,
+    Values: _values,
+    Heat: _heat,
+    Bars: _bars,
+    RowBars: _row_bars,
+    Thumbnails: _thumbnails,
+    Pieces: _pieces,
+}
+
+
+def sentences(block: Block, terminal: Terminal) -> list[str]:
+    """One block as lines of plain text."""
+    return [shown(_spoken(line), terminal) for line in _SENTENCES[type(block)](block)]
+
+
+def _spoken(line: str) -> str:
+    for sign, word in _SPOKEN.items():
+        line = line.replace(f" {sign} ", f" {word.strip()} ")
+    return line

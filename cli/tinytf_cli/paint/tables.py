@@ -1,0 +1,193 @@
+"""Tables, value tables, bars and rows of tokens."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from tinytf_cli.numbers import number, number_format
+from tinytf_cli.paint.colour import cell_style, level, role_style
+from tinytf_cli.paint.heat import shade
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
+from tinytf_cli.views.blocks import Bars, Cell, Column, Histogram, Pieces, RowBars, Table, Values
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_ASCII_BARS = " .:-=+*#%"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def histogram(counts: Sequence[int], terminal: Terminal) -> str:
+    """Counts as bars of eighths; a count above 0 is never blank."""
+    signs, most = (_ASCII_BARS if terminal.ascii else _BARS), max(counts, default=0)
+    return "".join(signs[0] if not c else signs[max(1, round(c / most * (len(signs) - 1)))] for c in counts)
+
+
+def bar(share: float, width: int, terminal: Terminal) -> str:
+    """A horizontal bar of ``share`` of ``width`` cells, in eighths of a cell; more than 0 is never blank."""
+    share = min(1.0, max(0.0, share if share == share else 0.0))
+    if terminal.ascii:
+        return "#" * (max(1, round(share * width)) if share > 0 else 0)
+    eighths = max(1, round(share * width * 8)) if share > 0 else 0
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
+    if isinstance(cell, Histogram):
+        return [Segment(histogram(cell.counts, terminal), role_style("residual"))]
+    return segments(cell, terminal)
+
+
+def _width(column: Column, cells: Sequence[PaintedLine], header: bool, terminal: Terminal) -> int:
+    title = cell_len(shown(column.title, terminal)) if header else 0
+    return max([title, *(line_width(cell) for cell in cells)])
+
+
+def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
+    """Aligned columns. Where width is short: narrow cells, then cut the shrinkable, then drop columns (screens only)."""
+    columns = list(block.columns)
+    cells = [[_cell(cell, terminal) for cell in column.cells] for column in columns]
+    widths = [_width(column, c, block.header, terminal) for column, c in zip(columns, cells, strict=True)]
+
+    def total() -> int:
+        return sum(widths) + 2 * (len(widths) - 1) + 2
+
+    if total() > terminal.width:
+        for i, column in enumerate(columns):
+            if column.narrow is not None:
+                cells[i] = [_cell(cell, terminal) for cell in column.narrow]
+                widths[i] = _width(column, cells[i], block.header, terminal)
+    if terminal.cuts:
+        for drop in sorted({c.drop for c in columns if c.drop}, reverse=True):
+            least = total() - sum(max(0, w - c.shrink) for w, c in zip(widths, columns, strict=True) if c.shrink)
+            if least <= terminal.width:
+                break
+            keep = [i for i, column in enumerate(columns) if column.drop != drop]
+            columns, cells, widths = ([x[i] for i in keep] for x in (columns, cells, widths))  # type: ignore[assignment]
+        for i, column in enumerate(columns):
+            if column.shrink and total() > terminal.width:
+                widths[i] = max(column.shrink, widths[i] - (total() - terminal.width))
+    lines: list[PaintedLine] = []
+    if block.header:
+        titles = [
+            fit([Segment(shown(column.title, terminal), role_style("dim"))], width, column.align)
+            for column, width in zip(columns, widths, strict=True)
+        ]
+        lines.append(_joined(titles))
+    for row in range(len(block.columns[0].cells)):
+        lines.append(
+            _joined([fit(c[row], w, column.align) for column, c, w in zip(columns, cells, widths, strict=True)])
+        )
+        if row in block.rule_after:
+            lines.append([])
+    return [cut(line, terminal.width) for line in lines] if terminal.cuts else lines
+
+
+def _joined(cells: Sequence[PaintedLine]) -> PaintedLine:
+    line = [Segment("  ")]
+    for place, cell in enumerate(cells):
+        line += ([Segment("  ")] if place else []) + cell
+    return line
+
+
+def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
+    """The first dimensions as numbers; all of them as a strip, pooled to what is left of the width."""
+    labels = [shown(label, terminal) for label in block.labels]
+    label_width = max((cell_len(label) for label in labels), default=0)
+    label_width = min(label_width, 14) if terminal.cuts else label_width
+    dims = block.values.shape[1]
+    first = min(block.first, dims)
+    form = number_format(block.values[:, :first])
+    texts = [[number(float(v), form) for v in row[:first]] for row in block.values]
+    width = max([len(t) for row in texts for t in row] + [len(f"d{first - 1}")]) + 1
+    room = max(1, (terminal.width - label_width - 3) // width)
+    strips = [range(min(first, room))]
+    if terminal.cuts:
+        first = min(first, room)
+    else:
+        strips += [range(s, min(first, s + room)) for s in range(room, first, room)]
+    lines: list[PaintedLine] = []
+    for strip in strips:
+        left = terminal.width - label_width - 3 - width * len(strip) - 2
+        with_strip = strip.start == 0 and left >= 8 and dims > 1
+        head = "  " + " " * label_width + "".join(f"d{d}".rjust(width) for d in strip)
+        if with_strip:
+            head += f"   all {dims}"
+        lines.append([Segment(head, role_style("dim"))])
+        limit = float(np.abs(block.values[np.isfinite(block.values)]).max(initial=0.0)) or 1.0
+        for r, label in enumerate(labels):
+            line = [Segment("  " + pad_text(label, label_width))]
+            line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
+            if with_strip:
+                line.append(Segment("   "))
+                line += _strip(block.values[r], limit, min(left - 1, 64), terminal)
+            lines.append(line)
+    return lines
+
+
+def _strip(values: np.ndarray, limit: float, width: int, terminal: Terminal) -> PaintedLine:
+    factor = -(-len(values) // width)
+    padded = np.zeros(-(-len(values) // factor) * factor, dtype=np.float32)
+    padded[: len(values)] = np.nan_to_num(values)
+    groups = padded.reshape(-1, factor)
+    strongest = np.take_along_axis(groups, np.abs(groups).argmax(-1)[:, None], -1)[:, 0]
+    if terminal.coloured:
+        return [Segment(" ", cell_style("signed", int(i))) for i in level(strongest, "signed", limit)]
+    return [Segment("".join(shade(abs(float(v)) / limit * 0.999, terminal) for v in strongest))]
+
+
+def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
+    """One labelled bar a line."""
+    labels = [shown(b.label, terminal) for b in block.bars]
+    label_width = max((cell_len(label) for label in labels), default=0)
+    if terminal.cuts:
+        label_width = min(label_width, max(10, terminal.width // 3))
+    value_width = max((len(b.shown) for b in block.bars), default=0)
+    room = max(4, min(40, terminal.width - label_width - value_width - 6))
+    return [
+        [
+            Segment("  " + pad_text(label, label_width) + "  "),
+            Segment(b.shown.rjust(value_width) + "  "),
+            Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role)),
+        ]
+        for label, b in zip(labels, block.bars, strict=True)
+    ]
+
+
+def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
+    """``·cat looks at ·cat 68 % ████  The 32 % ██``: as many entries as fit."""
+    labels = [shown(label, terminal) for label, _ in block.rows]
+    label_width = max((cell_len(label) for label in labels), default=0)
+    label_width = min(label_width, 14) if terminal.cuts else label_width
+    widest = max((cell_len(shown(name, terminal)) for _, row in block.rows for name, _ in row), default=1)
+    widest = min(widest, 14)
+    entry = widest + 6 + 13
+    room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
+    lines: list[PaintedLine] = []
+    for label, (_, row) in zip(labels, block.rows, strict=True):
+        line = [Segment("  " + pad_text(label, label_width)), Segment(f"  {block.verb}  ", role_style("dim"))]
+        for name, share in row[:room]:
+            drawn = bar(share, 10, terminal)
+            line += [Segment(pad_text(shown(name, terminal), widest) + f"{share * 100:4.0f} % ")]
+            line += [Segment(drawn, role_style("attention")), Segment(" " * (13 - cell_len(drawn) - 1))]
+        lines.append(line)
+    return lines
+
+
+def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
+    """Tokens in alternating colours (and between bars where there is no colour), wrapped to the width."""
+    line: PaintedLine = [Segment("  ")]
+    special = block.special or [False] * len(block.pieces)
+    lines: list[PaintedLine] = []
+    used = 2
+    for place, (piece, is_special) in enumerate(zip(block.pieces, special, strict=True)):
+        text = shown(piece, terminal)
+        role = "special" if is_special else ("even" if place % 2 == 0 else "odd")
+        gap = "" if terminal.coloured or place == 0 else shown("│", terminal)
+        if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
+            lines.append(line)
+            line, used = [Segment("  ")], 2
+        line += [Segment(gap, role_style("dim")), Segment(text, role_style(role))]
+        used += cell_len(gap + text)
+    return [*lines, line]

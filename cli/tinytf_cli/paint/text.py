@@ -1,0 +1,123 @@
+"""Lines of styled text: measuring in cells, padding, cutting, and the 7-bit form."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+
+from tinytf_cli.paint.colour import SYSTEMS, role_style
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.blocks import Span, Words
+
+PaintedLine = list[Segment]
+
+_ASCII = {
+    "·": ".", "×": "x", "√": "sqrt ", "ᵀ": "^T", "−": "-", "∞": "inf", "→": "->", "↵": "\\n", "…": "..", "≤": "<=",
+    "₀": "0", "₁": "1", "₂": "2", "⊙": "*", "█": "#", "▌": "#", "│": "|", "─": "-", "⁄": "/", "÷": "/", "☐": "_",
+    "–": "-", "‖": "||", "Σ": "sum", "γ": "gain", "β": "bias", "μ": "mean", "σ": "std", "◌": "o", "²": "^2", "↓": "v",
+}  # fmt: skip
+
+
+def shown(text: str, terminal: Terminal) -> str:
+    """``text`` as this terminal can show it; in 7 bits, signs are written out and other characters escaped."""
+    if not terminal.ascii or text.isascii():
+        return text
+    return "".join(
+        char if char.isascii() else _ASCII.get(char) or char.encode("ascii", "backslashreplace").decode()
+        for char in text
+    )
+
+
+def spans(words: Words) -> Sequence[Span]:
+    """Words in any of their forms as spans."""
+    if isinstance(words, str):
+        return [Span(words)]
+    return [words] if isinstance(words, Span) else words
+
+
+def segments(words: Words, terminal: Terminal) -> PaintedLine:
+    """Styled segments of some words."""
+    return [Segment(shown(span.text, terminal), role_style(span.role)) for span in spans(words)]
+
+
+def line_width(line: PaintedLine) -> int:
+    return sum(cell_len(segment.text) for segment in line)
+
+
+def fit(line: PaintedLine, width: int, align: str = "left") -> PaintedLine:
+    """The line padded to ``width`` cells; a longer one is cut, and ends in … (or ..)."""
+    used = line_width(line)
+    if used <= width:
+        pad = [Segment(" " * (width - used))] if used < width else []
+        return pad + line if align == "right" else line + pad
+    return cut(line, width)
+
+
+def cut(line: PaintedLine, width: int) -> PaintedLine:
+    """At most ``width`` cells of a line, its last one a … where something is missing."""
+    if line_width(line) <= width:
+        return line
+    mark = ".." if all(segment.text.isascii() for segment in line) else "…"
+    kept: PaintedLine = []
+    room = width - cell_len(mark)
+    for segment in line:
+        size = cell_len(segment.text)
+        if size > room:
+            kept.append(Segment(set_cell_size(segment.text, max(0, room)), segment.style))
+            kept.append(Segment(mark, segment.style))
+            break
+        kept.append(segment)
+        room -= size
+    return kept
+
+
+def pad_text(text: str, width: int, align: str = "left") -> str:
+    """Plain text cut or padded to ``width`` cells."""
+    if cell_len(text) > width:
+        mark = ".." if text.isascii() else "…"
+        text = set_cell_size(text, max(0, width - cell_len(mark))) + mark
+    gap = " " * (width - cell_len(text))
+    return gap + text if align == "right" else text + gap
+
+
+def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
+    """Break a line between words so that each part fits ``width``; later parts are indented."""
+    parts: list[PaintedLine] = [[]]
+    used = 0
+    for segment in line:
+        for word in _words(segment.text):
+            size = cell_len(word)
+            if used and used + len(word.rstrip()) > width and word.strip():
+                parts.append([Segment(" " * indent)])
+                used = indent
+            parts[-1].append(Segment(word, segment.style))
+            used += size
+    return parts
+
+
+def _words(text: str) -> Iterable[str]:
+    start = 0
+    for place in range(1, len(text)):
+        if text[place - 1] == " " and text[place] != " ":
+            yield text[start:place]
+            start = place
+    yield text[start:]
+
+
+def render(line: PaintedLine, depth: str) -> str:
+    """A line as characters with escape codes of this colour depth (none for ``none``); no trailing spaces."""
+    if depth == "none":
+        return "".join(segment.text for segment in line).rstrip()
+    system = SYSTEMS[depth]
+    plain = Style.null()
+    merged: list[tuple[str, Style]] = []
+    for segment in line:
+        style = segment.style or plain
+        if merged and merged[-1][1] == style:
+            merged[-1] = (merged[-1][0] + segment.text, style)
+        else:
+            merged.append((segment.text, style))
+    if merged and not merged[-1][1].bgcolor:
+        merged[-1] = (merged[-1][0].rstrip(), merged[-1][1])
+    return "".join(style.render(text, color_system=system) if style else text for text, style in merged)

@@ -1,0 +1,98 @@
+"""Many small maps at once: one pre-built string a line, put together by array look-ups."""
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.segment import Segment
+
+from tinytf_cli.paint.colour import LEVELS, escape_table, level, role_style
+from tinytf_cli.paint.heat import pool, shades
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import PaintedLine, shown
+from tinytf_cli.views.blocks import Array, Thumbnails
+
+_LARGEST = 32
+_HALF_BLOCK = "▀".encode()
+
+
+def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
+    """(cells a side, heads a row) that fit ``width``: every head in one row if each gets 3 cells or more."""
+    label = 5
+    side = min(length, _LARGEST, (width - label) // n_heads - 1)
+    if side >= min(3, length):
+        return side, n_heads
+    side = min(length, 8)
+    return side, max(1, (width - label) // (side + 1))
+
+
+def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
+    """Rows of ``▀``, two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing."""
+    foreground, background = escape_table("unit", depth, False), escape_table("unit", depth, True)
+    top, bottom = levels[0::2], levels[1::2]
+    n_fore, n_back = foreground.shape[1], background.shape[1]
+    cells = np.empty((*top.shape, 2 + n_fore + 1 + n_back + 1 + 3), dtype=np.uint8)
+    cells[..., 0:2] = list(b"\x1b[")
+    cells[..., 2 : 2 + n_fore] = foreground[top]
+    cells[..., 2 + n_fore] = ord(";")
+    cells[..., 3 + n_fore : 3 + n_fore + n_back] = background[bottom]
+    cells[..., 3 + n_fore + n_back] = ord("m")
+    # An empty cell is a blank in three bytes (NUL is dropped below), so that the default background shows.
+    glyph = np.frombuffer(_HALF_BLOCK, dtype=np.uint8)
+    nothing = (top == LEVELS) & (bottom == LEVELS)
+    cells[..., -3:] = np.where(nothing[..., None], np.array([32, 0, 0], dtype=np.uint8), glyph)
+    # A cell whose upper half is empty would be drawn with the default foreground: draw its lower half instead.
+    return [row.tobytes().decode("utf-8").replace("\0", "") + "\x1b[0m" for row in cells]
+
+
+def _picture(maps: Array, visible: NDArray[np.bool_] | None, side: int) -> NDArray[np.int64]:
+    """Levels of one row of maps (heads, T, T) with a blank column between: (rows, heads · (side + 1) - 1)."""
+    factor = -(-maps.shape[-1] // side)
+    pooled = []
+    seen = visible
+    for one in maps:
+        small, seen = pool(one, visible, factor)
+        pooled.append(small)
+    stack = np.stack(pooled)  # (heads, s, s)
+    levels = level(stack, "unit", 1.0)
+    if seen is not None:
+        levels = np.where(seen, levels, LEVELS)
+    heads, rows, columns = levels.shape
+    wide = np.full((rows + rows % 2, heads, columns + 1), LEVELS, dtype=np.int64)
+    wide[:rows, :, :columns] = levels.transpose(1, 0, 2)
+    return wide.reshape(len(wide), -1)[:, :-1]
+
+
+def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
+    signs = shades(terminal)
+    share = np.where(levels == LEVELS, -1, levels) / (LEVELS - 1)
+    index = np.where(share > 0.02, 1 + (share * (len(signs) - 1)).astype(int), 0).clip(0, len(signs) - 1)
+    blank = shown("·", terminal)
+    rows = []
+    for line, gaps in zip(index, levels == LEVELS, strict=True):
+        rows.append("".join(" " if gap else (signs[i] if i else blank) for i, gap in zip(line, gaps, strict=True)))
+    return rows
+
+
+def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
+    """A grid, one row of maps a layer; half blocks in colour, shades without."""
+    n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
+    side, a_row = thumbnail_size(length, n_heads, terminal.width)
+    lines: list[PaintedLine] = []
+    for offset, maps in enumerate(block.maps):
+        for first in range(0, n_heads, a_row):
+            part = maps[first : first + a_row]
+            if offset == 0 or a_row < n_heads:
+                width = -(-length // -(-length // side)) + 1
+                heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
+                lines.append([Segment("     " + heads, role_style("dim"))])
+            levels = _picture(part, block.visible, side)
+            rows = half_blocks(levels, terminal.depth) if terminal.coloured and not terminal.ascii else _shaded(
+                levels[: -(-length // -(-length // side))], terminal
+            )  # fmt: skip
+            for place, text in enumerate(rows):
+                label = f"L{block.first_layer + offset}" if place == 0 else ""
+                lines.append([Segment(f"{label:<5}", role_style("dim")), Segment(text)])
+    factor = -(-length // side)
+    if factor > 1:
+        said = f"     each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
+        lines.append([Segment(shown(said, terminal), role_style("dim"))])
+    return lines

@@ -1,0 +1,42 @@
+"""One result, or several of one kind, through one output."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tinytf_cli.output import SCHEMA_VERSION, Output, Result
+from tinytf_cli.paint.terminal import Terminal
+
+
+def show_all(output: Output, results: Iterable[Result], kind: str, count: int) -> None:
+    """Show the results in turn. To a stream each is shown as soon as it is there; JSON and files are one whole."""
+    streams = output.file is None and output.format in ("text", "ndjson")
+    if count == 1 or streams:
+        for place, result in enumerate(results):
+            if place and output.format == "text":
+                output.stdout.write("\n")
+            output.show(result)
+        return
+    output.show(_joined(list(results), kind))
+
+
+def _joined(results: list[Result], kind: str) -> Result:
+    def blocks(terminal: Terminal) -> Iterator[Any]:
+        for result in results:
+            yield from result.blocks(terminal)
+
+    def data() -> dict[str, Any]:
+        return {"schema_version": SCHEMA_VERSION, "kind": kind, kind: [result.data() for result in results]}
+
+    def events() -> Iterator[Any]:
+        for result in results:
+            yield from result.events()
+
+    def tensors() -> dict[str, Any]:
+        return {
+            f"{number}/{name}": tensor
+            for number, result in enumerate(results)
+            if result.tensors is not None
+            for name, tensor in result.tensors().items()
+        }
+
+    return Result(blocks, data, events, tensors if results[0].tensors else None)

@@ -1,0 +1,85 @@
+"""What every run says first: which model, which tokenizer, what was added."""
+
+from collections.abc import Iterator
+
+from tinytf.config import ModelConfig
+from tinytf.loading import Model
+from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf_cli.views.blocks import Block, Line, Span
+
+
+def count(number: int) -> str:
+    """A parameter count in words: ``1.08 M``."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}" if number < 100 * size else f"{number / size:.0f} {unit}"
+    return str(number)
+
+
+def heads_in_words(config: ModelConfig) -> str:
+    shared = f" ({config.n_kv_heads} key-value)" if config.n_kv_heads != config.n_heads else ""
+    plural = "s" if config.n_layers > 1 else ""
+    return f"{config.n_layers} layer{plural} × {config.n_heads} heads{shared}"
+
+
+def model_words(model: Model) -> list[Span]:
+    """One line about a model."""
+    config = model.config
+    parameter = next(model.transformer.parameters())
+    rest = [
+        f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
+        f"{count(model.n_parameters)} parameters",
+        f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}",
+        model.source,
+    ]
+    return [Span(model.name, "strong"), Span(" · " + " · ".join(rest))]
+
+
+def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None = None) -> list[Span]:
+    """One line about a tokenizer and what it added to a text."""
+    said = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens" + (f" ({note})" if note else "")
+    return [Span(said, "dim"), Span(f" · {encoding.added}" if encoding else "", "dim")]
+
+
+def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
+    """Model and tokenizer, a line each."""
+    yield Line(model_words(model))
+    yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, encoding))
+
+
+def model_data(model: Model) -> dict[str, object]:
+    """The banner as data."""
+    parameter = next(model.transformer.parameters())
+    return {
+        "name": model.name,
+        "source": model.source,
+        "config": model.config.to_dict(),
+        "parameters": model.n_parameters,
+        "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": parameter.device.type,
+        "tokenizer": {
+            "kind": model.tokenizer.kind,
+            "vocab_size": model.tokenizer.vocab_size,
+            "note": model.tokenizer_note,
+        },
+    }
+
+
+def text_data(encoding: Encoding) -> dict[str, object]:
+    """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal."""
+    return {
+        "text": encoding.text,
+        "added": encoding.added,
+        "tokens": [
+            {
+                "index": place,
+                "id": token.id,
+                "shown": token.shown,
+                "start": token.start,
+                "end": token.end,
+                "bytes": token.data.hex(),
+                "special": token.special,
+            }
+            for place, token in enumerate(encoding.tokens)
+        ],
+    }

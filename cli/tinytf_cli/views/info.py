@@ -1,0 +1,146 @@
+"""A model's architecture, parameters, memory and work."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tinytf.analysis.size import cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
+from tinytf.config import ModelConfig
+from tinytf_cli.output import SCHEMA_VERSION
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number} B"
+
+
+def _flops(number: int) -> str:
+    for unit, size in (("GFLOP", 10**9), ("MFLOP", 10**6), ("kFLOP", 10**3)):
+        if number >= size:
+            return f"{number / size:,.2f} {unit}"
+    return f"{number} FLOP"
+
+
+class InfoView:
+    """What a configuration amounts to, in every form; ``card`` is the model card of a built-in model."""
+
+    def __init__(self, name: str, config: ModelConfig, counted: int | None, card: Mapping[str, Any] | None) -> None:
+        self.name, self.config, self.card = name, config, card
+        self.parts = parameter_parts(config)
+        self.total = parameter_count(config)
+        self.counted = counted
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """Architecture, parameter table, memory and work."""
+        c = self.config
+        yield Line([Span(self.name, "strong"), Span(f" · {c.kind} · {self.total:,} parameters")])
+        yield Heading("architecture")
+        facts = list(self._architecture().items())
+        yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
+        yield Heading("parameters")
+        yield self._parameters()
+        if self.counted is not None:
+            agree = self.counted == self.total
+            said = f"the opened model holds {self.counted:,}"
+            yield Line([Span("checked" if agree else "check failed", "good" if agree else "bad"), Span(f": {said}")], 2)
+        yield Heading("memory and work")
+        rows = self._figures()
+        yield Table(
+            [
+                Column("", [row[0] for row in rows]),
+                Column("", [row[1] for row in rows], "right"),
+                Column("", [Span(row[2], "dim") for row in rows], shrink=20),
+            ],
+            header=False,
+        )
+        if self.card:
+            yield Heading("model card")
+            for key, value in self.card.items():
+                yield Line([Span(f"{key.replace('_', ' ')}: ", "dim"), Span(str(value))], 2)
+
+    def _architecture(self) -> dict[str, str]:
+        c = self.config
+        groups = (
+            f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
+        )
+        biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
+        norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[c.norm]
+        head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
+        tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
+        return {
+            "attention": f"{'causal' if c.causal else 'bidirectional'}, {c.n_layers} layers × {c.n_heads} heads{groups}",
+            "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
+            "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
+            "positions": c.positions + (f", θ = {c.rope_theta:g}" if c.positions == "rotary" else ""),
+            "norm": f"{norm}, {c.norm_order}-norm, ε = {c.norm_eps:g}" + (", on q and k too" if c.qk_norm else ""),
+            "feed-forward": c.activation + (", gated" if c.gated else ""),
+            "biases": ", ".join(biases) or "none",
+            "head": head + tied,
+        }
+
+    def _parameters(self) -> Table:
+        parts = self.parts
+        names = [*(p.name for p in parts), "total"]
+        return Table(
+            [
+                Column("component", [*names[:-1], Span("total", "strong")]),
+                Column("each", [*(f"{p.each:,}" for p in parts), ""], "right"),
+                Column("copies", [*(f"× {p.copies}" if p.copies > 1 else "" for p in parts), ""], "right", drop=2),
+                Column("total", [*(f"{p.total:,}" for p in parts), Span(f"{self.total:,}", "strong")], "right"),
+                Column("share", [*(f"{100 * p.total / self.total:.1f} %" for p in parts), ""], "right"),
+                Column("formula", [*(Span(p.formula, "dim") for p in parts), ""], shrink=12),
+            ],
+            rule_after=frozenset({len(parts) - 1}),
+        )
+
+    def _figures(self) -> list[tuple[str, str, str]]:
+        c = self.config
+        work = work_per_token(c, c.context)
+        rows = [
+            ("weights, fp32", _bytes(4 * self.total), "4 bytes a parameter"),
+            ("weights, bf16", _bytes(2 * self.total), "2 bytes a parameter"),
+            ("work a token", _flops(work.total), f"at {c.context:,} tokens of context, a multiply and an add are two"),
+            ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
+            ("  attention", _flops(work.attention), "layers · 4 · H·d_head · tokens looked at"),
+            ("  feed-forward", _flops(work.feed_forward), f"layers · 2 · {3 if c.gated else 2} · d_model · d_ff"),
+            ("  head", _flops(work.head), "2 · d_model · V"),
+        ]
+        if c.causal:
+            cache = cache_bytes_per_token(c, 4)
+            rows.append(("KV cache a token, fp32", _bytes(cache), "2 · layers · G · d_head · 4 bytes"))
+            rows.append(("KV cache, full context", _bytes(cache * c.context), f"× {c.context:,} tokens"))
+        return rows
+
+    def data(self) -> dict[str, Any]:
+        """The same as one JSON object."""
+        c, work = self.config, work_per_token(self.config, self.config.context)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "info",
+            "model": self.name,
+            "config": c.to_dict(),
+            "parameters": [
+                {"component": p.name, "formula": p.formula, "each": p.each, "copies": p.copies, "total": p.total}
+                for p in self.parts
+            ],
+            "total_parameters": self.total,
+            "counted_parameters": self.counted,
+            "memory_bytes": {"fp32": 4 * self.total, "bf16": 2 * self.total},
+            "flops_per_token": {**vars(work), "total": work.total},
+            "kv_cache_bytes_per_token": {
+                "fp32": cache_bytes_per_token(c, 4) if c.causal else 0,
+                "bf16": cache_bytes_per_token(c, 2) if c.causal else 0,
+            },
+            "card": self.card,
+        }
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The same data, one event a line."""
+        data = self.data()
+        parts = data.pop("parameters")
+        yield {"type": data.pop("kind"), **data}
+        for part in parts:
+            yield {"type": "component", **part}

@@ -1,0 +1,60 @@
+"""The last lines of a trace: what comes next, and whether everything adds up."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.check import Check
+from tinytf.trace.trace import Trace
+from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
+
+
+def predictions(trace: Trace, tokenizer: Tokenizer, top: int) -> list[dict[str, Any]]:
+    """For the last token of a decoder, or each [MASK] of an encoder, the ``top`` most probable tokens."""
+    mask = tokenizer.mask_id
+    rows = trace.recording.logit_rows
+    if not trace.config.causal:
+        rows = tuple(r for r in rows if trace.tokens[r].id == mask)
+    found = []
+    for row in rows:
+        probs = trace.logits_at(row).float().softmax(dim=-1)
+        best = probs.topk(min(top, len(probs)))
+        found.append(
+            {
+                "position": row,
+                "after" if trace.config.causal else "fills": trace.tokens[row].shown,
+                "top": [
+                    {"token": tokenizer.shown(int(i)), "id": int(i), "probability": float(p),
+                     "logit": float(trace.logits_at(row)[int(i)])}
+                    for p, i in zip(best.values, best.indices, strict=True)
+                ],
+            }
+        )  # fmt: skip
+    return found
+
+
+def prediction_blocks(trace: Trace, found: list[dict[str, Any]]) -> Iterator[Block]:
+    """Bars of the most probable tokens."""
+    if not found and trace.model.head is not None:
+        yield Heading("prediction", "the text has no [MASK] to fill")
+    for one in found:
+        if trace.config.causal:
+            shown = "".join(token.shown for token in trace.tokens[-12:]).lstrip("·")
+            before = "…" if len(trace.tokens) > 12 else ""
+            yield Heading("next", f'after "{before}{shown}"', "output")
+        else:
+            yield Heading("fill", f"[MASK] at {one['position']}", "output")
+        yield Bars([Bar(c["token"], c["probability"], f"{c['probability']:.3f}", "output") for c in one["top"]])
+
+
+def check_blocks(outcome: Check) -> Iterator[Block]:
+    """The self-check in one line."""
+    worst = outcome.worst
+    of = f" (of values up to {worst.scale:.3g})" if worst.scale > 10 else ""
+    figure = f"largest difference {worst.difference:.1e}{of} at {worst.step}"
+    yield Line("")
+    if outcome.holds:
+        yield Line([Span("checked", "good"), Span(f": {len(outcome.items)} steps add up, {figure}")])
+    else:
+        limit = f"allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g}"
+        yield Line([Span("check failed", "bad"), Span(f": {figure} ({worst.what}; {limit})")])

@@ -1,0 +1,183 @@
+"""Sentences whose verb agrees with a noun that stands some words before it.
+
+"The cats near the old house are hungry." Between the two stands another noun, of either number, so that the nearest
+noun is no guide. Each returns a whole sentence about the background of a story, never about its characters.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from lexicon import ADJECTIVES, NOUNS, NUMBERS, PLACES, VERB_GROUPS, VERBS, Noun, Verb
+
+# What belongs to what: a head noun, the preposition, and the nouns that can follow.
+PARTS = (
+    ("key", "to", ("box", "door", "gate", "house", "castle", "shop")),
+    ("door", "of", ("house", "barn", "shop", "castle", "cottage")),
+    ("window", "of", ("house", "cottage", "library", "school", "bus", "train")),
+    ("picture", "of", ("cat", "dog", "lion", "boat", "castle", "flower", "queen")),
+    ("book", "about", ("star", "bear", "rocket", "wizard", "whale", "island")),
+    ("story", "about", ("dragon", "princess", "robot", "pirate", "fox", "king")),
+    ("song", "about", ("river", "sailor", "moon", "owl", "road")),
+    ("button", "on", ("coat", "cushion", "drum")),
+    ("bell", "of", ("tower", "school", "bicycle")),
+    ("wheel", "of", ("tractor", "lorry", "bicycle", "train")),
+    ("leaf", "of", ("tree", "flower")),
+    ("branch", "of", ("tree",)),
+    ("letter", "from", ("sailor", "queen", "teacher", "uncle", "friend")),
+    ("boat", "on", ("river", "lake", "pond")),
+    ("plate", "on", ("table", "shelf", "tray")),
+    ("apple", "in", ("basket", "box", "bucket")),
+    ("bank", "of", ("river", "stream")),
+)
+PART_ADJECTIVES = {
+    "story": ("long", "short", "strange", "new", "famous", "funny"),
+    "song": ("long", "short", "strange", "new", "famous", "lovely"),
+    "bank": ("green", "wide", "stony", "quiet", "sunny", "dry", "wet"),
+    "leaf": ("green", "red", "golden", "brown", "dry", "small"),
+}
+SIGHTS = ("blue", "red", "green", "white", "old", "new", "small", "big", "clean", "dusty", "shiny", "pretty", "lost", "broken")
+EXTRA_NOUNS = {"pirate": Noun("pirate", "pirates"), "tray": Noun("tray", "trays")}
+BY_NAME = {noun.singular: noun for group in NOUNS.values() for noun in group} | EXTRA_NOUNS
+
+
+def inflect(verb: Verb, plural: bool, tense: str) -> str:
+    """Inflects a verb of the third person."""
+    if tense == "past":
+        return "were" if verb.base == "be" and plural else verb.past
+    if verb.base == "be":
+        return "are" if plural else "is"
+    return verb.base if plural else verb.third
+
+
+def number_of(noun: Noun, plural: bool) -> str:
+    return noun.plural if plural else noun.singular
+
+
+def maybe_adjective(rng: Random, adjectives: tuple[str, ...], share: float = 0.4) -> str:
+    return rng.choice(adjectives) + " " if rng.random() < share else ""
+
+
+def someone(rng: Random, plural: bool) -> str:
+    """Draws `The small cats` or `The teacher`."""
+    noun = rng.choice(NOUNS["animal"] if rng.random() < 0.6 else NOUNS["person"])
+    the = rng.choice(("The", "The", "The", "The", *(("Some", rng.choice(NUMBERS[:5]).capitalize()) if plural else ())))
+    return f"{the} {maybe_adjective(rng, ADJECTIVES['trait'], 0.25)}{number_of(noun, plural)}"
+
+
+def predicate(rng: Random, plural: bool, tense: str) -> str:
+    """Draws what somebody does or how they feel."""
+    if rng.random() < 0.5:
+        very = rng.choice(("", "", "very ", "always ", "never ", "quite ")) if rng.random() < 0.7 else ""
+        return f"{inflect(VERBS['be'], plural, tense)} {very}{rng.choice(ADJECTIVES['feeling'])}"
+    act = inflect(rng.choice(VERB_GROUPS["act"]), plural, tense)
+    if rng.random() < 0.25:
+        return f"{rng.choice(('often', 'always', 'usually'))} {act}"
+    how = rng.choice(("", " all day", " every evening", " in the sun", " together" if plural else " alone", " quietly"))
+    return act + how
+
+
+def near_a_place(rng: Random, tense: str) -> str:
+    """The cats near the old house are hungry."""
+    plural = rng.random() < 0.5
+    place = rng.choice(tuple(PLACES))
+    where = rng.choice(PLACES[place].split())
+    several = where in ("near", "behind", "beside") and rng.random() < 0.35
+    words = number_of(BY_NAME[place], several)
+    where = f"{where} the {maybe_adjective(rng, ADJECTIVES['scenery'])}{words}"
+    return f"{someone(rng, plural)} {where} {predicate(rng, plural, tense)}."
+
+
+def with_a_thing(rng: Random, tense: str) -> str:
+    """The girl with the red kites is happy."""
+    plural, several = rng.random() < 0.5, rng.random() < 0.5
+    thing = number_of(rng.choice(NOUNS["thing"]), several)
+    article = "the" if several or rng.random() < 0.5 else "a"
+    adjective = rng.choice(ADJECTIVES["colour"]) + " " if rng.random() < 0.6 else ""
+    if article == "a" and (adjective or thing)[0] in "aeiou":
+        article = "an"
+    return f"{someone(rng, plural)} with {article} {adjective}{thing} {predicate(rng, plural, tense)}."
+
+
+def who_likes(rng: Random, tense: str) -> str:
+    """The boy who likes the dogs sleeps."""
+    plural, several = rng.random() < 0.5, rng.random() < 0.6
+    liked = number_of(rng.choice(NOUNS["animal"] + NOUNS["worker"]), several)
+    likes = inflect(rng.choice(VERB_GROUPS["regard"]), plural, tense)
+    people = number_of(rng.choice(NOUNS["person"]), plural)
+    return f"The {people} who {likes} the {liked} {predicate(rng, plural, tense)}."
+
+
+def whom_they_like(rng: Random, tense: str) -> str:
+    """The fox that the children see smiles."""
+    plural, several = rng.random() < 0.5, rng.random() < 0.5
+    other = number_of(rng.choice(NOUNS["person"]), several)
+    likes = inflect(rng.choice(VERB_GROUPS["regard"]), several, tense)
+    return f"The {number_of(rng.choice(NOUNS['animal']), plural)} that the {other} {likes} {predicate(rng, plural, tense)}."
+
+
+def part_of(rng: Random, tense: str) -> str:
+    """The keys to the wooden box were lost."""
+    plural, several = rng.random() < 0.6, rng.random() < 0.4
+    head, preposition, owners = rng.choice(PARTS)
+    several = several and head not in ("bank", "bell", "button") and preposition != "in"
+    owner = number_of(BY_NAME[rng.choice(owners)], several)
+    plural = plural or (several and preposition in ("of", "to") and head != "picture")
+    adjectives = PART_ADJECTIVES.get(head, SIGHTS)
+    described = maybe_adjective(rng, ("old", "little", "big", "wooden") if head == "key" else ("old", "little", "big"))
+    verb = inflect(VERBS["be"], plural, tense)
+    very = rng.choice(("", "", "", "very ", "quite "))
+    adjective = rng.choice(adjectives)
+    if adjective in ("lost", "broken", "wooden"):
+        very = ""
+    return f"The {number_of(BY_NAME[head], plural)} {preposition} the {described}{owner} {verb} {very}{adjective}."
+
+
+def somebody_sits(rng: Random, tense: str) -> str:
+    """The cat sat on the mat."""
+    plural = rng.random() < 0.12
+    noun = BY_NAME["cat"] if rng.random() < 0.2 else rng.choice(NOUNS["animal"] + NOUNS["person"])
+    mat = rng.random() < (0.5 if noun.singular == "cat" else 0.2)
+    seat = BY_NAME["mat"] if mat else rng.choice(NOUNS["surface"])
+    article = "the" if rng.random() < 0.85 else "a"
+    colour = maybe_adjective(rng, ADJECTIVES["colour"], 0.0 if mat else 0.15)
+    if article == "a" and (colour or seat.singular)[0] in "aeiou":
+        article = "an"
+    where = f"on {article} {colour}{seat.singular}"
+    kind = rng.random()
+    if kind < 0.75 or tense == "past":
+        base = "sit" if kind < 0.85 else "sleep"
+    else:
+        base = "sleep"
+    trait = maybe_adjective(rng, ADJECTIVES["trait"], 0.15)
+    return f"The {trait}{number_of(noun, plural)} {inflect(VERBS[base], plural, tense)} {where}."
+
+
+def that_thing(rng: Random, tense: str) -> str:
+    """That blue aeroplane is very dangerous."""
+    plural = rng.random() < 0.3
+    noun = rng.choice(NOUNS["vehicle"] if rng.random() < 0.6 else NOUNS["thing"])
+    that = rng.choice(("those", "these") if plural else ("that", "that", "this")).capitalize()
+    verb = inflect(VERBS["be"], plural, tense)
+    very = rng.choice(("very ", "very ", "quite ", "too ", ""))
+    judgement = rng.choice(ADJECTIVES["judgement"])
+    return f"{that} {rng.choice(ADJECTIVES['colour'])} {number_of(noun, plural)} {verb} {very}{judgement}."
+
+
+KINDS: tuple[Callable[[Random, str], str], ...] = (
+    near_a_place,
+    near_a_place,
+    with_a_thing,
+    who_likes,
+    whom_they_like,
+    part_of,
+    part_of,
+    somebody_sits,
+    somebody_sits,
+    somebody_sits,
+    that_thing,
+)
+
+
+def background(rng: Random, tense: str) -> str:
+    """Draws one sentence of any kind."""
+    return rng.choice(KINDS)(rng, tense)

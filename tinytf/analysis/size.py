@@ -1,0 +1,110 @@
+"""Parameters, memory and work of a model by formula, from its configuration alone (no torch, no weights)."""
+
+from dataclasses import dataclass
+
+from tinytf.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Part:
+    """One component: how many parameters each copy has, how many copies there are, and the formula."""
+
+    name: str
+    formula: str
+    each: int
+    copies: int = 1
+
+    @property
+    def total(self) -> int:
+        return self.each * self.copies
+
+
+def parameter_parts(config: ModelConfig) -> list[Part]:
+    """The parameters of every component; their totals add up to the model's parameter count."""
+    c, f, v, layers = config.d_model, config.d_ff, config.vocab_size, config.n_layers
+    q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    gains = 2 if config.norm == "layernorm" else 1
+    norm_words = "2·d_model" if gains == 2 else "d_model"
+    qkv_bias, o_bias, ffn_bias = config.qkv_bias, config.o_bias, config.ffn_bias
+    parts = [Part("token embeddings", f"V·d_model = {v:,}·{c:,}", v * c)]
+    if config.positions == "learned":
+        parts.append(Part("positions, learned", f"context·d_model = {config.context:,}·{c:,}", config.context * c))
+    if config.n_token_types:
+        parts.append(Part("token types", f"types·d_model = {config.n_token_types}·{c:,}", config.n_token_types * c))
+    if config.embed_norm:
+        parts.append(Part("embedding norm", norm_words, gains * c))
+    parts += [
+        Part("attention, W_Q", _words("d_model·H·d_head", f"{c:,}·{q:,}", qkv_bias), c * q + q * qkv_bias, layers),
+        Part("attention, W_K", _words("d_model·G·d_head", f"{c:,}·{kv:,}", qkv_bias), c * kv + kv * qkv_bias, layers),
+        Part("attention, W_V", _words("d_model·G·d_head", f"{c:,}·{kv:,}", qkv_bias), c * kv + kv * qkv_bias, layers),
+        Part("attention, W_O", _words("H·d_head·d_model", f"{q:,}·{c:,}", o_bias), q * c + c * o_bias, layers),
+    ]
+    if config.qk_norm:
+        parts.append(Part("attention, q and k norm", "2·d_head each", 2 * gains * config.d_head, layers))
+    if config.gated:
+        parts.append(Part("feed-forward, W_gate", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), c * f + f * ffn_bias, layers))  # fmt: skip
+    up, down = ("W_up", "W_down") if config.gated else ("W₁", "W₂")
+    parts += [
+        Part(f"feed-forward, {up}", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), c * f + f * ffn_bias, layers),
+        Part(f"feed-forward, {down}", _words("d_ff·d_model", f"{f:,}·{c:,}", ffn_bias), f * c + c * ffn_bias, layers),
+        Part("norms", f"2 × {norm_words}", 2 * gains * c, layers),
+    ]
+    if config.final_norm:
+        parts.append(Part("final norm", norm_words, gains * c))
+    if config.pooler:
+        parts.append(Part("pooler", "d_model² + d_model", c * c + c))
+    if config.head == "mlm":
+        parts.append(Part("head, dense and norm", f"d_model² + d_model + {norm_words}", c * c + c + gains * c))
+    if config.head != "none":
+        each = (0 if config.tied_head else v * c) + v * config.head_bias
+        words = "tied to the token embeddings" if config.tied_head else "d_model·V"
+        parts.append(Part("head, unembedding", words + (" + V" if config.head_bias else ""), each))
+    return parts
+
+
+def _words(formula: str, numbers: str, bias: bool) -> str:
+    return f"{formula}{' + b' if bias else ''} = {numbers}{' + b' if bias else ''}"
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """All parameters; tied weights count once."""
+    return sum(part.total for part in parameter_parts(config))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating point operations of one token's forward pass; a multiply and an add count as two.
+
+    ``attention`` grows with the tokens that are looked at, here ``length`` of them.
+    """
+
+    projections: int
+    attention: int
+    feed_forward: int
+    head: int
+    length: int
+
+    @property
+    def total(self) -> int:
+        return self.projections + self.attention + self.feed_forward + self.head
+
+
+def work_per_token(config: ModelConfig, length: int) -> Work:
+    """Operations for one token that looks at ``length`` tokens; norms, activations and softmax are left out."""
+    q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    matrices = 3 if config.gated else 2
+    head = 2 * config.d_model * config.vocab_size if config.head != "none" else 0
+    if config.head == "mlm":
+        head += 2 * config.d_model * config.d_model
+    return Work(
+        projections=config.n_layers * 2 * config.d_model * (2 * q + 2 * kv),
+        attention=config.n_layers * 4 * q * length,
+        feed_forward=config.n_layers * 2 * matrices * config.d_model * config.d_ff,
+        head=head,
+        length=length,
+    )
+
+
+def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
+    """Keys and values of one token in all layers: 2 · layers · key-value heads · d_head · bytes."""
+    return 2 * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_number
