@@ -7,7 +7,7 @@ noun is no guide. Each returns a whole sentence about the background of a story,
 from collections.abc import Callable
 from random import Random
 
-from lexicon import ADJECTIVES, NOUNS, NUMBERS, PLACES, VERB_GROUPS, VERBS, Noun, Verb
+from lexicon import ADJECTIVES, ADVERBS, NOUNS, NUMBERS, PLACES, VERB_GROUPS, VERBS, VOWELS, Noun, Verb
 
 # What belongs to what: a head noun, the preposition, and the nouns that can follow.
 PARTS = (
@@ -64,16 +64,55 @@ def someone(rng: Random, plural: bool) -> str:
     return f"{the} {maybe_adjective(rng, ADJECTIVES['trait'], 0.25)}{number_of(noun, plural)}"
 
 
+def article(words: str) -> str:
+    return "an" if words.startswith((*VOWELS, "honest")) and not words.startswith("useful") else "a"
+
+
+def any_thing(rng: Random, group: str = "thing") -> str:
+    """Draws `a red kite` or `the kites`."""
+    adjectives = ADJECTIVES["flavour" if group == "food" else "colour"]
+    words = maybe_adjective(rng, adjectives) + number_of(rng.choice(NOUNS[group]), plural := rng.random() < 0.3)
+    return f"{'the' if plural or rng.random() < 0.4 else article(words)} {words}"
+
+
+def any_place(rng: Random) -> str:
+    return f"the {maybe_adjective(rng, ADJECTIVES['scenery'], 0.2)}{rng.choice(tuple(PLACES))}"
+
+
+def doing(rng: Random) -> tuple[Verb, str]:
+    """Draws a verb and what follows it."""
+    kind = rng.random()
+    if kind < 0.35:
+        how = (" all day", " every evening", " in the sun", " alone", " nearby", f" {rng.choice(ADVERBS['manner'])}")
+        return rng.choice(VERB_GROUPS["act"] + VERB_GROUPS["skill"]), rng.choice(("", "", *how))
+    if kind < 0.5:
+        where = rng.choice(("to", "to", "around", "past"))
+        return rng.choice(VERB_GROUPS["move"]), f" {where} {any_place(rng)}"
+    if kind < 0.6:
+        return rng.choice(VERB_GROUPS["eat"]), " " + any_thing(rng, "food")
+    if kind < 0.7:
+        return rng.choice(VERB_GROUPS["cry"]), f" {rng.choice(ADVERBS['manner'])}"
+    return rng.choice(VERB_GROUPS["handle"] + VERB_GROUPS["handicraft"]), " " + any_thing(rng)
+
+
 def predicate(rng: Random, plural: bool, tense: str) -> str:
     """Draws what somebody does or how they feel."""
-    if rng.random() < 0.5:
-        very = rng.choice(("", "", "very ", "always ", "never ", "quite ")) if rng.random() < 0.7 else ""
-        return f"{inflect(VERBS['be'], plural, tense)} {very}{rng.choice(ADJECTIVES['feeling'])}"
-    act = inflect(rng.choice(VERB_GROUPS["act"]), plural, tense)
-    if rng.random() < 0.25:
-        return f"{rng.choice(('often', 'always', 'usually'))} {act}"
-    how = rng.choice(("", " all day", " every evening", " in the sun", " together" if plural else " alone", " quietly"))
-    return act + how
+    be = inflect(VERBS["be"], plural, tense)
+    kind = rng.random()
+    if kind < 0.36:
+        very = rng.choice(("", "", "", "very ", "always ", "never ", "quite "))
+        return f"{be} {very}{rng.choice(ADJECTIVES['feeling'])}"
+    verb, rest = doing(rng)
+    if kind < 0.7:
+        return inflect(verb, plural, tense) + rest
+    if kind < 0.78:
+        return f"{rng.choice(ADVERBS['frequency'])} {inflect(verb, plural, tense)}{rest}"
+    if kind < 0.9 and verb.base not in ("love", "need", "want"):
+        return f"{be} {verb.ing}{rest.removesuffix(' every evening')}"
+    if verb.base in ("love", "need", "want", "lose", "drop"):
+        return inflect(verb, plural, tense) + rest
+    wish = rng.choice(("want", "like", "hope", "begin", "try", "start", "learn"))
+    return f"{inflect(VERBS[wish], plural, tense)} to {verb.base}{rest}"
 
 
 def near_a_place(rng: Random, tense: str) -> str:
@@ -91,11 +130,9 @@ def with_a_thing(rng: Random, tense: str) -> str:
     """The girl with the red kites is happy."""
     plural, several = rng.random() < 0.5, rng.random() < 0.5
     thing = number_of(rng.choice(NOUNS["thing"]), several)
-    article = "the" if several or rng.random() < 0.5 else "a"
-    adjective = rng.choice(ADJECTIVES["colour"]) + " " if rng.random() < 0.6 else ""
-    if article == "a" and (adjective or thing)[0] in "aeiou":
-        article = "an"
-    return f"{someone(rng, plural)} with {article} {adjective}{thing} {predicate(rng, plural, tense)}."
+    words = maybe_adjective(rng, ADJECTIVES["colour"], 0.6) + thing
+    the = "the" if several or rng.random() < 0.5 else article(words)
+    return f"{someone(rng, plural)} with {the} {words} {predicate(rng, plural, tense)}."
 
 
 def who_likes(rng: Random, tense: str) -> str:
@@ -127,7 +164,7 @@ def part_of(rng: Random, tense: str) -> str:
     verb = inflect(VERBS["be"], plural, tense)
     very = rng.choice(("", "", "", "very ", "quite "))
     adjective = rng.choice(adjectives)
-    if adjective in ("lost", "broken", "wooden"):
+    if adjective in (*ADJECTIVES["colour"], "lost", "broken"):
         very = ""
     return f"The {number_of(BY_NAME[head], plural)} {preposition} the {described}{owner} {verb} {very}{adjective}."
 
@@ -135,32 +172,58 @@ def part_of(rng: Random, tense: str) -> str:
 def somebody_sits(rng: Random, tense: str) -> str:
     """The cat sat on the mat."""
     plural = rng.random() < 0.12
-    noun = BY_NAME["cat"] if rng.random() < 0.2 else rng.choice(NOUNS["animal"] + NOUNS["person"])
+    noun = BY_NAME["cat"] if rng.random() < 0.35 else rng.choice(NOUNS["animal"] + NOUNS["person"])
     mat = rng.random() < (0.5 if noun.singular == "cat" else 0.2)
     seat = BY_NAME["mat"] if mat else rng.choice(NOUNS["surface"])
-    article = "the" if rng.random() < 0.85 else "a"
-    colour = maybe_adjective(rng, ADJECTIVES["colour"], 0.0 if mat else 0.15)
-    if article == "a" and (colour or seat.singular)[0] in "aeiou":
-        article = "an"
-    where = f"on {article} {colour}{seat.singular}"
-    kind = rng.random()
-    if kind < 0.75 or tense == "past":
-        base = "sit" if kind < 0.85 else "sleep"
-    else:
-        base = "sleep"
+    words = maybe_adjective(rng, ADJECTIVES["colour"], 0.0 if mat else 0.15) + seat.singular
+    where = f" on {'the' if rng.random() < 0.85 else article(words)} {words}"
+    base = "sit" if rng.random() < (0.85 if tense == "past" else 0.5) else "sleep"
+    if base == "sleep" and rng.random() < 0.25:
+        where = rng.choice(("", " all day", " quietly"))
     trait = maybe_adjective(rng, ADJECTIVES["trait"], 0.15)
-    return f"The {trait}{number_of(noun, plural)} {inflect(VERBS[base], plural, tense)} {where}."
+    return f"The {trait}{number_of(noun, plural)} {inflect(VERBS[base], plural, tense)}{where}."
 
 
 def that_thing(rng: Random, tense: str) -> str:
     """That blue aeroplane is very dangerous."""
-    plural = rng.random() < 0.3
-    noun = rng.choice(NOUNS["vehicle"] if rng.random() < 0.6 else NOUNS["thing"])
+    plural = rng.random() < 0.25
+    kind = rng.random()
+    noun = BY_NAME["aeroplane"] if kind < 0.35 else rng.choice(NOUNS["vehicle" if kind < 0.7 else "thing"])
     that = rng.choice(("those", "these") if plural else ("that", "that", "this")).capitalize()
-    verb = inflect(VERBS["be"], plural, tense)
-    very = rng.choice(("very ", "very ", "quite ", "too ", ""))
-    judgement = rng.choice(ADJECTIVES["judgement"])
-    return f"{that} {rng.choice(ADJECTIVES['colour'])} {number_of(noun, plural)} {verb} {very}{judgement}."
+    colour = "blue" if rng.random() < 0.25 else rng.choice(ADJECTIVES["colour"])
+    judgement = "dangerous" if rng.random() < 0.25 else rng.choice(ADJECTIVES["judgement"])
+    very = rng.choice(("very ", "very ", "very ", "quite ", ""))
+    return f"{that} {colour} {number_of(noun, plural)} {inflect(VERBS['be'], plural, tense)} {very}{judgement}."
+
+
+def there_is(rng: Random, tense: str) -> str:
+    """There are three old maps in the box near the windows."""
+    plural = rng.random() < 0.5
+    noun = rng.choice(NOUNS["animal"] + NOUNS["thing"] + NOUNS["food"])
+    words = maybe_adjective(rng, ADJECTIVES["colour"], 0.3 if noun in NOUNS["thing"] else 0.0) + number_of(noun, plural)
+    number = rng.choice((*NUMBERS, "some", "many")) if plural else article(words)
+    place = rng.choice(tuple(PLACES))
+    where = f"{rng.choice(PLACES[place].split())} the {maybe_adjective(rng, ADJECTIVES['scenery'], 0.3)}{place}"
+    return f"There {inflect(VERBS['be'], plural, tense)} {number} {words} {where}."
+
+
+def nature(rng: Random, tense: str) -> str:
+    """The stars above the hill shine."""
+    heads = {"star": "glow shine sparkle", "cloud": "float stand", "leaf": "fall float", "stone": "fall roll", "lamp": "glow shine"}
+    head = rng.choice(tuple(heads))
+    plural = rng.random() < 0.6
+    verb = inflect(VERBS[rng.choice(heads[head].split())], plural, tense)
+    place, several = rng.choice(NOUNS["place"]), rng.random() < 0.4
+    where = "above" if head in ("star", "cloud") else rng.choice(("near", "by", "below"))
+    how = rng.choice(("", "", f" {rng.choice(('softly', 'slowly', 'gently', 'quietly', 'silently'))}", " every night"))
+    return f"The {number_of(BY_NAME[head], plural)} {where} the {number_of(place, several)} {verb}{how}."
+
+
+def two_together(rng: Random, tense: str) -> str:
+    """The fox and the teachers are proud."""
+    first, second = rng.sample(NOUNS["animal"] + NOUNS["person"], 2)
+    first_words, second_words = (number_of(noun, rng.random() < 0.25) for noun in (first, second))
+    return f"The {first_words} and the {second_words} {predicate(rng, True, tense)}."
 
 
 KINDS: tuple[Callable[[Random, str], str], ...] = (
@@ -175,6 +238,9 @@ KINDS: tuple[Callable[[Random, str], str], ...] = (
     somebody_sits,
     somebody_sits,
     that_thing,
+    there_is,
+    nature,
+    two_together,
 )
 
 

@@ -30,7 +30,7 @@ def name(rng: Random) -> str:
 
 
 def nonsense(rng: Random) -> str:
-    return made_up_word(rng, 2)
+    return made_up_word(rng, 1, 2)
 
 
 def letters(rng: Random) -> str:
@@ -107,7 +107,7 @@ SAYINGS = (
     "{A} {say@A}: {items}.",
     '{A} {say@A}, "{items}."',
     "It {go@it} like this: {items}.",
-    "The {what} {be@it}: {items}.",
+    "The {what} {be@what}: {items}.",
     "{A} {read@A} (it|the paper) aloud: {items}.",
     "{A} {write@A}: {items}.",
 )
@@ -151,17 +151,19 @@ def tell_game(teller: Teller, background: Callable[[], str]) -> None:
         if template == "{background}":
             teller.say(background())
         else:
-            teller.say(template.replace("a {what}", f"{'some' if plural(what) else 'a'} {what}").replace("{what}", what), items=sequence)
+            several = is_plural(what)
+            template = template.replace("a {what}", "some {what}" if several else "a {what}")
+            template = template.replace("@what", "@many" if several else "@it").replace("{what}", what)
+            teller.say(template, items=sequence)
 
     say(OPENINGS)
-    teller.entity("A"), teller.entity("B")
     say(SAYINGS)
-    for _ in range(rng.choice((1, 1, 2))):
+    for _ in range(rng.choice((1, 1, 2)) if len(items) < 15 else 1):
         if rng.random() < 0.6:
             say(BETWEEN)
         say(REPEATS)
     say(ENDINGS)
 
 
-def plural(what: str) -> bool:
+def is_plural(what: str) -> bool:
     return what.endswith(("words", "sounds")) and not what.startswith("list")

@@ -82,7 +82,10 @@ NOUN_TABLE = {
     "place": """house bridge river hill forest garden barn pond lake beach market shop school castle tower mill village
         field meadow cave harbour island library bank kitchen attic stable park street station tree gate fence well
         door window cottage orchard farm table""",
-    "time": "day morning evening night week year",
+    "time": "day morning evening",
+    "period": "night week year",
+    "speaker": "teacher robot",
+    "tool": "hammer needle rope ribbon brush",
     "nature": "star cloud moon sun road stream wind",
     "body": "foot/feet tooth/teeth hand eye ear",
     "talk": "name word song story question game secret friend",
@@ -91,33 +94,36 @@ NOUNS = {group: tuple(noun(entry) for entry in table.split()) for group, table i
 NOUNS["person"] = NOUNS["woman"] + NOUNS["man"] + NOUNS["worker"]
 
 VERB_TABLE = {
-    "be": "be/was/being",
-    "have": "have/had",
-    "do": "do/did",
     # What one can do alone, anywhere.
     "act": """sleep/slept laugh sing/sang dance smile yawn wait whistle work play rest hum giggle nap read/read dream
         think/thought""",
     "move": "run/ran walk hurry skip wander crawl hop ride/rode",
     "say": "say/said",
     "tell": "shout whisper reply call answer cry explain",
+    "cry": "shout whisper call cry",
     "ask": "ask",
     # What one can do to a thing, and still have it.
     "handle": "carry hold/held polish wash admire shake/shook lift clean touch wrap draw/drew show hug keep/kept love",
-    "own": """find/found lose/lost hide/hid drop take/took bring/brought give/gave pass put/put pack buy/bought sell/sold
-        lend/lent swap want need like make/made paint mend break/broke open close leave/left choose/chose count
-        forget/forgot/forgetting send/sent get/got""",
+    "own": """take/took give/gave pass put/put pack
+        lend/lent swap want need like make/made open close leave/left forget/forgot/forgetting send/sent get/got""",
     # What one can do to somebody.
     "regard": """like help follow see/saw watch hear/heard meet/met visit thank teach/taught know/knew miss greet
         feed/fed love remember""",
+    "eat": "eat/ate bake cook share buy/bought",
+    "skill": "swim/swam fly/flew climb jump",
+    "handicraft": "find/found lose/lost hide/hid drop bring/brought buy/bought sell/sold need want paint mend break/broke "
+    "choose/chose count build/built draw/drew catch/caught throw/threw",
     "thing_act": "fall/fell shine/shone roll float stand/stood glow sparkle",
-    "other": """sit/sat go/went come/came look live learn start stop begin/began/beginning turn point climb jump wave
-        blow/blew grow/grew rain fly/flew swim/swam eat/ate bake cook drink/drank build/built plant win/won try listen
-        write/wrote repeat promise hope feel/felt return share cost/cost throw/threw catch/caught""",
+    "other": """sit/sat go/went come/came look live learn start stop begin/began/beginning turn point wave
+        blow/blew grow/grew rain drink/drank plant win/won try listen write/wrote repeat promise hope feel/felt
+        stay tell/told stroke""",
 }
 VERB_GROUPS = {group: tuple(verb(entry) for entry in table.split()) for group, table in VERB_TABLE.items()}
-VERBS = {each.base: each for group in VERB_GROUPS.values() for each in group}
-VERBS["be"] = Verb("be", "is", "was", "being")
-VERBS["have"] = Verb("have", "has", "had", "having")
+VERBS = {each.base: each for group in VERB_GROUPS.values() for each in group} | {
+    "be": Verb("be", "is", "was", "being"),
+    "have": Verb("have", "has", "had", "having"),
+    "do": Verb("do", "does", "did", "doing"),
+}
 
 ADJECTIVE_TABLE = {
     "colour": "red blue green yellow white black brown purple pink orange golden silver grey",
@@ -126,18 +132,19 @@ ADJECTIVE_TABLE = {
     "trait": """kind brave shy clever quiet cheerful gentle lazy polite careful curious honest friendly funny patient
         wise young old small busy silly noisy""",
     "feeling": """happy sad hungry tired sleepy proud excited thirsty cold warm calm glad worried pleased lonely bored
-        cross surprised awake safe ready lost""",
+        cross surprised awake safe ready""",
     "judgement": """dangerous useful beautiful expensive interesting special fast slow famous ordinary important
         wonderful lovely strong""",
     "scenery": "old quiet narrow empty green dark tall little big pretty dusty sunny cool stony wide",
     "weather": "sunny rainy windy snowy cloudy cold warm foggy bright dry wet",
+    "comparative": "bigger smaller taller shorter faster slower older younger stronger kinder braver happier wiser",
     "flavour": "sweet sour fresh ripe delicious hot salty juicy tasty",
 }
 ADJECTIVES = {group: tuple(table.split()) for group, table in ADJECTIVE_TABLE.items()}
 
 ADVERB_TABLE = {
     "manner": """quickly slowly quietly loudly happily sadly gently softly carefully bravely proudly politely kindly
-        eagerly calmly cheerfully neatly patiently suddenly silently warmly""",
+        eagerly calmly cheerfully neatly patiently silently warmly brightly""",
     "sequence": "then soon later afterwards next finally",
     "frequency": "always often usually sometimes",
 }
@@ -223,7 +230,7 @@ GROUPS: dict[str, tuple[Noun | Verb | str, ...]] = {
 def every_word() -> tuple[str, ...]:
     """Returns each form of each word once, in a fixed order; memory games draw from it."""
     forms: list[str] = [*PREPOSITIONS, *OTHER_ADVERBS.split()]
-    for words in GROUPS.values():
+    for words in (VERBS.values(), *GROUPS.values()):
         for word in words:
             match word:
                 case Noun():

@@ -16,7 +16,7 @@ P Q R places, T a town, S U surfaces, F food, V a vehicle. It is made when first
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from random import Random
 
 from lexicon import GROUPS, VERBS, Noun, Verb
@@ -28,7 +28,7 @@ SLOT = re.compile(r"\{([^{}]+)\}")
 ENTITIES = re.compile(r"[A-Z]{1,2}")
 WORD_SLOT = re.compile(r"\?(?P<group>\w+)(?P<key>#\d)?(?P<form>\+\w+)?(?:@(?P<agree>\w+)(?P<tense>[!<])?)?")
 VERB_SLOT = re.compile(r"(?P<base>[a-z]+)@(?P<agree>\w+)(?P<tense>[!<])?")
-ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])")
+ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU](?!seful)|honest)")
 
 MAKERS = {
     **dict.fromkeys("ABC", World.character),
@@ -42,6 +42,7 @@ MAKERS = {
     "F": lambda world: world.thing("food"),
     "V": lambda world: world.one_thing("vehicle"),
 }
+PEOPLE = "ABCEH"
 TIMES = {
     "past": """One day|One morning|One evening|Yesterday|Once|Last summer|Last winter|One {?weather} day|On {?weekday}|
         Long ago|Last week""",
@@ -103,7 +104,10 @@ class Teller:
     def mention(self, key: str, form: str) -> str:
         if len(key) == 2:
             return self.mention_pair(key, form)
+        is_new = key not in self.cast
         entity = self.entity(key)
+        if is_new and key in PEOPLE and form in ("subject", "obj", "full"):
+            form = "new"
         if form in ("own", "self"):
             return PRONOUNS[entity.pronoun][2 if form == "own" else 3]
         if form not in ("subject", "obj", "full"):
@@ -117,10 +121,8 @@ class Teller:
         return self.rng.choice(entity.descriptions)
 
     def mention_pair(self, key: str, form: str) -> str:
-        by_pronoun = form != "full" and all(self.is_recent(each) for each in key) and not self.rivals("they", key)
-        names = [self.entity(each).forms["name"] for each in key]
-        for each in key:
-            self.note(each)
+        by_pronoun = form != "full" and all(map(self.is_recent, key)) and not self.rivals("they", key)
+        names = [self.mention(each, "name" if each in self.cast else "new") for each in key]
         if by_pronoun and self.rng.random() < 0.7:
             return PRONOUNS["they"][form == "obj"]
         return " and ".join(names)
@@ -137,7 +139,14 @@ class Teller:
         return self.is_recent(key) and not self.rivals(self.entity(key).pronoun, key)
 
     def rivals(self, pronoun: str, keys: str) -> list[str]:
-        return [each for each in self.earlier + self.current if each not in keys and self.cast[each].pronoun == pronoun]
+        """Returns what else a reader could take `pronoun` for, and so whoever might be a she or a he."""
+        others = [each for each in self.earlier + self.current if each not in keys]
+        same = [each for each in others if self.cast[each].pronoun == pronoun]
+        if pronoun not in ("she", "he"):
+            return same
+        all_plain = all(self.cast[key].gender_is_plain for key in keys)
+        unclear = [each for each in others if each in PEOPLE and not (all_plain and self.cast[each].gender_is_plain)]
+        return same + unclear
 
     def agree(self, verb: Verb, key: str, tense: str | None = None) -> str:
         """Inflects a verb for its subject: an entity, a pair, `one`, `many`, `I` or `you`."""
@@ -169,7 +178,7 @@ class Teller:
         return word
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parsed(pattern: re.Pattern[str], slot: str) -> tuple[tuple[str, str], ...]:
     match = pattern.fullmatch(slot)
     if match is None:

@@ -33,6 +33,7 @@ class Entity:
     forms: Forms
     descriptions: tuple[str, ...] = ()  # full references that all fit; one is drawn at each mention
     name: str = ""
+    gender_is_plain: bool = True  # whether the words for it tell its pronoun
 
     @property
     def plural(self) -> bool:
@@ -49,6 +50,7 @@ class World:
 
     rng: Random
     invented: str = ""  # a made-up name that waits to be given to the first character or place
+    invented_name: str = ""  # the one that was given
     used: set[str] = field(default_factory=set)
 
     def fresh(self, words: tuple[str, ...]) -> str:
@@ -66,6 +68,7 @@ class World:
 
     def take_invented(self) -> str:
         name, self.invented = self.invented, ""
+        self.invented_name = name or self.invented_name
         return name
 
     def character(self) -> Entity:
@@ -79,12 +82,13 @@ class World:
 
     def named_person(self) -> Entity:
         pronoun = self.rng.choice(("she", "he"))
-        name = self.take_invented() or self.fresh(GIRLS if pronoun == "she" else BOYS)
+        invented = self.take_invented()
+        name = invented or self.fresh(GIRLS if pronoun == "she" else BOYS)
         trait = self.fresh(ADJECTIVES["trait"])
         child = "girl" if pronoun == "she" else "boy"
         new = self.rng.choice((name, name, f"a {child} called {name}", f"a {trait} {child} called {name}"))
-        forms = {"new": new, "noun": child, "adjective": trait, "gen": f"{name}'s", "name": name}
-        return Entity(pronoun, forms, (name,), name)
+        forms = {"new": new, "noun": child, "adjective": trait, "gen": f"{name}'s", "name": name, "address": name}
+        return Entity(pronoun, forms, (name,), name, gender_is_plain=not invented or child in new)
 
     def animal(self) -> Entity:
         if self.invented or self.rng.random() < 0.3:
@@ -93,16 +97,18 @@ class World:
 
     def named_animal(self) -> Entity:
         pronoun = self.rng.choice(("she", "he"))
-        name = self.take_invented() or self.fresh(GIRLS if pronoun == "she" else BOYS)
+        invented = self.take_invented()
+        name = invented or self.fresh(GIRLS if pronoun == "she" else BOYS)
         kind = self.fresh_noun("animal").singular
         trait = self.fresh(ADJECTIVES["trait"])
         new = self.rng.choice((f"a {trait} {kind} called {name}", f"a {kind} called {name}", f"{name} the {kind}"))
-        forms = {"new": new, "noun": kind, "adjective": trait, "gen": f"{name}'s", "name": name}
-        return Entity(pronoun, forms, (name, name, f"the {kind}"), name)
+        forms = {"new": new, "noun": kind, "adjective": trait, "gen": f"{name}'s", "name": name, "address": name}
+        return Entity(pronoun, forms, (name, name, f"the {kind}"), name, gender_is_plain=not invented)
 
     def described(self, group: str, pronoun: str) -> Entity:
         """Somebody without a name: `the old baker`, `the fox`."""
         kind = self.fresh_noun(group)
+        plain = kind in NOUNS["woman"] or kind in NOUNS["man"]
         if kind in NOUNS["woman"] or kind in NOUNS["man"]:
             pronoun = "she" if kind in NOUNS["woman"] else "he"
         elif kind.singular == "robot":
@@ -110,7 +116,8 @@ class World:
         trait = self.fresh(ADJECTIVES["trait"])
         the = f"the {kind.singular}"
         forms = {"new": f"a {trait} {kind.singular}", "noun": kind.singular, "adjective": trait, "gen": f"{the}'s"}
-        return Entity(pronoun, forms | {"name": the}, (the, the, f"the {trait} {kind.singular}"))
+        forms |= {"name": the, "address": kind.singular.capitalize() if group == "animal" else kind.singular}
+        return Entity(pronoun, forms, (the, the, f"the {trait} {kind.singular}"), gender_is_plain=plain)
 
     def herd(self) -> Entity:
         """Several animals of a kind, which stay together."""
@@ -122,8 +129,8 @@ class World:
 
     def thing(self, group: str = "thing", plural_share: float = 0.15) -> Entity:
         kind = self.fresh_noun(group)
-        colour_or_look = ("colour", "look") if group != "food" else ("flavour",)
-        adjective = self.fresh(ADJECTIVES[self.rng.choice(colour_or_look)])
+        looks = {"thing": ("colour", "look"), "food": ("flavour",), "vehicle": ("colour",)}[group]
+        adjective = self.fresh(ADJECTIVES[self.rng.choice(looks)])
         plural = self.rng.random() < plural_share
         noun = kind.plural if plural else kind.singular
         number = self.rng.choice((*NUMBERS[:4], "some", "some")) if plural else "a"
@@ -171,10 +178,10 @@ def syllable(rng: Random) -> str:
     return onset + rng.choice(NUCLEI) + (rng.choice(CODAS) if rng.random() < 0.6 else "")
 
 
-def made_up_word(rng: Random, most_syllables: int = 3) -> str:
-    """Returns a word of random syllables."""
+def made_up_word(rng: Random, fewest: int, most: int) -> str:
+    """Returns a word of so many random syllables."""
     while True:
-        word = "".join(syllable(rng) for _ in range(rng.randint(1, most_syllables)))
+        word = "".join(syllable(rng) for _ in range(rng.randint(fewest, most)))
         if 2 < len(word) < 11 and is_mild(word):
             return word
 
@@ -182,6 +189,6 @@ def made_up_word(rng: Random, most_syllables: int = 3) -> str:
 def invent_name(rng: Random) -> str:
     """Returns a name that nobody has, such as Zorvik."""
     while True:
-        name = made_up_word(rng).capitalize()
+        name = made_up_word(rng, 2, 3).capitalize()
         if len(name) > 3:
             return name

@@ -67,10 +67,10 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
         if first:
             lines.append([])
         part = range(first, min(len(columns), first + room))
-        head = " " * label_width + " " + "".join(pad_text(columns[c], width - 1, "right") + " " for c in part)
+        head = " " * label_width + " " + "".join(pad_text(columns[c], width - 1, terminal, "right") + " " for c in part)
         lines.append([Segment("  " + head, role_style("dim"))])
         for r, label in enumerate(rows):
-            line = [Segment("  " + pad_text(label, label_width) + " ")]
+            line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
             line += [_number_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
     return [*lines, legend(block, terminal)]
@@ -109,7 +109,7 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
     lines: list[PaintedLine] = []
     for r in range(values.shape[0]):
         label = rows[r] if factor == 1 else f"{r * factor}–{min(len(rows), (r + 1) * factor) - 1}"
-        line = [Segment("  " + pad_text(shown(label, terminal), label_width) + " ")]
+        line = [Segment("  " + pad_text(shown(label, terminal), label_width, terminal) + " ")]
         for c in range(values.shape[1]):
             if not _is_visible(small, r, c):
                 line.append(Segment(shown("·", terminal) + " ", role_style("dim")))

@@ -28,14 +28,14 @@ from tinytf_cli.views.blocks import (
 
 def _paint_line(block: Line, terminal: Terminal) -> list[PaintedLine]:
     indent = [Segment(" " * block.indent)] if block.indent else []
-    return wrap(indent + segments(block.words, terminal), terminal.width, block.indent)
+    return wrap(indent + segments(block.words, terminal), terminal.width, block.indent + 2)
 
 
 def _paint_heading(block: Heading, terminal: Terminal) -> list[PaintedLine]:
     line = [Segment(shown(block.title, terminal), role_style(block.role))]
     if block.note:
         line.append(Segment("   " + shown(block.note, terminal), role_style("dim")))
-    return [[], cut(line, terminal.width) if terminal.cuts else line]
+    return [[], cut(line, terminal.width, terminal) if terminal.cuts else line]
 
 
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {

@@ -11,7 +11,7 @@ from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import shade
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
-from tinytf_cli.views.blocks import Bars, Cell, Column, Histogram, Pieces, RowBars, Table, Values
+from tinytf_cli.views.blocks import Bars, Cell, Histogram, Pieces, RowBars, Table, Values
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
@@ -39,56 +39,73 @@ def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
     return segments(cell, terminal)
 
 
-def _width(column: Column, cells: Sequence[PaintedLine], header: bool, terminal: Terminal) -> int:
-    title = cell_len(shown(column.title, terminal)) if header else 0
-    return max([title, *(line_width(cell) for cell in cells)])
+class _Layout:
+    """The columns of a table while they are made to fit: cells, widths, and the gap between."""
+
+    def __init__(self, table: Table, terminal: Terminal) -> None:
+        self.table, self.terminal, self.gap = table, terminal, 2
+        self.columns = list(table.columns)
+        self.cells = [[_cell(cell, terminal) for cell in column.cells] for column in self.columns]
+        self.widths = [self._width(i) for i in range(len(self.columns))]
+
+    def _width(self, i: int) -> int:
+        title = cell_len(shown(self.columns[i].title, self.terminal)) if self.table.header else 0
+        return max([title, *(line_width(cell) for cell in self.cells[i])])
+
+    @property
+    def total(self) -> int:
+        return 2 + sum(self.widths) + self.gap * (len(self.widths) - 1)
+
+    @property
+    def least(self) -> int:
+        """The width when every shrinkable column is as narrow as it may be."""
+        return self.total - sum(
+            max(0, w - c.shrink) for w, c in zip(self.widths, self.columns, strict=True) if c.shrink
+        )
+
+    def fit(self) -> None:
+        """Where width is short: narrow cells, a smaller gap, fewer columns; then cut the shrinkable ones."""
+        room = self.terminal.width
+        if self.total > room:
+            for i, column in enumerate(self.columns):
+                if column.narrow is not None:
+                    self.cells[i] = [_cell(cell, self.terminal) for cell in column.narrow]
+                    self.widths[i] = self._width(i)
+        if not self.terminal.cuts:
+            return
+        if self.least > room:
+            self.gap = 1
+        for drop in sorted({c.drop for c in self.columns if c.drop}, reverse=True):
+            if self.least > room:
+                keep = [i for i, column in enumerate(self.columns) if column.drop != drop]
+                self.columns = [self.columns[i] for i in keep]
+                self.cells = [self.cells[i] for i in keep]
+                self.widths = [self.widths[i] for i in keep]
+        for i, column in enumerate(self.columns):
+            if column.shrink and self.total > room:
+                self.widths[i] = max(column.shrink, self.widths[i] - (self.total - room))
+
+    def line(self, cells: Sequence[PaintedLine]) -> PaintedLine:
+        line = [Segment("  ")]
+        for place, (cell, width, column) in enumerate(zip(cells, self.widths, self.columns, strict=True)):
+            line += [Segment(" " * self.gap)] if place else []
+            line += fit(cell, width, self.terminal, column.align)
+        return cut(line, self.terminal.width, self.terminal) if self.terminal.cuts else line
 
 
 def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
-    """Aligned columns. Where width is short: narrow cells, then cut the shrinkable, then drop columns (screens only)."""
-    columns = list(block.columns)
-    cells = [[_cell(cell, terminal) for cell in column.cells] for column in columns]
-    widths = [_width(column, c, block.header, terminal) for column, c in zip(columns, cells, strict=True)]
-
-    def total() -> int:
-        return sum(widths) + 2 * (len(widths) - 1) + 2
-
-    if total() > terminal.width:
-        for i, column in enumerate(columns):
-            if column.narrow is not None:
-                cells[i] = [_cell(cell, terminal) for cell in column.narrow]
-                widths[i] = _width(column, cells[i], block.header, terminal)
-    if terminal.cuts:
-        for drop in sorted({c.drop for c in columns if c.drop}, reverse=True):
-            least = total() - sum(max(0, w - c.shrink) for w, c in zip(widths, columns, strict=True) if c.shrink)
-            if least <= terminal.width:
-                break
-            keep = [i for i, column in enumerate(columns) if column.drop != drop]
-            columns, cells, widths = ([x[i] for i in keep] for x in (columns, cells, widths))  # type: ignore[assignment]
-        for i, column in enumerate(columns):
-            if column.shrink and total() > terminal.width:
-                widths[i] = max(column.shrink, widths[i] - (total() - terminal.width))
+    """Aligned columns, made to fit a screen; elsewhere nothing is cut or dropped."""
+    layout = _Layout(block, terminal)
+    layout.fit()
     lines: list[PaintedLine] = []
     if block.header:
-        titles = [
-            fit([Segment(shown(column.title, terminal), role_style("dim"))], width, column.align)
-            for column, width in zip(columns, widths, strict=True)
-        ]
-        lines.append(_joined(titles))
+        dim = role_style("dim")
+        lines.append(layout.line([[Segment(shown(c.title, terminal), dim)] for c in layout.columns]))
     for row in range(len(block.columns[0].cells)):
-        lines.append(
-            _joined([fit(c[row], w, column.align) for column, c, w in zip(columns, cells, widths, strict=True)])
-        )
+        lines.append(layout.line([cells[row] for cells in layout.cells]))
         if row in block.rule_after:
             lines.append([])
-    return [cut(line, terminal.width) for line in lines] if terminal.cuts else lines
-
-
-def _joined(cells: Sequence[PaintedLine]) -> PaintedLine:
-    line = [Segment("  ")]
-    for place, cell in enumerate(cells):
-        line += ([Segment("  ")] if place else []) + cell
-    return line
+    return lines
 
 
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
@@ -117,7 +134,7 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         lines.append([Segment(head, role_style("dim"))])
         limit = float(np.abs(block.values[np.isfinite(block.values)]).max(initial=0.0)) or 1.0
         for r, label in enumerate(labels):
-            line = [Segment("  " + pad_text(label, label_width))]
+            line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
@@ -147,7 +164,7 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
     return [
         [
-            Segment("  " + pad_text(label, label_width) + "  "),
+            Segment("  " + pad_text(label, label_width, terminal) + "  "),
             Segment(b.shown.rjust(value_width) + "  "),
             Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role)),
         ]
@@ -166,10 +183,10 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
     lines: list[PaintedLine] = []
     for label, (_, row) in zip(labels, block.rows, strict=True):
-        line = [Segment("  " + pad_text(label, label_width)), Segment(f"  {block.verb}  ", role_style("dim"))]
+        line = [Segment("  " + pad_text(label, label_width, terminal)), Segment(f"  {block.verb}  ", role_style("dim"))]
         for name, share in row[:room]:
             drawn = bar(share, 10, terminal)
-            line += [Segment(pad_text(shown(name, terminal), widest) + f"{share * 100:4.0f} % ")]
+            line += [Segment(pad_text(shown(name, terminal), widest, terminal) + f"{share * 100:4.0f} % ")]
             line += [Segment(drawn, role_style("attention")), Segment(" " * (13 - cell_len(drawn) - 1))]
         lines.append(line)
     return lines

@@ -45,20 +45,25 @@ def line_width(line: PaintedLine) -> int:
     return sum(cell_len(segment.text) for segment in line)
 
 
-def fit(line: PaintedLine, width: int, align: str = "left") -> PaintedLine:
+def ellipsis(terminal: Terminal) -> str:
+    """What stands for what was cut."""
+    return shown("…", terminal)
+
+
+def fit(line: PaintedLine, width: int, terminal: Terminal, align: str = "left") -> PaintedLine:
     """The line padded to ``width`` cells; a longer one is cut, and ends in … (or ..)."""
     used = line_width(line)
     if used <= width:
         pad = [Segment(" " * (width - used))] if used < width else []
         return pad + line if align == "right" else line + pad
-    return cut(line, width)
+    return cut(line, width, terminal)
 
 
-def cut(line: PaintedLine, width: int) -> PaintedLine:
+def cut(line: PaintedLine, width: int, terminal: Terminal) -> PaintedLine:
     """At most ``width`` cells of a line, its last one a … where something is missing."""
     if line_width(line) <= width:
         return line
-    mark = ".." if all(segment.text.isascii() for segment in line) else "…"
+    mark = ellipsis(terminal)
     kept: PaintedLine = []
     room = width - cell_len(mark)
     for segment in line:
@@ -72,10 +77,10 @@ def cut(line: PaintedLine, width: int) -> PaintedLine:
     return kept
 
 
-def pad_text(text: str, width: int, align: str = "left") -> str:
+def pad_text(text: str, width: int, terminal: Terminal, align: str = "left") -> str:
     """Plain text cut or padded to ``width`` cells."""
     if cell_len(text) > width:
-        mark = ".." if text.isascii() else "…"
+        mark = ellipsis(terminal)
         text = set_cell_size(text, max(0, width - cell_len(mark))) + mark
     gap = " " * (width - cell_len(text))
     return gap + text if align == "right" else text + gap

@@ -11,7 +11,7 @@ from tinytf_cli.paint.text import PaintedLine, shown
 from tinytf_cli.views.blocks import Array, Thumbnails
 
 _LARGEST = 32
-_HALF_BLOCK = "▀".encode()
+_GLYPHS = np.array([list(b" \0\0"), list("▀".encode()), list("▄".encode())], dtype=np.uint8)
 
 
 def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
@@ -25,21 +25,24 @@ def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
 
 
 def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
-    """Rows of ``▀``, two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing."""
+    """Two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing.
+
+    A cell is ``▀`` in the upper colour on the lower; where the upper half is empty ``▄`` on the default
+    background, where both are a blank (in three bytes: NUL is dropped at the end).
+    """
     foreground, background = escape_table("unit", depth, False), escape_table("unit", depth, True)
-    top, bottom = levels[0::2], levels[1::2]
+    upper, lower = levels[0::2], levels[1::2]
+    upper_empty = upper == LEVELS
+    glyph = np.where(upper_empty, np.where(lower == LEVELS, 0, 2), 1)
+    front, back = np.where(upper_empty, lower, upper), np.where(upper_empty, LEVELS, lower)
     n_fore, n_back = foreground.shape[1], background.shape[1]
-    cells = np.empty((*top.shape, 2 + n_fore + 1 + n_back + 1 + 3), dtype=np.uint8)
+    cells = np.empty((*upper.shape, 2 + n_fore + 1 + n_back + 1 + 3), dtype=np.uint8)
     cells[..., 0:2] = list(b"\x1b[")
-    cells[..., 2 : 2 + n_fore] = foreground[top]
+    cells[..., 2 : 2 + n_fore] = foreground[front]
     cells[..., 2 + n_fore] = ord(";")
-    cells[..., 3 + n_fore : 3 + n_fore + n_back] = background[bottom]
+    cells[..., 3 + n_fore : 3 + n_fore + n_back] = background[back]
     cells[..., 3 + n_fore + n_back] = ord("m")
-    # An empty cell is a blank in three bytes (NUL is dropped below), so that the default background shows.
-    glyph = np.frombuffer(_HALF_BLOCK, dtype=np.uint8)
-    nothing = (top == LEVELS) & (bottom == LEVELS)
-    cells[..., -3:] = np.where(nothing[..., None], np.array([32, 0, 0], dtype=np.uint8), glyph)
-    # A cell whose upper half is empty would be drawn with the default foreground: draw its lower half instead.
+    cells[..., -3:] = _GLYPHS[glyph]
     return [row.tobytes().decode("utf-8").replace("\0", "") + "\x1b[0m" for row in cells]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tinytf.config import ModelConfig
-from tinytf.trace.summary import Row
+from tinytf.trace.summary import Row, Statistics
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Histogram, Line, Span, Table
@@ -12,6 +12,9 @@ _LETTERS = {
     "token": "T", "d_model": "C", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
     "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
 }  # fmt: skip
+
+
+_WHAT_WIDTH = 32
 
 
 def shape_words(row: Row) -> str:
@@ -32,7 +35,13 @@ def shape_legend(config: ModelConfig) -> str:
 
 
 def _figures(rows: Sequence[Row], name: str) -> list[str]:
-    return ["" if r.statistics is None else number(getattr(r.statistics, name), "%.2f") for r in rows]
+    return ["" if r.statistics is None else _figure(getattr(r.statistics, name), r.statistics) for r in rows]
+
+
+def _figure(value: float, among: Statistics) -> str:
+    """A figure with the digits that its row's range needs; one too small for them in powers of ten."""
+    largest = max(abs(among.min), abs(among.max))
+    return number(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
 def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> list[Block]:
@@ -50,7 +59,7 @@ def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> list[B
         [
             Column("#", [str(row.number) for row in rows], "right", drop=2, said="step"),
             Column("step", names, said=""),
-            Column("formula", formulas, shrink=15, said="is"),
+            Column("formula", formulas, shrink=12, said="is"),
             Column("shape", shapes, narrow=[_short_shape(row) for row in rows]),
             Column("mean", _figures(rows, "mean"), "right"),
             Column("std", _figures(rows, "std"), "right"),
@@ -67,8 +76,12 @@ def _what(trace: Trace, row: Row) -> str:
     """The formula column of a step that is no tensor: the tokens or ids themselves."""
     if row.step.name == "next":
         return row.step.formula
-    limit = 40
     texts = [token.shown if row.step.name == "tokens" else str(token.id) for token in trace.tokens]
     gap = "│" if row.step.name == "tokens" else " "
-    text = gap.join(texts[:limit])
-    return text + (" …" if len(texts) > limit else "")
+    text = ""
+    for place, one in enumerate(texts):
+        longer = text + (gap if place else "") + one
+        if len(longer) > _WHAT_WIDTH:
+            return f"{text}{gap}…"
+        text = longer
+    return text

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.check import Check
 from tinytf.trace.trace import Trace
@@ -39,9 +40,9 @@ def prediction_blocks(trace: Trace, found: list[dict[str, Any]]) -> Iterator[Blo
         yield Heading("prediction", "the text has no [MASK] to fill")
     for one in found:
         if trace.config.causal:
-            shown = "".join(token.shown for token in trace.tokens[-12:]).lstrip("·")
-            before = "…" if len(trace.tokens) > 12 else ""
-            yield Heading("next", f'after "{before}{shown}"', "output")
+            start = trace.tokens[-12].start if len(trace.tokens) > 12 else 0
+            shown = printable(trace.encoding.text[start : trace.tokens[-1].end], spaces=False)
+            yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
         else:
             yield Heading("fill", f"[MASK] at {one['position']}", "output")
         yield Bars([Bar(c["token"], c["probability"], f"{c['probability']:.3f}", "output") for c in one["top"]])
