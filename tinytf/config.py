@@ -24,7 +24,7 @@ class ModelConfig:
     ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``.
     ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
-    for combinations that cannot be built.
+    for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     """
 
     vocab_size: int
@@ -51,6 +51,7 @@ class ModelConfig:
     head: str = "lm"
     head_bias: bool = False
     n_token_types: int = 0
+    embed_scale: float = 1.0
     embed_norm: bool = False
     pooler: bool = False
     dropout: float = 0.0
@@ -81,8 +82,9 @@ class ModelConfig:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
-        if self.norm_eps <= 0:
-            raise ConfigError(f"norm_eps {self.norm_eps} is not above 0")
+        for name in ("norm_eps", "embed_scale", "rope_theta"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is not above 0")
         if self.n_token_types < 0:
             raise ConfigError(f"n_token_types {self.n_token_types} is negative")
         if self.head == "mlm" and self.causal:

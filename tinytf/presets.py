@@ -1,5 +1,7 @@
 """Configurations by name: architectures to look at with random weights, for shapes and counts."""
 
+import math
+
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
@@ -16,6 +18,7 @@ PRESETS: dict[str, ModelConfig] = {
         causal=False,
         norm_order="post",
         positions="sinusoidal",
+        embed_scale=math.sqrt(512),
         activation="relu",
         qkv_bias=False,
         o_bias=False,

@@ -35,7 +35,22 @@ PART_ADJECTIVES = {
     "bank": ("green", "wide", "stony", "quiet", "sunny", "dry", "wet"),
     "leaf": ("green", "red", "golden", "brown", "dry", "small"),
 }
-SIGHTS = ("blue", "red", "green", "white", "old", "new", "small", "big", "clean", "dusty", "shiny", "pretty", "lost", "broken")
+SIGHTS = (
+    "blue",
+    "red",
+    "green",
+    "white",
+    "old",
+    "new",
+    "small",
+    "big",
+    "clean",
+    "dusty",
+    "shiny",
+    "pretty",
+    "lost",
+    "broken",
+)
 EXTRA_NOUNS = {"pirate": Noun("pirate", "pirates"), "tray": Noun("tray", "trays")}
 BY_NAME = {noun.singular: noun for group in NOUNS.values() for noun in group} | EXTRA_NOUNS
 
@@ -149,7 +164,8 @@ def whom_they_like(rng: Random, tense: str) -> str:
     plural, several = rng.random() < 0.5, rng.random() < 0.5
     other = number_of(rng.choice(NOUNS["person"]), several)
     likes = inflect(rng.choice(VERB_GROUPS["regard"]), several, tense)
-    return f"The {number_of(rng.choice(NOUNS['animal']), plural)} that the {other} {likes} {predicate(rng, plural, tense)}."
+    animal = number_of(rng.choice(NOUNS["animal"]), plural)
+    return f"The {animal} that the {other} {likes} {predicate(rng, plural, tense)}."
 
 
 def part_of(rng: Random, tense: str) -> str:
@@ -187,12 +203,15 @@ def somebody_sits(rng: Random, tense: str) -> str:
 def that_thing(rng: Random, tense: str) -> str:
     """That blue aeroplane is very dangerous."""
     plural = rng.random() < 0.25
-    kind = rng.random()
-    noun = BY_NAME["aeroplane"] if kind < 0.35 else rng.choice(NOUNS["vehicle" if kind < 0.7 else "thing"])
+    noun = rng.choice(NOUNS["vehicle" if rng.random() < 0.7 else "thing"])
     that = rng.choice(("those", "these") if plural else ("that", "that", "this")).capitalize()
     colour = "blue" if rng.random() < 0.25 else rng.choice(ADJECTIVES["colour"])
     judgement = "dangerous" if rng.random() < 0.25 else rng.choice(ADJECTIVES["judgement"])
     very = rng.choice(("very ", "very ", "very ", "quite ", ""))
+    if tense == "past" and rng.random() < 0.5:
+        speaker = rng.choice(NOUNS["person"]).singular
+        be = inflect(VERBS["be"], plural, "present")
+        return f'"{that} {colour} {number_of(noun, plural)} {be} {very}{judgement}," said the {speaker}.'
     return f"{that} {colour} {number_of(noun, plural)} {inflect(VERBS['be'], plural, tense)} {very}{judgement}."
 
 
@@ -209,7 +228,13 @@ def there_is(rng: Random, tense: str) -> str:
 
 def nature(rng: Random, tense: str) -> str:
     """The stars above the hill shine."""
-    heads = {"star": "glow shine sparkle", "cloud": "float stand", "leaf": "fall float", "stone": "fall roll", "lamp": "glow shine"}
+    heads = {
+        "star": "glow shine sparkle",
+        "cloud": "float stand",
+        "leaf": "fall float",
+        "stone": "fall roll",
+        "lamp": "glow shine",
+    }
     head = rng.choice(tuple(heads))
     plural = rng.random() < 0.6
     verb = inflect(VERBS[rng.choice(heads[head].split())], plural, tense)

@@ -13,12 +13,14 @@ from world import is_mild, made_up_word
 
 # "a" and "an" are left out, so that an article in a story is always a real one.
 WORDS = every_word()
-FUNCTION_WORDS = """the of and to in is was it that for on with as at by this be from or not but what all when we there can
-    said if do will each about how up out them then she many some so these would her him has look two more go see no way
-    could my than first been who its now down did get come made may part"""
+FUNCTION_WORDS = """the of and to in is was it that for on with as at by this be from or not but what all when we there
+    can said if do will each about how up out them then she many some so these would her him has look two more go see no
+    way could my than first been who its now down did get come made may part"""
 ALL_WORDS = tuple(dict.fromkeys((*WORDS, *FUNCTION_WORDS.split())))
-MARKS = tuple("& % # @ * + = < > ~ ^ / \\ | _ $ £ -> :: == ++ -- ; :".split(" "))
+MARKS: tuple[str, ...] = (*"&%#@*+=<>~^/\\|_$£;:", "->", "::", "==", "++", "--")
 SEPARATORS = (" ", " ", " ", " ", ", ", ", ", ", ", "; ", " - ", " / ", " and ", "-", ",", "/", "")
+
+Item = Callable[[Random], str]
 
 
 def word(rng: Random) -> str:
@@ -63,7 +65,8 @@ def number(rng: Random) -> str:
 
 
 def capital(rng: Random) -> str:
-    whole = rng.choice((word, nonsense, fragment))(rng)
+    kinds: tuple[Item, ...] = (word, nonsense, fragment)
+    whole: str = rng.choice(kinds)(rng)
     return whole.upper() if rng.random() < 0.3 and is_mild(whole) else whole[0].upper() + whole[1:]
 
 
@@ -79,7 +82,6 @@ def mark(rng: Random) -> str:
     return rng.choice(MARKS)
 
 
-Item = Callable[[Random], str]
 MIXED: tuple[Item, ...] = (word, word, name, nonsense, letters, fragment, fragment, code, number, capital, glued, mark)
 GAMES: tuple[tuple[tuple[Item, ...], str], ...] = (
     ((word,), "(words|list of words|chant|rhyme)"),
@@ -113,7 +115,7 @@ SAYINGS = (
 )
 BETWEEN = (
     "{B} {listen@B} (carefully|quietly|patiently).",
-    "{A:full} {say@A}, \"Can you (say|repeat|remember) (it|that)?\"",
+    '{A:full} {say@A}, "Can you (say|repeat|remember) (it|that)?"',
     "{B} {think@B} (for a while|about it).",
     "{B} {smile@B}.",
     '"(Now you|Again|Once more)," {say@A} {A:full}.',

@@ -1,6 +1,6 @@
 """Writes short stories, as many as wanted, the same for the same seed.
 
-    python samples/stories/generate.py --seed 1 --megabytes 4 --out stories.txt
+python samples/stories/generate.py --seed 1 --megabytes 4 --out stories.txt
 """
 
 import argparse
@@ -36,18 +36,18 @@ TOWN_REMINDERS = (
 )
 
 
-def stories(seed: int) -> Iterator[str]:
-    """Yields stories without end, each one line of text."""
+def stories(seed: int, game_share: float = GAME_SHARE) -> Iterator[str]:
+    """Yields stories without end, each one line of text; `game_share` of them are memory games."""
     rng = Random(seed)
     while True:
-        yield story(rng)
+        yield story(rng, game_share)
 
 
-def story(rng: Random) -> str:
+def story(rng: Random, game_share: float) -> str:
     """Tells one story: a memory game, or one of the plots."""
     invented = invent_name(rng) if rng.random() < INVENTED_SHARE else ""
     teller = Teller(rng, World(rng, invented), "present" if rng.random() < PRESENT_SHARE else "past")
-    if rng.random() < GAME_SHARE:
+    if rng.random() < game_share:
         tell_game(teller, lambda: background(rng, teller.tense))
     else:
         tell_plot(teller, rng.choice(PLOTS))

@@ -64,9 +64,9 @@ def doubles_last_letter(base: str) -> bool:
 
 
 NOUN_TABLE = {
-    "animal": """cat dog mouse/mice rabbit fox bear duck goose/geese hen frog horse pony sheep/sheep lamb cow goat donkey
-        pig owl robin crow squirrel hedgehog badger otter mole turtle snail bee butterfly wolf/wolves lion tiger elephant
-        monkey penguin puppy kitten deer/deer parrot whale dragon beetle""",
+    "animal": """cat dog mouse/mice rabbit fox bear duck goose/geese hen frog horse pony sheep/sheep lamb cow goat
+        donkey pig owl robin crow squirrel hedgehog badger otter mole turtle snail bee butterfly wolf/wolves lion tiger
+        elephant monkey penguin puppy kitten deer/deer parrot whale dragon beetle""",
     "woman": "girl woman/women queen princess witch/witches grandmother aunt sister mother",
     "man": "boy man/men king prince wizard grandfather uncle brother father postman/postmen fisherman/fishermen",
     "worker": """teacher baker farmer sailor doctor nurse painter gardener captain shepherd tailor child/children
@@ -77,7 +77,8 @@ NOUN_TABLE = {
         mug plate flower toy picture""",
     "food": """apple pear plum cake biscuit egg orange berry cherry potato/potatoes tomato/tomatoes loaf/loaves pie
         sandwich nut carrot pancake onion""",
-    "vehicle": "aeroplane train ship bus car bicycle tractor lorry balloon rocket boat",
+    # Twice or more: so much more often.
+    "vehicle": "aeroplane aeroplane aeroplane aeroplane train ship bus car bicycle tractor lorry balloon rocket boat",
     "surface": "mat chair bench rug bed step sofa wall log stool cushion roof branch shelf/shelves",
     "place": """house bridge river hill forest garden barn pond lake beach market shop school castle tower mill village
         field meadow cave harbour island library bank kitchen attic stable park street station tree gate fence well
@@ -111,8 +112,8 @@ VERB_TABLE = {
         feed/fed love remember""",
     "eat": "eat/ate bake cook share buy/bought",
     "skill": "swim/swam fly/flew climb jump",
-    "handicraft": "find/found lose/lost hide/hid drop bring/brought buy/bought sell/sold need want paint mend break/broke "
-    "choose/chose count build/built draw/drew catch/caught throw/threw",
+    "handicraft": """find/found lose/lost hide/hid drop bring/brought buy/bought sell/sold need want paint mend
+        break/broke choose/chose count build/built draw/drew catch/caught throw/threw""",
     "thing_act": "fall/fell shine/shone roll float stand/stood glow sparkle",
     "other": """sit/sat go/went come/came look live learn start stop begin/began/beginning turn point wave
         blow/blew grow/grew rain drink/drank plant win/won try listen write/wrote repeat promise hope feel/felt
@@ -128,7 +129,7 @@ VERBS = {each.base: each for group in VERB_GROUPS.values() for each in group} | 
 ADJECTIVE_TABLE = {
     "colour": "red blue green yellow white black brown purple pink orange golden silver grey",
     "look": """small big little large old new tiny huge round wooden shiny pretty heavy light soft long short plain
-        broken dusty striped clean thin thick flat strange smooth""",
+        dusty striped clean thin thick flat strange smooth""",
     "trait": """kind brave shy clever quiet cheerful gentle lazy polite careful curious honest friendly funny patient
         wise young old small busy silly noisy""",
     "feeling": """happy sad hungry tired sleepy proud excited thirsty cold warm calm glad worried pleased lonely bored
@@ -153,7 +154,21 @@ ADVERBS = {group: tuple(table.split()) for group, table in ADVERB_TABLE.items()}
 
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-PREPOSITIONS = ("in", "on", "under", "behind", "near", "beside", "by", "above", "below", "with", "from", "into", "around")
+PREPOSITIONS = (
+    "in",
+    "on",
+    "under",
+    "behind",
+    "near",
+    "beside",
+    "by",
+    "above",
+    "below",
+    "with",
+    "from",
+    "into",
+    "around",
+)
 
 # A place and the prepositions under which somebody or something can be there.
 PLACES = {

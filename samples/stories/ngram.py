@@ -1,8 +1,9 @@
 """A 5-gram language model over token ids: the honest baseline of the neural one.
 
 Interpolated modified Kneser-Ney smoothing, after S. F. Chen and J. Goodman, "An empirical study of smoothing techniques
-for language modeling", Computer Speech and Language 13 (1999), 359-394: the discounts are their equations 26 (and the
-text below it), the interpolation and its weights equation 27, the lower orders are estimated from continuation counts.
+for language modeling", Computer Speech and Language 13 (1999), 359-394, where it is the last method that they define:
+three discounts for each order, and lower orders estimated from continuation counts. Under the unigrams lies the uniform
+distribution, so that no token is impossible.
 """
 
 from collections.abc import Sequence
@@ -115,7 +116,9 @@ class Grams:
 
     keys: Integers  # (N,) context * vocabulary + token
     counts: Integers  # (N,) occurrences
-    continuations: Integers  # (N,) how many different tokens were seen before it; occurrences at the very beginning count 1
+    continuations: (
+        Integers  # (N,) how many different tokens were seen before it; occurrences at the very beginning count 1
+    )
     children: Integers  # (N,) its number as a context of the next order, -1 for none
     contexts: int  # how many contexts there are
 
@@ -155,7 +158,7 @@ def smoothed(gram: Grams, counts: Integers, vocab_size: int) -> Order:
 
 
 def discounts(counts: Integers) -> Floats:
-    """Returns what to take from a count of 0, 1, 2, and 3 or more (Chen and Goodman, equation 26).
+    """Returns what to take from a count of 0, 1, 2, and 3 or more, as Chen and Goodman estimate it.
 
     Where the counts of counts are too few for the estimate it is kept inside 0 and the count, and half where unknown.
     """
@@ -178,5 +181,7 @@ def find(ordered: Integers, wanted: Integers) -> tuple[Integers, NDArray[np.bool
 def checked(ids: Sequence[int], vocab_size: int) -> Integers:
     tokens = np.asarray(ids, dtype=np.int64).reshape(-1)
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
-        raise ValueError(f"token ids must be from 0 to {vocab_size - 1}, but {tokens.min()} to {tokens.max()} were given")
+        raise ValueError(
+            f"token ids must be from 0 to {vocab_size - 1}, but {tokens.min()} to {tokens.max()} were given"
+        )
     return tokens

@@ -15,6 +15,7 @@ P Q R places, T a town, S U surfaces, F food, V a vehicle. It is made when first
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -30,7 +31,7 @@ WORD_SLOT = re.compile(r"\?(?P<group>\w+)(?P<key>#\d)?(?P<form>\+\w+)?(?:@(?P<ag
 VERB_SLOT = re.compile(r"(?P<base>[a-z]+)@(?P<agree>\w+)(?P<tense>[!<])?")
 ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU](?!seful)|honest)")
 
-MAKERS = {
+MAKERS: dict[str, Callable[[World], Entity]] = {
     **dict.fromkeys("ABC", World.character),
     **dict.fromkeys("KLM", World.thing),
     **dict.fromkeys("PQR", World.place),
@@ -39,14 +40,14 @@ MAKERS = {
     "H": World.herd,
     "O": World.one_thing,
     "T": World.town,
-    "F": lambda world: world.thing("food"),
-    "V": lambda world: world.one_thing("vehicle"),
+    "V": World.vehicle,
+    "F": World.food,
 }
 PEOPLE = "ABCEH"
 TIMES = {
     "past": """One day|One morning|One evening|Yesterday|Once|Last summer|Last winter|One {?weather} day|On {?weekday}|
         Long ago|Last week""",
-    "present": "Today|This morning|Every day|Every {?weekday}|Every morning|On {?weather} days|In the evening|In summer",
+    "present": "Today|This morning|Every day|Every {?weekday}|Every morning|On {?weather} days|In summer",
 }
 
 

@@ -15,14 +15,15 @@ PRONOUNS = {
     "they": ("they", "them", "their", "themselves"),
 }
 
+CHILDLIKE = tuple(trait for trait in ADJECTIVES["trait"] if trait != "old")
+
 # Letter runs that could spell something rude inside a made-up word.
 AVOIDED = ("uck", "unt", "shi", "ass", "sex", "cum", "rap", "nig", "fag", "naz", "tit", "slu", "pis", "coc", "dic")
-ONSET_TABLE = """b br c ch cl cr d dr f fl fr g gl gr h j k kr l m n p pl pr qu r s sk sl sm sn sp st str sw t th tr tw v vl
-    w y z zh"""
+ONSET_TABLE = """b br c ch cl cr d dr f fl fr g gl gr h j k kr l m n p pl pr qu r s sk sl sm sn sp st str sw t th tr
+    tw v vl w y z zh"""
 NUCLEUS_TABLE = "a a e e i i o o u u ai ea ee oo ou ia"
 CODA_TABLE = "b ck d f g k l ll lm m mp n nd ng nk p r rk rn rv s sk st t v x z"
 ONSETS, NUCLEI, CODAS = ONSET_TABLE.split(), NUCLEUS_TABLE.split(), CODA_TABLE.split()
-
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class World:
         pronoun = self.rng.choice(("she", "he"))
         invented = self.take_invented()
         name = invented or self.fresh(GIRLS if pronoun == "she" else BOYS)
-        trait = self.fresh(ADJECTIVES["trait"])
+        trait = self.fresh(CHILDLIKE)
         child = "girl" if pronoun == "she" else "boy"
         new = self.rng.choice((name, name, f"a {child} called {name}", f"a {trait} {child} called {name}"))
         forms = {"new": new, "noun": child, "adjective": trait, "gen": f"{name}'s", "name": name, "address": name}
@@ -123,7 +124,12 @@ class World:
         """Several animals of a kind, which stay together."""
         kind = self.fresh_noun("animal")
         number = self.rng.choice(NUMBERS[:5])
-        forms = {"new": f"{number} {kind.plural}", "noun": kind.plural, "adjective": number, "gen": f"the {kind.plural}'"}
+        forms = {
+            "new": f"{number} {kind.plural}",
+            "noun": kind.plural,
+            "adjective": number,
+            "gen": f"the {kind.plural}'",
+        }
         forms["name"] = f"the {kind.plural}"
         return Entity("they", forms, (f"the {kind.plural}", f"the {number} {kind.plural}"))
 
@@ -140,8 +146,14 @@ class World:
         forms["this"] = f"{'these' if plural else 'this'} {adjective} {noun}"
         return Entity("they" if plural else "it", forms, (f"the {noun}", f"the {noun}", f"the {adjective} {noun}"))
 
-    def one_thing(self, group: str = "thing") -> Entity:
-        return self.thing(group, plural_share=0.0)
+    def one_thing(self) -> Entity:
+        return self.thing(plural_share=0.0)
+
+    def vehicle(self) -> Entity:
+        return self.thing("vehicle", plural_share=0.0)
+
+    def food(self) -> Entity:
+        return self.thing("food")
 
     def place(self) -> Entity:
         noun = self.fresh(tuple(PLACES))
@@ -158,14 +170,23 @@ class World:
         return self._place(name, f"{at} {name}", noun, name)
 
     def _place(self, the: str, there: str, noun: str, name: str = "") -> Entity:
-        return Entity("it", {"there": there, "to": f"to {the}", "noun": noun, "name": the, "gen": f"{the}'s"}, (the,), name)
+        return Entity(
+            "it", {"there": there, "to": f"to {the}", "noun": noun, "name": the, "gen": f"{the}'s"}, (the,), name
+        )
 
     def surface(self) -> Entity:
         """Something to sit on; more often than not, and by old custom, the mat."""
         noun = "mat" if self.rng.random() < 0.3 and "mat" not in self.used else self.fresh_noun("surface").singular
         self.used.add(noun)
         the = f"the {noun}"
-        forms = {"new": f"a {noun}", "noun": noun, "there": f"on {the}", "to": f"to {the}", "name": the, "gen": f"{the}'s"}
+        forms = {
+            "new": f"a {noun}",
+            "noun": noun,
+            "there": f"on {the}",
+            "to": f"to {the}",
+            "name": the,
+            "gen": f"{the}'s",
+        }
         return Entity("it", forms, (the,))
 
 

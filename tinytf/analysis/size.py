@@ -41,11 +41,12 @@ def parameter_parts(config: ModelConfig) -> list[Part]:
     ]
     if config.qk_norm:
         parts.append(Part("attention, q and k norm", "2·d_head each", 2 * gains * config.d_head, layers))
+    wide = c * f + f * ffn_bias
     if config.gated:
-        parts.append(Part("feed-forward, W_gate", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), c * f + f * ffn_bias, layers))  # fmt: skip
+        parts.append(Part("feed-forward, W_gate", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), wide, layers))
     up, down = ("W_up", "W_down") if config.gated else ("W₁", "W₂")
     parts += [
-        Part(f"feed-forward, {up}", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), c * f + f * ffn_bias, layers),
+        Part(f"feed-forward, {up}", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), wide, layers),
         Part(f"feed-forward, {down}", _words("d_ff·d_model", f"{f:,}·{c:,}", ffn_bias), f * c + c * ffn_bias, layers),
         Part("norms", f"2 × {norm_words}", 2 * gains * c, layers),
     ]

@@ -74,12 +74,20 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
-def make_embedding(count: int, width: int) -> nn.Embedding:
-    """A table of ``count`` vectors, not initialised.
+class Embedding(nn.Module):
+    """A table of ``count`` vectors, multiplied by ``scale`` when they are looked up; not initialised.
 
-    torch's own initialisation, on the meta device, imports its compiler and takes a second.
+    (torch's own class initialises itself, which on the meta device imports a compiler and takes a second.)
     """
-    return nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+
+    def __init__(self, count: int, width: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, width))
+        self.scale = scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = F.embedding(ids, self.weight)  # (B, T) -> (B, T, C)
+        return vectors if self.scale == 1.0 else vectors * self.scale
 
 
 class LearnedPositions(nn.Module):

@@ -13,11 +13,11 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.attention import CORES, SelfAttention, Tap
 from tinytf.model.parts import (
+    Embedding,
     FeedForward,
     GatedFeedForward,
     LearnedPositions,
     SinusoidalPositions,
-    make_embedding,
     make_norm,
     rotary_table,
 )
@@ -28,13 +28,13 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.tokens = make_embedding(config.vocab_size, config.d_model)
+        self.tokens = Embedding(config.vocab_size, config.d_model, config.embed_scale)
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
         elif config.positions == "sinusoidal":
             self.positions = SinusoidalPositions(config)
-        self.types = make_embedding(config.n_token_types, config.d_model) if config.n_token_types else None
+        self.types = Embedding(config.n_token_types, config.d_model) if config.n_token_types else None
         self.norm = make_norm(config) if config.embed_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
@@ -129,16 +129,23 @@ class Transformer(nn.Module):
 
     @classmethod
     def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
-        """Random weights from ``seed``: normal 0.02, residual outputs scaled by 1/√(2·layers) (Radford et al. 2019)."""
+        """Random weights from ``seed``: normal 0.02, residual outputs scaled by 1/√(2·layers) (Radford et al. 2019).
+
+        Embeddings that are scaled start at 1/√d_model, so that √d_model makes them of unit size.
+        """
         with torch.device("meta"):
             model = cls(config)
         model.to_empty(device="cpu")
         generator = torch.Generator().manual_seed(seed)
-        residual = 0.02 / (2 * config.n_layers) ** 0.5
+        stds = {
+            "attention.o.weight": 0.02 / (2 * config.n_layers) ** 0.5,
+            "ffn.down.weight": 0.02 / (2 * config.n_layers) ** 0.5,
+            "embed.tokens.weight": 0.02 if config.embed_scale == 1.0 else config.d_model**-0.5,
+        }
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() == 2:
-                    std = residual if name.endswith(("attention.o.weight", "ffn.down.weight")) else 0.02
+                    std = next((std for ending, std in stds.items() if name.endswith(ending)), 0.02)
                     parameter.normal_(0.0, std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)

@@ -85,7 +85,8 @@ _NO_MLM = "only a masked-language-model head has this step"
 STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
-    Step("embed.tokens", "token embeddings", "E[ids]", _WIDE, ("ids",), "embed", False, True, alias="hook_embed"),
+    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
+         alias="hook_embed"),
     Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
          when=lambda c: c.positions != "rotary", alias="hook_pos_embed",
          absent="positions are rotary: they turn q and k in every layer; see q_rot and k_rot"),
@@ -140,7 +141,8 @@ STEPS: tuple[Step, ...] = (
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", _WIDE, ("sum",), recorded=True,
          when=_post),
     Step("final.norm", "final norm", "{norm}(x)", _WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
-         absent="norms come after the residual sums in this model, so the last block's norm2 is the last", alias="ln_final.hook_normalized", alias_note=_NORMED),
+         absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
+         alias="ln_final.hook_normalized", alias_note=_NORMED),
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler"),
     Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM),
@@ -172,6 +174,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "position_formula": "P[0…T−1], learned"
         if config.positions == "learned"
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
+        "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
         "attn_in": "n" if pre else "x",
         "qkv_bias": " + b" if config.qkv_bias else "",

@@ -24,7 +24,10 @@ _KEPT_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class Recording:
-    """What the hooks took, by full step name, without the batch axis; ``logit_rows`` are the positions of ``logits``."""
+    """What the hooks took, by full step name, without the batch axis.
+
+    ``logit_rows`` are the positions that ``logits`` were computed for.
+    """
 
     tensors: dict[str, Tensor]
     logit_rows: tuple[int, ...]

@@ -68,10 +68,22 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
 
 
 class NextToken:
-    """Windows of ``block`` tokens from anywhere in the stream; each target is the token that follows."""
+    """Windows of ``block`` tokens from anywhere in the stream; each target is the token that follows.
+
+    A share ``repeats`` of the windows are instead random ids below ``vocab_size``, said again and again with a
+    random period; only what can be known by copying is asked of them.
+    """
 
     def __init__(
-        self, train: NDArray[np.int64], held_out: NDArray[np.int64], block: int, batch: int, seed: int
+        self,
+        train: NDArray[np.int64],
+        held_out: NDArray[np.int64],
+        *,
+        block: int,
+        batch: int,
+        seed: int,
+        vocab_size: int,
+        repeats: float = 0.0,
     ) -> None:
         if len(train) <= block:
             raise TrainingError(
@@ -79,11 +91,20 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
+        self.vocab_size, self.repeats = vocab_size, repeats
 
     def batch(self, step: int) -> Batch:
-        starts = _random(self.seed, step).integers(0, len(self.train) - self.block, self.size)
+        random = _random(self.seed, step)
+        starts = random.integers(0, len(self.train) - self.block, self.size)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
-        return self._shifted(windows)
+        batch = self._shifted(windows)
+        for row in np.flatnonzero(random.random(self.size) < self.repeats):
+            period = int(random.integers(min(8, self.block // 2), self.block // 2 + 1))
+            once = random.integers(0, self.vocab_size, period)
+            window = torch.from_numpy(np.resize(once, self.block + 1))
+            batch.ids[row], batch.targets[row] = window[:-1], window[1:]
+            batch.targets[row, : period - 1] = IGNORED
+        return batch
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         count = (len(self.kept) - 1) // self.block

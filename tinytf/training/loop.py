@@ -73,7 +73,15 @@ def prepare(texts: Sequence[str], recipe: Recipe) -> Setup:
     examples: Examples
     if recipe.objective == "causal":
         kept = token_stream(held_out, tokenizer) if held_out else token_stream(train[-1:], tokenizer)[:0]
-        examples = NextToken(token_stream(train, tokenizer), kept, recipe.block, recipe.batch, recipe.seed)
+        examples = NextToken(
+            token_stream(train, tokenizer),
+            kept,
+            block=recipe.block,
+            batch=recipe.batch,
+            seed=recipe.seed,
+            vocab_size=tokenizer.vocab_size,
+            repeats=recipe.repeats,
+        )
     else:
         examples = MaskedTokens(train, held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
     return Setup(Transformer.initialised(config, recipe.seed), tokenizer, examples)

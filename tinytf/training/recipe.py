@@ -19,8 +19,8 @@ TOKENIZERS = ("char", "bpe", "wordpiece")
 class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
 
-    ``block`` is the training length in tokens, ``batch`` the examples a step, ``lr`` the peak learning rate,
-    reached after ``warmup`` steps and followed by a cosine down to ``lr * final_lr``; ``clip`` bounds the global
+    ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
+    batch that is random ids said again and again (what teaches copying). ``lr`` is the peak learning rate, reached after ``warmup`` steps and followed by a cosine down to ``lr * final_lr``; ``clip`` bounds the global
     gradient norm; ``held_out`` is the share of the text, from its end, that is never trained on.
     """
 
@@ -30,6 +30,7 @@ class Recipe:
     objective: str = "causal"
     block: int = 128
     batch: int = 16
+    repeats: float = 0.0
     steps: int = 1000
     lr: float = 1e-3
     final_lr: float = 0.1
@@ -52,7 +53,7 @@ class Recipe:
         for name in ("lr", "clip"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} {getattr(self, name)} is not above 0")
-        for name in ("held_out", "final_lr", "weight_decay", "beta1", "beta2"):
+        for name in ("held_out", "repeats", "final_lr", "weight_decay", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)} is outside [0, 1)")
         if not 0 <= self.warmup <= self.steps:

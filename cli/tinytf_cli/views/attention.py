@@ -138,8 +138,13 @@ class AttentionView:
         for layer, head in self.choice.heads:
             weights = as_array(self.trace.step("weights", layer, (head,)))[0]
             shown = np.where(self.seen, weights, -np.inf) if self.seen is not None else weights
-            one: dict[str, Any] = {"layer": layer, "head": head, "queries": [queries.start, queries.stop],
-                                   "keys": [keys.start, keys.stop], "weights": shown[queries, keys].tolist()}  # fmt: skip
+            one: dict[str, Any] = {
+                "layer": layer,
+                "head": head,
+                "queries": [queries.start, queries.stop],
+                "keys": [keys.start, keys.stop],
+                "weights": shown[queries, keys].tolist(),
+            }
             if self.query is not None:
                 one = {"layer": layer, "head": head, "query": self.query, "weights": shown[self.query].tolist()}
             elif self.choice.top is not None:

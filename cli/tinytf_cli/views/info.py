@@ -66,12 +66,13 @@ class InfoView:
         groups = (
             f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
         )
+        sight = "causal" if c.causal else "bidirectional"
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[c.norm]
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
-            "attention": f"{'causal' if c.causal else 'bidirectional'}, {c.n_layers} layers × {c.n_heads} heads{groups}",
+            "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": c.positions + (f", θ = {c.rope_theta:g}" if c.positions == "rotary" else ""),

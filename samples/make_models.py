@@ -1,0 +1,175 @@
+"""Make the built-in models: write the stories, train both recipes, measure, and put the results into the package.
+
+python samples/make_models.py --work /tmp/models            everything
+python samples/make_models.py --work /tmp/models --measure  only measure and install runs that are there
+"""
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+SAMPLES = Path(__file__).parent
+sys.path.insert(0, str(SAMPLES / "stories"))
+
+from ngram import fit  # noqa: E402
+
+from tinytf.analysis.repeats import repeat_scores  # noqa: E402
+from tinytf.checkpoints.run import load_run, read_json, to_json  # noqa: E402
+from tinytf.loading import ASSETS  # noqa: E402
+from tinytf.training.data import IGNORED, MaskedTokens, paragraphs, split_held_out, token_stream  # noqa: E402
+from tinytf.training.recipe import Recipe  # noqa: E402
+
+CORPUS = {"seed": 1, "megabytes": 4}
+COMMON_LIMITS = (
+    "It knows only the generated stories it was trained on: about 1,500 words of simple English. It knows no facts, "
+    "holds no conversation, and other words fall into small pieces that mean little to it."
+)
+
+
+def write_corpus(path: Path) -> None:
+    """The stories, if they are not there yet."""
+    if not path.exists():
+        options = [part for name, value in CORPUS.items() for part in (f"--{name}", str(value))]
+        subprocess.run([sys.executable, SAMPLES / "stories" / "generate.py", *options, "--out", path], check=True)
+
+
+def train(corpus: Path, name: str, run: Path) -> None:
+    """Train one recipe; leaves the minutes it took beside the run."""
+    shutil.rmtree(run, ignore_errors=True)
+    started = time.monotonic()
+    command = [sys.executable, "-m", "tinytf_cli", "train", str(corpus), "--out", str(run)]
+    subprocess.run([*command, "--recipe", str(SAMPLES / "recipes" / f"{name}.toml")], check=True)
+    (run / "minutes.json").write_text(json.dumps({"minutes": round((time.monotonic() - started) / 60, 1)}))
+
+
+@torch.no_grad()
+def stream_loss(model: torch.nn.Module, ids: np.ndarray, context: int) -> float:
+    """Total loss in nats of a token stream, each token seeing at least half a context (but for the first)."""
+    half, total = context // 2, 0.0
+    stream = torch.from_numpy(ids)
+    for start in range(0, len(stream) - 1, half):
+        first = max(0, start - half)
+        window = stream[first : start + half + 1]
+        new = len(window) - 1 - (start - first)
+        logits = model(window[None, :-1])[0, -new:]
+        total += float(F.cross_entropy(logits, window[-new:], reduction="sum"))
+    return total
+
+
+def best_head(scores: torch.Tensor) -> dict[str, Any]:
+    """The head with the highest of the scores (layers, heads)."""
+    layer, head = divmod(int(scores.argmax()), scores.shape[1])
+    return {"head": f"L{layer}H{head}", "score": round(float(scores.max()), 3)}
+
+
+def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
+    """Held-out figures of the decoder, beside a 5-gram model of the same tokens."""
+    model, tokenizer = load_run(run)
+    kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
+    train_ids, ids = token_stream(kept, tokenizer), token_stream(held_out, tokenizer)
+    words = sum(len(document.split()) for document in held_out)
+    loss = stream_loss(model, ids, recipe.block)
+    ngram = fit(train_ids.tolist(), tokenizer.vocab_size, order=5)
+    ngram_loss = -float(np.sum(ngram.log_probabilities(ids.tolist())[1:]))
+    repeats = repeat_scores(model, length=50, count=32, seed=0)
+    best = {
+        name: {
+            "head": f"L{int(s.argmax()) // s.shape[1]}H{int(s.argmax()) % s.shape[1]}",
+            "score": round(float(s.max()), 3),
+        }
+        for name, s in (("previous_token", repeats.previous), ("induction", repeats.induction))
+    }
+    return {
+        "held_out_loss": round(loss / (len(ids) - 1), 4),
+        "held_out_perplexity_per_word": round(math.exp(loss / words), 3),
+        "five_gram_perplexity_per_word": round(math.exp(ngram_loss / words), 3),
+        "held_out_words": words,
+        "random_repeats": {
+            "first_half_loss": round(repeats.first_loss, 3),
+            "second_half_loss": round(repeats.second_loss, 3),
+            **best,
+        },
+    }
+
+
+@torch.no_grad()
+def measure_encoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
+    """Held-out loss and accuracy of the encoder on its masked tokens."""
+    model, tokenizer = load_run(run)
+    kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
+    examples = MaskedTokens(kept[:1], held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
+    total, right, count = 0.0, 0, 0
+    for batch in examples.held_out():
+        asked = batch.targets != IGNORED
+        logits = model.unembed(model.hidden(batch.ids, padding_mask=batch.padding_mask)[asked])
+        targets = batch.targets[asked]
+        total += float(F.cross_entropy(logits, targets, reduction="sum"))
+        right += int((logits.argmax(-1) == targets).sum())
+        count += len(targets)
+    return {
+        "held_out_loss": round(total / count, 4),
+        "held_out_perplexity_per_masked_token": round(math.exp(total / count), 3),
+        "held_out_accuracy": round(right / count, 4),
+        "held_out_masked_tokens": count,
+    }
+
+
+MODELS = {
+    "tiny": (measure_decoder, "predicts the next token of simple English stories; pre-norm decoder as in GPT-2"),
+    "tiny-encoder": (measure_encoder, "fills [MASK] in simple English sentences; post-norm encoder as in BERT"),
+}
+
+
+def install(corpus: Path, name: str, run: Path) -> None:
+    """Measure a run, write its card, and copy it into the package."""
+    measure, what = MODELS[name]
+    recipe = Recipe.from_dict(read_json(run / "recipe.json"), name)
+    minutes = run / "minutes.json"
+    card = {
+        "name": name,
+        "what": what,
+        "data": f"samples/stories/generate.py --seed {CORPUS['seed']} --megabytes {CORPUS['megabytes']}: "
+        f"{corpus.stat().st_size:,} bytes made by a grammar of ours; the last {100 * recipe.held_out:.0f} % held out",
+        "recipe": f"samples/recipes/{name}.toml",
+        "seed": recipe.seed,
+        "training": f"{recipe.steps:,} steps of {recipe.batch} × up to {recipe.block} tokens",
+        **({"training_minutes_on_2_cores": read_json(minutes)["minutes"]} if minutes.exists() else {}),
+        **measure(corpus, run, recipe),
+        "limits": COMMON_LIMITS,
+    }
+    target = ASSETS / name
+    target.mkdir(parents=True, exist_ok=True)
+    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copyfile(run / file, target / file)
+    (target / "card.json").write_bytes(to_json(card))
+    print(json.dumps(card, indent=2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the corpus and the runs")
+    parser.add_argument("--measure", action="store_true", help="do not train, use the runs that are there")
+    parser.add_argument("--only", choices=MODELS, help="one of the models")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    corpus = options.work / "stories.txt"
+    write_corpus(corpus)
+    for name in [options.only] if options.only else list(MODELS):
+        run = options.work / name
+        if not options.measure:
+            train(corpus, name, run)
+        install(corpus, name, run)
+
+
+if __name__ == "__main__":
+    main()
