@@ -6,7 +6,6 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -114,21 +113,12 @@ def _tensor_bytes(result: Result, path: Path) -> bytes:
 
 
 def _picture(result: Result, extension: str, terminal: Terminal) -> str:
-    """HTML or SVG by rich's exporters, of what a true-colour terminal of this width would show."""
-    from rich.console import Console
-    from rich.text import Text
-
+    """What a true-colour screen of this width would show."""
     from tinytf_cli.paint.painter import paint
+    from tinytf_cli.picture import picture
 
-    screen = replace(terminal, depth="truecolor", cuts=True, plain=False)
-    console = Console(
-        record=True, width=terminal.width, file=StringIO(), color_system="truecolor", legacy_windows=False
-    )
-    for line in paint(result.blocks(screen), screen):
-        console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
-    if extension == ".html":
-        return console.export_html(inline_styles=False)
-    return console.export_svg(title="tinytf", unique_id="tinytf")
+    screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
+    return picture(paint(result.blocks(screen), screen), extension, screen.width)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:

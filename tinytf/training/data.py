@@ -31,6 +31,11 @@ class Batch:
     targets: Tensor
     padding_mask: Tensor | None
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on another device."""
+        mask = None if self.padding_mask is None else self.padding_mask.to(device)
+        return Batch(self.ids.to(device), self.targets.to(device), mask)
+
 
 class Examples(Protocol):
     """What the loop needs of any objective."""

@@ -89,6 +89,7 @@ def prepare(texts: Sequence[str], recipe: Recipe) -> Setup:
 
 def batch_loss(model: Transformer, batch: Batch) -> torch.Tensor:
     """Mean cross-entropy over the positions that ask for a token, in nats; only those go through the head."""
+    batch = batch.to(model.embed.tokens.weight.device)
     hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask)  # (B, T, C)
     asked = batch.targets != IGNORED
     return F.cross_entropy(model.unembed(hidden[asked]), batch.targets[asked])
@@ -109,7 +110,11 @@ def held_out_loss(model: Transformer, examples: Examples, limit: int | None = No
 
 
 def train(
-    texts: Sequence[str], recipe: Recipe, out: Path, on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None
+    texts: Sequence[str],
+    recipe: Recipe,
+    out: Path,
+    on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None,
+    device: torch.device | str = "cpu",
 ) -> Metrics:
     """Train a model on ``texts`` and leave it in the run directory ``out``; the last metrics are returned.
 
@@ -120,7 +125,7 @@ def train(
         raise UsageError(f"{out} holds a run already", "give another --out, or remove it")
     torch.manual_seed(recipe.seed)
     setup = prepare(texts, recipe)
-    model = setup.model.train()
+    model = setup.model.to(device).train()
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     optimiser = torch.optim.AdamW(

@@ -20,8 +20,9 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
 
     ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
-    batch that is random ids said again and again (what teaches copying). ``lr`` is the peak learning rate, reached after ``warmup`` steps and followed by a cosine down to ``lr * final_lr``; ``clip`` bounds the global
-    gradient norm; ``held_out`` is the share of the text, from its end, that is never trained on.
+    batch that is random ids said again and again (what teaches copying). ``lr`` is the peak learning rate, reached
+    after ``warmup`` steps and followed by a cosine down to ``lr * final_lr``; ``clip`` bounds the global gradient
+    norm; ``held_out`` is the share of the text, from its end, that is never trained on.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)

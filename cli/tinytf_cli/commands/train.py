@@ -23,13 +23,15 @@ _OVERRIDES = ("objective", "tokenizer", "vocab_size", "block", "batch", "steps",
 @click.option("--lr", type=float, help="Peak learning rate.")
 @click.option("--warmup", type=int, help="Steps of linear warm-up.")
 @click.option("--seed", type=int)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
 @click.option("--eval-every", type=int, help="Steps between held-out losses and checkpoints.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def command(corpus: tuple[Path, ...], recipe: Path | None, out: Path, **options: Any) -> None:
+def command(corpus: tuple[Path, ...], recipe: Path | None, out: Path, device: str, **options: Any) -> None:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
     A blank line separates documents. Progress goes to stderr, metrics to metrics.jsonl in the folder.
     """
+    from tinytf.loading import pick_device
     from tinytf.training.loop import Metrics, Setup, train
     from tinytf.training.recipe import Recipe
     from tinytf_cli.progress import TrainingProgress
@@ -46,7 +48,7 @@ def command(corpus: tuple[Path, ...], recipe: Path | None, out: Path, **options:
     def on_metrics(metrics: Metrics, setup: Setup) -> None:
         progress.update(metrics, setup)
 
-    train(texts, resolved, out, on_metrics)
+    train(texts, resolved, out, on_metrics, pick_device(device))
     progress.finish(out)
 
 
