@@ -60,10 +60,11 @@ def milliseconds(seconds: Mapping[str, Sequence[float]], name: str) -> float:
 
 def spread(seconds: Mapping[str, Sequence[float]], *names: str) -> str:
     """Median and extremes of some runs, in ms, as a note."""
-    return ", ".join(
-        f"{name} {milliseconds(seconds, name):,.0f} ms ({min(seconds[name]) * 1e3:,.0f}–{max(seconds[name]) * 1e3:,.0f})"
-        for name in names
-    )
+    notes = []
+    for name in names:
+        least, most = min(seconds[name]) * 1000, max(seconds[name]) * 1000
+        notes.append(f"{name} {milliseconds(seconds, name):,.0f} ms ({least:,.0f}–{most:,.0f})")
+    return ", ".join(notes)
 
 
 def options(about: str, repeat: int) -> argparse.ArgumentParser:

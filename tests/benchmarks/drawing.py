@@ -8,7 +8,7 @@ styles, printed to a Console on a StringIO. What is drawn is decoded again and c
 
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from io import StringIO
 
 import numpy as np
@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
-
 from tinytf_cli.paint.colour import ramp
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.terminal import Terminal
@@ -44,7 +43,7 @@ def tinytf(block: Thumbnails, terminal: Terminal) -> str:
     return "\n".join(paint([block], terminal))
 
 
-@lru_cache(maxsize=None)
+@cache
 def cell(upper: int, lower: int) -> tuple[str, Style | None]:
     """The sign and style of two matrix cells, one above the other; EMPTY is a masked one or a gap."""
     colours = ramp("unit")
@@ -84,7 +83,7 @@ def rich_segments(block: Thumbnails) -> str:
     """One Segment a cell."""
     screen = console()
     for line in rich_cells(block):
-        screen.print(Segments([Segment(sign, style) for sign, style in line]), soft_wrap=True)
+        screen.print(Segments([*(Segment(sign, style) for sign, style in line), Segment.line()]), soft_wrap=True)
     return screen.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -129,24 +129,22 @@ class Transformer(nn.Module):
 
     @classmethod
     def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
-        """Random weights from ``seed``: normal 0.02, residual outputs scaled by 1/√(2·layers) (Radford et al. 2019).
+        """Random weights from ``seed``: normal 1/√d_model, so that a map keeps the size of what it maps.
 
-        Embeddings that are scaled start at 1/√d_model, so that √d_model makes them of unit size.
+        What is added to the residual stream starts smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
+        biases at 0.
         """
         with torch.device("meta"):
             model = cls(config)
         model.to_empty(device="cpu")
         generator = torch.Generator().manual_seed(seed)
-        stds = {
-            "attention.o.weight": 0.02 / (2 * config.n_layers) ** 0.5,
-            "ffn.down.weight": 0.02 / (2 * config.n_layers) ** 0.5,
-            "embed.tokens.weight": 0.02 if config.embed_scale == 1.0 else config.d_model**-0.5,
-        }
+        std = config.d_model**-0.5
+        residual = std / (2 * config.n_layers) ** 0.5
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() == 2:
-                    std = next((std for ending, std in stds.items() if name.endswith(ending)), 0.02)
-                    parameter.normal_(0.0, std, generator=generator)
+                    adds = name.endswith(("attention.o.weight", "ffn.down.weight"))
+                    parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
         return model.to(device).eval()

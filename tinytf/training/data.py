@@ -75,8 +75,9 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
 class NextToken:
     """Windows of ``block`` tokens from anywhere in the stream; each target is the token that follows.
 
-    A share ``repeats`` of the windows are instead random ids below ``vocab_size``, said again and again with a
-    random period; only what can be known by copying is asked of them.
+    A share ``repeats`` of the windows are instead random ids below ``vocab_size``, said again and again; only what
+    can be known by copying is asked of them. Periods are log-uniform from 2 to half a block: copying is learned on
+    the short ones, where few tokens are candidates.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class NextToken:
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
         for row in np.flatnonzero(random.random(self.size) < self.repeats):
-            period = int(random.integers(min(8, self.block // 2), self.block // 2 + 1))
+            period = int(np.exp(random.uniform(np.log(2), np.log(self.block // 2 + 1))))
             once = random.integers(0, self.vocab_size, period)
             window = torch.from_numpy(np.resize(once, self.block + 1))
             batch.ids[row], batch.targets[row] = window[:-1], window[1:]
