@@ -153,8 +153,12 @@ def storages(root: object) -> dict[int, int]:
 
 
 def held(result: object, model: nn.Module) -> int:
-    """Bytes that ``result`` keeps alive and ``model`` does not."""
-    own = storages(model)
+    """Bytes that ``result`` keeps, without the model's weights, which are there anyway.
+
+    Only parameters and buffers count as the model's: a bridge also remembers its last attention weights, and
+    those are activations.
+    """
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     return sum(nbytes for address, nbytes in storages(result).items() if address not in own)
 
 

@@ -1,0 +1,38 @@
+"""Print the README's table of the built-in models, from their cards: python samples/model_table.py"""
+
+from tinytf.checkpoints.run import read_config, read_json
+from tinytf.config import ModelConfig
+from tinytf.loading import ASSETS
+
+
+def markdown() -> str:
+    """What each model is, and its measured figures."""
+    tiny, encoder = (read_json(ASSETS / name / "card.json") for name in ("tiny", "tiny-encoder"))
+    decoder_config, encoder_config = read_config(ASSETS / "tiny"), read_config(ASSETS / "tiny-encoder")
+    repeats = tiny["random_repeats"]
+    previous, induction = repeats["previous_token"], repeats["induction"]
+    decoder = (
+        f"- `tiny`: {tiny['what']}; {_shape(decoder_config)}. Held-out perplexity "
+        f"{tiny['held_out_perplexity_per_word']} a word, where a 5-gram model with back-off (Kneser-Ney, same text, "
+        f"same tokens) has {tiny['five_gram_perplexity_per_word']}. On random tokens said twice its loss is "
+        f"{repeats['first_half_loss']} in the first half and {repeats['second_half_loss']} in the second; "
+        f"{previous['head']} is a previous-token head (score {previous['score']}), {induction['head']} an induction "
+        f"head ({induction['score']})."
+    )
+    masked = (
+        f"- `tiny-encoder`: {encoder['what']}; {_shape(encoder_config)}. It fills "
+        f"{100 * encoder['held_out_accuracy']:.1f} % of the held-out masked tokens right "
+        f"(loss {encoder['held_out_loss']})."
+    )
+    return f"{decoder}\n{masked}"
+
+
+def _shape(config: ModelConfig) -> str:
+    return (
+        f"{config.n_layers} layers × {config.n_heads} heads, d_model {config.d_model}, {config.positions} positions, "
+        f"{config.vocab_size:,} tokens"
+    )
+
+
+if __name__ == "__main__":
+    print(markdown())

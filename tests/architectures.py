@@ -1,0 +1,102 @@
+"""Small models of every kind, with weights that are large enough for a wrong detail to show."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Encoding, Token
+
+SIZES: dict[str, Any] = {"vocab_size": 31, "d_model": 24, "n_layers": 2, "n_heads": 4, "d_ff": 40, "context": 32}
+BERT: dict[str, Any] = {
+    "causal": False,
+    "norm_order": "post",
+    "norm_eps": 1e-12,
+    "n_token_types": 2,
+    "embed_norm": True,
+}
+LLAMA: dict[str, Any] = {
+    "norm": "rmsnorm",
+    "norm_eps": 1e-6,
+    "positions": "rotary",
+    "activation": "silu",
+    "gated": True,
+    "qkv_bias": False,
+    "o_bias": False,
+    "ffn_bias": False,
+    "tied_head": False,
+}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt2": {"activation": "gelu_tanh"},
+    "bert with a masked head": {**BERT, "head": "mlm", "head_bias": True},
+    "bert with a pooler": {**BERT, "head": "none", "pooler": True},
+    "the paper's encoder": {
+        "causal": False,
+        "norm_order": "post",
+        "positions": "sinusoidal",
+        "activation": "relu",
+        "embed_scale": 24**0.5,
+        "qkv_bias": False,
+        "o_bias": False,
+        "head": "none",
+    },
+    "llama, grouped": {**LLAMA, "n_kv_heads": 2},
+    "qwen3, normed queries and wide heads": {**LLAMA, "n_kv_heads": 2, "qk_norm": True, "d_head": 10},
+    "one key head for all": {"n_kv_heads": 1, "positions": "sinusoidal", "head_bias": True},
+    "rotary and both ways": {"causal": False, "positions": "rotary", "n_kv_heads": 2, "qk_norm": True},
+    "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
+}
+
+
+def config_of(kind: str, **changes: Any) -> ModelConfig:
+    return ModelConfig(**{**SIZES, **KINDS[kind], **changes})
+
+
+@torch.no_grad()
+def enliven(module: torch.nn.Module, seed: int) -> None:
+    """Matrices that keep the size of what they map, gains around 1 and biases around 0, all different."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() == 2:
+            parameter.copy_(noise / parameter.shape[-1] ** 0.5 * (1.5 if "embed" not in name else 1.0))
+        elif name.endswith("weight"):
+            parameter.copy_(1 + 0.3 * noise)
+        else:
+            parameter.copy_(0.3 * noise)
+
+
+def lively(config: ModelConfig, seed: int = 0) -> Transformer:
+    model = Transformer.initialised(config, seed)
+    enliven(model, seed)
+    return model
+
+
+def some_ids(config: ModelConfig, batch: int = 3, length: int = 11, seed: int = 5) -> Tensor:
+    return torch.randint(0, config.vocab_size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def padding(side: str, batch: int, length: int) -> Tensor | None:
+    """(B, T), True for a real token: row 0 is whole, every next one lacks two more tokens on that side."""
+    if side == "none":
+        return None
+    missing = 2 * torch.arange(batch)[:, None]
+    place = torch.arange(length)
+    return place >= missing if side == "left" else place < length - missing
+
+
+def encoding_of(ids: Sequence[int], words: Sequence[str] = ()) -> Encoding:
+    """An encoding without a tokenizer: each id is shown as the word given for it, or as ``#id``."""
+    names = list(words) or [f"#{token_id}" for token_id in ids]
+    tokens = tuple(Token(i, name, 0, 0, b"", False) for i, name in zip(ids, names, strict=True))
+    return Encoding("", tokens, "")
+
+
+def furthest(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest value where that is above 1."""
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    return float((found - expected).abs().max() / max(1.0, float(expected.abs().max())))

@@ -1,0 +1,111 @@
+"""A small model of our own, and the command line run inside this process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinytf.checkpoints.run import save_run
+from tinytf.config import ModelConfig
+from tinytf.loading import Model, load
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.train import train_bpe, train_wordpiece
+from tinytf_cli.main import run
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driving import CORPUS, Program, Ran, Stream, Tinytf, lively  # noqa: E402
+
+_DECIDING = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "WT_SESSION", "_TINYTF_COMPLETE")
+
+
+@contextmanager
+def _replaced(**streams: Any) -> Iterator[None]:
+    before = {name: getattr(sys, name) for name in streams}
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+    try:
+        yield
+    finally:
+        for name, stream in before.items():
+            setattr(sys, name, stream)
+
+
+@pytest.fixture(autouse=True)
+def _a_known_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of whoever runs the tests decides a colour or a width."""
+    for name in _DECIDING:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.fixture(scope="session")
+def tinytf() -> Tinytf:
+    """Run the command line in this process: ``tinytf("trace", "The cat", stdin=b"", screen=False)``."""
+
+    def call(*arguments: str | Path, stdin: bytes = b"", screen: bool = False, encoding: str = "utf-8") -> Ran:
+        out = Stream(screen=screen, encoding=encoding)
+        err = Stream(screen=screen)
+        with _replaced(stdout=out, stderr=err, stdin=Stream(stdin)):
+            status = run([str(argument) for argument in arguments])
+        return Ran(status, out.got(), err.got().decode("utf-8"))
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def program() -> Program:
+    """Run the command line as a program of its own; slow, for what only a process has."""
+
+    def call(*arguments: str | Path, env: dict[str, str] | None = None, **options: Any) -> Any:
+        command = [sys.executable, "-m", "tinytf_cli", *map(str, arguments)]
+        return subprocess.run(
+            command, capture_output=True, timeout=60, check=False, env={**os.environ, **(env or {})}, **options
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def bpe() -> Tokenizer:
+    return train_bpe(CORPUS, 300)
+
+
+@pytest.fixture(scope="session")
+def decoder(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
+    """The folder of a decoder, 2 layers × 2 heads, that takes 64 tokens."""
+    config = ModelConfig(vocab_size=bpe.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
+    folder = tmp_path_factory.mktemp("models") / "decoder"
+    save_run(folder, lively(config), bpe)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an encoder after the paper: post-norm, sinusoidal, WordPiece, fills masks."""
+    tokenizer = train_wordpiece(CORPUS, 120)
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64,
+        causal=False, norm_order="post", positions="sinusoidal", embed_scale=4.0, head="mlm",
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("models") / "encoder"
+    save_run(folder, lively(config), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def opened(decoder: Path) -> Model:
+    """The decoder, opened by the library."""
+    return load(str(decoder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def twelve_by_twelve(bpe: Tokenizer) -> Model:
+    """As many heads as GPT-2 small has, and 256 tokens of context."""
+    config = ModelConfig(vocab_size=bpe.vocab_size, d_model=48, n_layers=12, n_heads=12, d_ff=48, context=256)
+    return Model("twelve", lively(config), bpe, "random weights")

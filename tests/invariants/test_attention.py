@@ -1,0 +1,189 @@
+"""The attention core, fused and step by step, against equation 1 of Vaswani et al. written out with loops."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from architectures import KINDS, config_of, furthest, lively, padding, some_ids
+from torch import Tensor
+
+from tinytf.errors import UsageError
+from tinytf.model.attention import CORES, FusedCore, SteppedCore
+
+B, T, D = 3, 9, 10
+HEADS = [(4, 4), (4, 2), (6, 2), (4, 1), (1, 1)]
+CASES = list(itertools.product((True, False), HEADS, ("none", "left", "right")))
+case = pytest.mark.parametrize(
+    ("causal", "heads", "side"),
+    CASES,
+    ids=[f"{'causal' if c else 'both ways'}-{h} over {g}-padding {s}" for c, (h, g), s in CASES],
+)
+
+
+def some_qkv(n_heads: int, groups: int, width: int = D) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(n_heads * 10 + groups)
+    return tuple(torch.randn(B, count, T, width, generator=generator) for count in (n_heads, groups, groups))
+
+
+def by_loops(q: Tensor, k: Tensor, v: Tensor, causal: bool, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and mixed values in float64, one query at a time; query head h reads key head h // (H / G)."""
+    batch, n_heads, length, width = q.shape
+    each = n_heads // k.shape[1]
+    weights = torch.zeros(batch, n_heads, length, length, dtype=torch.float64)
+    mixed = torch.zeros(batch, n_heads, length, width, dtype=torch.float64)
+    for b, h, i in itertools.product(range(batch), range(n_heads), range(length)):
+        keys = [j for j in range(length) if (not causal or j <= i) and (real is None or real[b, j])]
+        if not keys:
+            continue
+        exponentials = [
+            math.exp(float(q[b, h, i].double() @ k[b, h // each, j].double()) / math.sqrt(width)) for j in keys
+        ]
+        for j, exponential in zip(keys, exponentials, strict=True):
+            weights[b, h, i, j] = exponential / sum(exponentials)
+            mixed[b, h, i] += weights[b, h, i, j] * v[b, h // each, j]
+    return weights, mixed
+
+
+@case
+def test_both_cores_compute_the_equation(causal, heads, side):
+    q, k, v = some_qkv(*heads)
+    real = padding(side, B, T)
+    seen: dict[str, Tensor] = {}
+    stepped = SteppedCore(causal, lambda name, tensor: seen.setdefault(name, tensor))(q, k, v, real)
+    weights, mixed = by_loops(q, k, v, causal, real)
+    assert furthest(seen["weights"].double(), weights) < 1e-6
+    assert furthest(stepped.double(), mixed) < 1e-6
+    assert furthest(FusedCore(causal)(q, k, v, real).double(), mixed) < 1e-6
+
+
+@case
+def test_fused_equals_step_by_step(causal, heads, side):
+    for width in (D, 3):
+        q, k, v = some_qkv(*heads, width)
+        real = padding(side, B, T)
+        assert furthest(FusedCore(causal)(q, k, v, real), SteppedCore(causal)(q, k, v, real)) < 1e-6
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_model_is_the_same_with_either_core(kind, side):
+    model = lively(config_of(kind))
+    ids = some_ids(model.config)
+    real = padding(side, *ids.shape)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        model.to(dtype)
+        with torch.no_grad():
+            model.use_attention("fused")
+            fused = model(ids, padding_mask=real)
+            model.use_attention("steps")
+            assert furthest(model(ids, padding_mask=real), fused) < tolerance
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_query_that_may_look_nowhere_gets_zeros(core, causal):
+    q, k, v = some_qkv(4, 2)
+    real = torch.ones(B, T, dtype=torch.bool)
+    real[0] = False
+    real[1, :4] = False
+    mixed = CORES[core](causal)(q, k, v, real)
+    assert torch.isfinite(mixed).all()
+    assert (mixed[0] == 0).all()
+    assert ((mixed[1, :, :4] == 0).all()) == causal
+    assert (mixed[2] != 0).any()
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_gradients_stay_finite_where_a_query_may_look_nowhere(core):
+    q, k, v = (tensor.requires_grad_() for tensor in some_qkv(4, 4))
+    CORES[core](True)(q, k, v, padding("left", B, T)).sum().backward()
+    assert all(torch.isfinite(tensor.grad).all() for tensor in (q, k, v))
+
+
+def test_a_tap_sees_every_step_in_order():
+    q, k, v = some_qkv(4, 2)
+    seen: list[tuple[str, tuple[int, ...]]] = []
+
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        seen.append((name, tuple(tensor.shape)))
+        return tensor
+
+    SteppedCore(True, tap)(q, k, v, None)
+    square = (B, 4, T, T)
+    assert seen == [
+        ("scores", square),
+        ("scaled", square),
+        ("masked", square),
+        ("weights", square),
+        ("heads", (B, 4, T, D)),
+    ]
+
+
+@pytest.mark.parametrize("step", ["scores", "scaled", "masked", "weights", "heads"])
+def test_a_tap_can_replace_each_step(step):
+    """Where a step is replaced by zeros, what follows is known: equal scores mix evenly, no weights mix nothing."""
+    q, k, v = some_qkv(2, 2)
+    mixed = SteppedCore(True, lambda name, tensor: torch.zeros_like(tensor) if name == step else tensor)(q, k, v, None)
+    running_mean = v.cumsum(2) / torch.arange(1, T + 1)[:, None]
+    everywhere = v.mean(2, keepdim=True).expand_as(v)
+    nothing = torch.zeros_like(v)
+    expected = {
+        "scores": running_mean, "scaled": running_mean, "masked": everywhere, "weights": nothing, "heads": nothing,
+    }  # fmt: skip
+    assert furthest(mixed, expected[step]) < 1e-6
+
+
+def test_a_tap_reaches_every_layer_of_a_model_and_leaves_with_its_core():
+    model = lively(config_of("llama, grouped"))
+    ids, layers = some_ids(model.config), []
+    plain = model(ids)
+    model.use_attention("steps", lambda name, tensor: layers.append(name) or tensor)
+    model(ids)
+    assert layers.count("weights") == model.config.n_layers
+    model.use_attention("steps", lambda name, tensor: tensor * 0 if name == "heads" else tensor)
+    assert furthest(model(ids), plain) > 1e-2
+    model.use_attention("fused")
+    assert torch.equal(model(ids), plain)
+
+
+def test_the_fused_core_refuses_a_tap():
+    with pytest.raises(UsageError) as caught:
+        FusedCore(True, lambda name, tensor: tensor)
+    assert (caught.value.message, caught.value.hint) == ("the fused core has no steps to tap", "use the core 'steps'")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).causal])
+def test_a_decoder_never_sees_what_comes_after(kind):
+    model = lively(config_of(kind))
+    ids = some_ids(model.config)
+    changed = ids.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % model.config.vocab_size
+    before, after = model(ids), model(changed)
+    assert furthest(before[:, :7], after[:, :7]) < 1e-6
+    assert furthest(before[:, 7:], after[:, 7:]) > 1e-2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not config_of(kind).causal])
+def test_an_encoder_sees_both_ways(kind):
+    model = lively(config_of(kind))
+    ids = some_ids(model.config)
+    changed = ids.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % model.config.vocab_size
+    assert furthest(model(ids)[:, 0], model(changed)[:, 0]) > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_behind_padding_does_not_matter(kind):
+    model = lively(config_of(kind))
+    ids = some_ids(model.config)
+    real = padding("right", *ids.shape)
+    changed = torch.where(real, ids, (ids + 1) % model.config.vocab_size)
+    assert furthest(model(changed, padding_mask=real)[real], model(ids, padding_mask=real)[real]) < 1e-6
+
+
+def test_more_tokens_than_the_context_are_refused_with_both_numbers():
+    model = lively(config_of("gpt2"))
+    with pytest.raises(UsageError, match="^33 tokens are more than the model's context of 32$"):
+        model(torch.zeros(1, 33, dtype=torch.long))
+    assert model(torch.zeros(1, 32, dtype=torch.long)).shape == (1, 32, 31)

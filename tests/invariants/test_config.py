@@ -1,0 +1,174 @@
+"""A configuration that cannot be built is refused with its numbers; one that can has the parameters it says."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+from architectures import BERT, KINDS, LLAMA, SIZES, config_of
+
+from tinytf.analysis.size import parameter_count
+from tinytf.config import ModelConfig
+from tinytf.errors import ConfigError, UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.presets import PRESETS, preset
+
+REFUSED = [
+    ({"d_model": 130}, "d_model 130 is not divisible by n_heads 4"),
+    ({"n_heads": 6, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
+    ({"n_kv_heads": 8}, "n_heads 4 is not divisible by n_kv_heads 8"),
+    ({"n_kv_heads": -2}, "n_kv_heads -2 is not a whole number of at least 1"),
+    ({"positions": "rotary", "d_head": 5}, "d_head 5 is odd, and rotary positions rotate pairs of dimensions"),
+    (
+        {"positions": "sinusoidal", "d_model": 21, "d_head": 4},
+        "d_model 21 is odd, and sinusoidal positions fill pairs of dimensions",
+    ),
+    ({"head": "mlm"}, "head 'mlm' fills masks from both sides, and causal is true"),
+    ({"pooler": True}, "a pooler reads the first token, which in a causal model has seen nothing else"),
+    ({"head": "none", "head_bias": True}, "head_bias is true, and head is 'none'"),
+    ({"norm": "layrnorm"}, "norm 'layrnorm' is not one of layernorm, rmsnorm"),
+    ({"positions": "alibi"}, "positions 'alibi' is not one of learned, sinusoidal, rotary"),
+    ({"n_layers": 0}, "n_layers 0 is not a whole number of at least 1"),
+    ({"d_ff": 2.5}, "d_ff 2.5 is not a whole number of at least 1"),
+    ({"context": True}, "context True is not a whole number of at least 1"),
+    ({"dropout": 1.0}, "dropout 1.0 is outside [0, 1)"),
+    ({"norm_eps": 0.0}, "norm_eps 0.0 is not above 0"),
+    ({"rope_theta": -1.0}, "rope_theta -1.0 is not above 0"),
+    ({"embed_scale": 0.0}, "embed_scale 0.0 is not above 0"),
+    ({"n_token_types": -1}, "n_token_types -1 is negative"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_cannot_be_built_is_refused_with_its_numbers(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(**{**SIZES, **changes})
+    assert caught.value.message == message
+
+
+def test_a_word_nearly_right_is_answered_with_the_right_one():
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(**SIZES, activation="gelu_tan")
+    assert caught.value.hint == "did you mean gelu_tanh?"
+
+
+@pytest.mark.parametrize("name", ["norm_eps", "rope_theta", "embed_scale"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_that_is_none_is_refused(name, value):
+    with pytest.raises(ConfigError):
+        ModelConfig(**SIZES, **{name: value})
+
+
+def test_heads_left_out_follow_from_the_width():
+    config = ModelConfig(**SIZES)
+    assert (config.n_kv_heads, config.d_head, config.heads_per_kv) == (4, 6, 1)
+
+
+def test_a_configuration_comes_back_from_its_fields():
+    for config in [*PRESETS.values(), *map(config_of, KINDS)]:
+        assert ModelConfig.from_dict(config.to_dict()) == config
+
+
+def test_a_configuration_does_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ModelConfig(**SIZES).n_layers = 3  # type: ignore[misc]
+
+
+FIELDS_REFUSED = [
+    ({"n_head": 4}, "the model configuration has no field 'n_head'", "did you mean n_heads?"),
+    ({"d_model": "24"}, "d_model is '24', and has to be of type int", ""),
+    ({"d_model": 24.0}, "d_model is 24.0, and has to be of type int", ""),
+    ({"causal": 1}, "causal is 1, and has to be of type bool", ""),
+    ({"n_layers": True}, "n_layers is True, and has to be of type int", ""),
+    ({"norm": None}, "norm is None, and has to be of type str", ""),
+    ({"dropout": "0"}, "dropout is '0', and has to be of type float", ""),
+]
+
+
+@pytest.mark.parametrize(("changes", "message", "hint"), FIELDS_REFUSED, ids=[m for _, m, _ in FIELDS_REFUSED])
+def test_fields_from_a_file_are_refused_by_name(changes, message, hint):
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig.from_dict({**SIZES, **changes})
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_all_missing_fields_are_named_at_once():
+    with pytest.raises(ConfigError, match="^the model configuration lacks d_model, context$"):
+        ModelConfig.from_dict({k: v for k, v in SIZES.items() if k not in ("d_model", "context")})
+
+
+def test_a_whole_number_may_stand_for_a_fraction():
+    assert ModelConfig.from_dict({**SIZES, "rope_theta": 500_000}).rope_theta == 500_000
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest():
+    with pytest.raises(UsageError) as caught:
+        preset("gpt-2")
+    assert caught.value.hint == "did you mean gpt2?"
+
+
+def counted(config: ModelConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in Transformer(config).parameters())
+
+
+def test_the_presets_have_the_published_counts():
+    assert counted(preset("gpt2")) == 124_439_808
+    assert counted(preset("bert-base")) == 109_482_240
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_formula_counts_the_parameters_of_a_preset(name):
+    assert parameter_count(preset(name)) == counted(preset(name))
+
+
+def _grid():
+    """Every architecture above, each with every choice that changes a count, where it can be built."""
+    choices = {
+        "norm": ("layernorm", "rmsnorm"),
+        "gated": (False, True),
+        "tied_head": (False, True),
+        "head": ("lm", "mlm", "none"),
+        "head_bias": (False, True),
+        "qkv_bias": (False, True),
+        "positions": ("learned", "rotary"),
+    }
+    extras = ({}, {"o_bias": False, "qk_norm": True, "d_head": 8}, {"ffn_bias": False, "n_kv_heads": 1}, BERT, LLAMA)
+    for words, extra in itertools.product(itertools.product(*choices.values()), extras):
+        fields = {**SIZES, **extra, **dict(zip(choices, words, strict=True))}
+        fields["causal"] = fields["head"] != "mlm"
+        fields["pooler"] = not fields["causal"]
+        try:
+            yield ModelConfig(**fields)
+        except ConfigError:
+            continue
+
+
+def test_the_formula_counts_the_parameters_of_every_combination():
+    grid = list(_grid())
+    assert len(grid) > 500
+    assert [config for config in grid if parameter_count(config) != counted(config)] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_state_on_disk_holds_each_parameter_once(kind):
+    model = Transformer.initialised(config_of(kind), 0)
+    assert sum(tensor.numel() for tensor in model.state_dict().values()) == parameter_count(model.config)
+
+
+def test_one_seed_gives_one_model():
+    config = config_of("gpt2")
+    first, again, other = (Transformer.initialised(config, seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["blocks.0.attention.q.weight"], other["blocks.0.attention.q.weight"])
+
+
+def test_first_weights_have_the_published_spread():
+    """Radford et al. 2019: 0.02, and 0.02 / √(2·layers) where a part is added to the residual stream."""
+    weights = Transformer.initialised(config_of("gpt2", d_model=128, d_ff=512, n_layers=8), 0).state_dict()
+    assert weights["blocks.3.attention.q.weight"].std().item() == pytest.approx(0.02, rel=0.05)
+    assert weights["blocks.3.attention.o.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.05)
+    assert weights["blocks.3.ffn.down.weight"].std().item() == pytest.approx(0.02 / 4, rel=0.05)
+    assert weights["blocks.3.norm1.weight"].unique().tolist() == [1.0]
+    assert weights["blocks.3.ffn.up.bias"].unique().tolist() == [0.0]
