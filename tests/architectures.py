@@ -99,4 +99,5 @@ def encoding_of(ids: Sequence[int], words: Sequence[str] = ()) -> Encoding:
 def furthest(found: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest value where that is above 1."""
     assert found.shape == expected.shape, (found.shape, expected.shape)
+    found, expected = found.detach(), expected.detach()
     return float((found - expected).abs().max() / max(1.0, float(expected.abs().max())))

@@ -23,8 +23,7 @@ from tinytf_cli.views.blocks import (
     Values,
 )
 
-_SPOKEN = {"·": " times ", "×": "by", "√": "root ", "ᵀ": " transposed", "−∞": "minus infinity", "→": "to", "⊙": "times",
-           "₀": " 0", "₁": " 1", "₂": " 2", "…": " to "}  # fmt: skip
+_SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
 
 
 def _said(cell: Cell) -> str:
@@ -49,7 +48,7 @@ def _table(block: Table) -> list[str]:
         for column in block.columns:
             text = _said(column.cells[row])
             if text:
-                title = column.said or column.title
+                title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
         lines.append(", ".join(parts) + ".")
     return lines
@@ -122,6 +121,7 @@ def sentences(block: Block, terminal: Terminal) -> list[str]:
 
 
 def _spoken(line: str) -> str:
+    line = line.replace(" · ", ", ").replace("│", ", ")
     for sign, word in _SPOKEN.items():
-        line = line.replace(f" {sign} ", f" {word.strip()} ")
+        line = line.replace(f" {sign} ", f" {word} ")
     return line

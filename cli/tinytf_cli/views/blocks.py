@@ -54,7 +54,7 @@ Cell: TypeAlias = "str | Span | Sequence[Span] | Histogram"
 class Column:
     """A column of a table. When width is short: ``narrow`` cells replace ``cells``, a ``shrink`` column is cut,
 
-    and columns with a ``drop`` number go, the highest first.
+    and columns with a ``drop`` number go, the highest first. ``said`` replaces the title in sentences.
     """
 
     title: str
@@ -63,7 +63,7 @@ class Column:
     narrow: Sequence[Cell] | None = None
     shrink: int = 0
     drop: int = 0
-    said: str = ""
+    said: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,130 @@
+"""GPT-2, BERT, Llama and Qwen against transformers: the same weights give the same numbers after every layer."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from architectures import encoding_of, furthest, padding
+from reference import FAMILIES, Pair, pair
+from torch import Tensor
+
+from tinytf.model.transformer import Transformer
+from tinytf.trace.record import record
+
+B, LENGTH = 3, 13
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def models(request) -> Iterator[Pair]:
+    with torch.no_grad():
+        yield pair(request.param)
+
+
+def some_text(models: Pair) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    given = {"input_ids": torch.randint(0, models.ours.config.vocab_size, (B, LENGTH), generator=generator)}
+    if models.ours.config.n_token_types:
+        given["token_type_ids"] = torch.randint(0, 2, (B, LENGTH), generator=generator)
+    return given
+
+
+def run_ours(model: Transformer, given: dict[str, Tensor], real: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """What the model returns, and what goes into its first block and comes out of every one."""
+    states: list[Tensor] = []
+    hooks = [model.embed.register_forward_hook(lambda module, args, result: states.append(result))]
+    hooks += [block.register_forward_hook(lambda module, args, result: states.append(result)) for block in model.blocks]
+    try:
+        result = model(given["input_ids"], padding_mask=real, token_types=given.get("token_type_ids"))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    states[-1] = model.final_norm(states[-1])  # theirs is after the final norm, where there is one
+    return result, states
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_every_layer_and_the_logits_are_theirs(models, side):
+    given = some_text(models)
+    real = padding(side, B, LENGTH)
+    mask = torch.ones(B, LENGTH, dtype=torch.long) if real is None else real.long()
+    expected = models.theirs(**given, attention_mask=mask, output_hidden_states=True)
+    result, states = run_ours(models.ours, given, real)
+    looked_at = mask.bool()
+    assert len(states) == len(expected.hidden_states) == models.ours.config.n_layers + 1
+    for ours, theirs in zip(states, expected.hidden_states, strict=True):
+        assert furthest(ours[looked_at], theirs[looked_at]) < 1e-5
+    last = expected.logits if models.ours.head is not None else expected.last_hidden_state
+    assert furthest(result[looked_at], last[looked_at]) < 1e-5
+    assert float(last.std()) > 0.3, "too small for a difference to show"
+
+
+@torch.no_grad()
+def test_the_pooled_vector_is_theirs():
+    models = pair("bert with a pooler")
+    given = some_text(models)
+    hidden = models.ours.hidden(given["input_ids"], token_types=given["token_type_ids"])
+    assert furthest(models.ours.pool(hidden), models.theirs(**given).pooler_output) < 1e-5
+
+
+def test_token_types_left_out_are_type_0(models):
+    if not models.ours.config.n_token_types:
+        pytest.skip("a model without token types")
+    ids = some_text(models)["input_ids"]
+    assert torch.equal(models.ours(ids), models.ours(ids, token_types=torch.zeros_like(ids)))
+
+
+@torch.no_grad()
+def test_parameters_are_as_many(models):
+    assert sum(p.numel() for p in models.ours.parameters()) == sum(p.numel() for p in models.theirs.parameters())
+
+
+@torch.no_grad()
+def test_a_trace_holds_their_hidden_states_and_attentions(models):
+    ids = some_text(models)["input_ids"][:1]
+    expected = models.theirs(ids, output_hidden_states=True, output_attentions=True)
+    trace = record(models.ours, encoding_of(ids[0].tolist()))
+    layers = models.ours.config.n_layers
+    for layer in range(layers):
+        assert furthest(trace[f"L{layer}.in"], expected.hidden_states[layer][0]) < 1e-5
+        assert furthest(trace[f"L{layer}.weights"], expected.attentions[layer][0]) < 1e-5
+        if layer + 1 < layers:
+            assert furthest(trace[f"L{layer}.out"], expected.hidden_states[layer + 1][0]) < 1e-5
+    assert furthest(trace["L*.weights"], torch.cat(expected.attentions)) < 1e-5
+    assert furthest(trace.last_hidden, expected.hidden_states[-1][0]) < 1e-5
+    if models.ours.head is not None:
+        assert furthest(trace["logits"], expected.logits[0]) < 1e-5
+        assert furthest(trace["probs"], expected.logits[0].softmax(-1)) < 1e-5
+    else:
+        assert furthest(trace["pooled"], expected.pooler_output[0]) < 1e-5
+
+
+@torch.no_grad()
+def test_a_trace_holds_what_their_parts_compute():
+    """Inside the layers, through hooks on transformers' own modules."""
+    models = pair("llama")
+    theirs, seen = models.theirs.model.layers, {}
+
+    def keep(module, name, of_input=False):
+        def hook(module, args, result):
+            seen[name] = args[0] if of_input else result
+
+        module.register_forward_hook(hook)
+
+    for n, layer in enumerate(theirs):
+        keep(layer.input_layernorm, f"L{n}.norm1")
+        keep(layer.self_attn.o_proj, f"L{n}.attn")
+        keep(layer.self_attn.o_proj, f"L{n}.concat", of_input=True)
+        keep(layer.post_attention_layernorm, f"L{n}.mid", of_input=True)
+        keep(layer.post_attention_layernorm, f"L{n}.norm2")
+        keep(layer.mlp.gate_proj, f"L{n}.ffn.gate")
+        keep(layer.mlp.up_proj, f"L{n}.ffn.hidden")
+        keep(layer.mlp.down_proj, f"L{n}.ffn.act", of_input=True)
+        keep(layer.mlp, f"L{n}.ffn")
+        keep(layer, f"L{n}.out")
+    ids = some_text(models)["input_ids"][:1]
+    models.theirs(ids)
+    trace = record(models.ours, encoding_of(ids[0].tolist()))
+    assert len(seen) == 10 * len(theirs)
+    for address, expected in seen.items():
+        assert furthest(trace[address], expected[0]) < 1e-5, address
