@@ -1,6 +1,7 @@
 """The configuration of a transformer: words and numbers, checked once, free of torch."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,8 @@ class ModelConfig:
         for name in ("norm_eps", "embed_scale", "rope_theta"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not above 0")
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"{name} {getattr(self, name)} is not a finite number")
         if self.n_token_types < 0:
             raise ConfigError(f"n_token_types {self.n_token_types} is negative")
         if self.head == "mlm" and self.causal:

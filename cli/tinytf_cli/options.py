@@ -15,6 +15,8 @@ from tinytf_cli.paint.terminal import detect
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# Below this many parameters a second thread costs more in waiting than it saves in work.
+_SMALL = 10_000_000
 FORMATS = ("text", "json", "ndjson")
 
 
@@ -102,7 +104,12 @@ def model_options(command: Command) -> Command:
         def open_model() -> Any:
             from tinytf.loading import load
 
-            return load(model, device=device, dtype=dtype, seed=seed)
+            opened = load(model, device=device, dtype=dtype, seed=seed)
+            if opened.n_parameters < _SMALL:
+                import torch
+
+                torch.set_num_threads(1)
+            return opened
 
         return command(*args, open_model=open_model, **kwargs)
 

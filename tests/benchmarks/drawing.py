@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
+
 from tinytf_cli.paint.colour import ramp
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.terminal import Terminal

@@ -1,12 +1,7 @@
 """A small model of our own, and the command line run inside this process."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,26 +9,14 @@ from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
 from tinytf.loading import Model, load
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.text.train import train_bpe, train_wordpiece
+from tinytf.text.train import train_bpe, train_characters, train_wordpiece
 from tinytf_cli.main import run
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from driving import CORPUS, Program, Ran, Stream, Tinytf, lively  # noqa: E402
+from driving import CORPUS, SENTENCE, WIDE, Ran, Stream, Tinytf, lively, streams
 
 _DECIDING = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "WT_SESSION", "_TINYTF_COMPLETE")
-
-
-@contextmanager
-def _replaced(**streams: Any) -> Iterator[None]:
-    before = {name: getattr(sys, name) for name in streams}
-    for name, stream in streams.items():
-        setattr(sys, name, stream)
-    try:
-        yield
-    finally:
-        for name, stream in before.items():
-            setattr(sys, name, stream)
 
 
 @pytest.fixture(autouse=True)
@@ -51,22 +34,9 @@ def tinytf() -> Tinytf:
     def call(*arguments: str | Path, stdin: bytes = b"", screen: bool = False, encoding: str = "utf-8") -> Ran:
         out = Stream(screen=screen, encoding=encoding)
         err = Stream(screen=screen)
-        with _replaced(stdout=out, stderr=err, stdin=Stream(stdin)):
+        with streams(stdout=out, stderr=err, stdin=Stream(stdin)):
             status = run([str(argument) for argument in arguments])
         return Ran(status, out.got(), err.got().decode("utf-8"))
-
-    return call
-
-
-@pytest.fixture(scope="session")
-def program() -> Program:
-    """Run the command line as a program of its own; slow, for what only a process has."""
-
-    def call(*arguments: str | Path, env: dict[str, str] | None = None, **options: Any) -> Any:
-        command = [sys.executable, "-m", "tinytf_cli", *map(str, arguments)]
-        return subprocess.run(
-            command, capture_output=True, timeout=60, check=False, env={**os.environ, **(env or {})}, **options
-        )
 
     return call
 
@@ -87,13 +57,23 @@ def decoder(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
 
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an encoder after the paper: post-norm, sinusoidal, WordPiece, fills masks."""
+    """The folder of an encoder after the paper: post-norm, sinusoidal, WordPiece; fills masks, and has a pooler."""
     tokenizer = train_wordpiece(CORPUS, 120)
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64,
-        causal=False, norm_order="post", positions="sinusoidal", embed_scale=4.0, head="mlm",
+        causal=False, norm_order="post", positions="sinusoidal", embed_scale=4.0, head="mlm", pooler=True,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("models") / "encoder"
+    save_run(folder, lively(config), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def characters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a decoder whose tokens are single characters, narrow, wide and combining ones."""
+    tokenizer = train_characters([*WIDE.values(), SENTENCE])
+    config = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=8, n_layers=1, n_heads=2, d_ff=8, context=64)
+    folder = tmp_path_factory.mktemp("models") / "characters"
     save_run(folder, lively(config), tokenizer)
     return folder
 

@@ -1,7 +1,10 @@
 """How the tests drive the command line: streams that tell what they got, and a model that is not dull."""
 
 import io
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +15,17 @@ from tinytf.model.transformer import Transformer
 
 CORPUS = ["The cat sat on the mat. The dog saw the cat, and the cat ran away from the big red dog. " * 8]
 SENTENCE = "The cat sat on the mat"
+WIDE = {
+    "emoji": "I like 🐈 and 👩‍👩‍👧 and 👍🏽 and 🇩🇪 a lot",
+    "CJK": "猫が座った the cat 고양이 坐",
+    "combining": "e\u0301 n\u0303 a\u0308\u0323 \u0301 x\u20dd ก็ नि",
+    "fullwidth": "ＡＢＣ the ｶﾀｶﾅ",
+    "variation": "❤️ ☎︎ ⚖️",
+}
 
 Tinytf = Callable[..., "Ran"]
-Program = Callable[..., Any]
+
+_ERROR = re.compile(r"tinytf: error: [^\n]+\n(hint: [^\n]+\n)?")
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,19 @@ class Stream(io.TextIOWrapper):
         return buffer.getvalue()
 
 
+@contextmanager
+def streams(**streams: Any) -> Iterator[None]:
+    """Standard streams for a while; None is a closed one."""
+    before = {name: getattr(sys, name) for name in streams}
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+    try:
+        yield
+    finally:
+        for name, stream in before.items():
+            setattr(sys, name, stream)
+
+
 def lively(config: ModelConfig, seed: int = 0) -> Transformer:
     """A random model whose weights are large enough that heads differ from each other."""
     model = Transformer.initialised(config, seed)
@@ -60,3 +84,18 @@ def lively(config: ModelConfig, seed: int = 0) -> Transformer:
             if parameter.dim() == 2:
                 parameter.normal_(0.0, 0.4, generator=generator)
     return model
+
+
+def is_a_clean_error(ran: Ran, status: int = 2) -> bool:
+    """Nothing on stdout, one error line and at most one hint on stderr, all of it printable."""
+    assert ran.data == b""
+    assert "Traceback" not in ran.err
+    assert _ERROR.fullmatch(ran.err), ran.err
+    assert all(char.isprintable() or char == "\n" for char in ran.err), ascii(ran.err)
+    assert ran.status == status
+    return True
+
+
+def without_colour(text: str) -> str:
+    """The text without its colour codes; any other escape code stays."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -1,28 +1,19 @@
 """stdout is data and nothing else; errors are one line and perhaps a hint; the exit status says which kind."""
 
 import os
-import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from driving import SENTENCE, Program, Ran, Tinytf
+from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
 
 import tinytf_cli.commands.trace as trace_command
-
-_ERROR = re.compile(r"tinytf: error: [^\n]+\n(hint: [^\n]+\n)?")
-
-
-def is_a_clean_error(ran: Ran, status: int) -> bool:
-    """Nothing on stdout, one error line and at most one hint on stderr."""
-    assert ran.data == b""
-    assert "Traceback" not in ran.err
-    assert _ERROR.fullmatch(ran.err), ran.err
-    assert ran.status == status
-    return True
+from tinytf_cli.main import main, run
 
 
 @pytest.mark.parametrize("command", ["trace", "attention", "tokens"])
@@ -128,54 +119,65 @@ def test_control_c_while_it_works_is_130_without_a_traceback(decoder: Path) -> N
     assert err.strip() == b"tinytf: interrupted"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
-@pytest.mark.parametrize("options", [["trace", "--full"], ["trace", "--json", "--full"], ["tokens"]])
-def test_a_reader_that_has_had_enough_hears_no_complaint(decoder: Path, options: list[str]) -> None:
-    command = [sys.executable, "-m", "tinytf_cli", options[0], " ".join([SENTENCE] * 6), "-m", str(decoder)]
-    with subprocess.Popen([*command, *options[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        if options != ["tokens"]:
-            process.stdout.read(1)
-        process.stdout.close()
-        assert process.stderr is not None
-        err = process.stderr.read()
-        status = process.wait(timeout=30)
-    assert (status, err) == (0, b"")
+def test_a_reader_that_has_had_enough_hears_no_complaint(decoder: Path) -> None:
+    """As in ``tinytf trace … | head -1``: a pipe whose other end is closed while the trace is being written."""
+    for options in (["trace", "--full"], ["trace", "--json"], ["trace", "--format", "ndjson"], ["tokens"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        err = Stream()
+        with open(write_end, "w", encoding="utf-8") as pipe, streams(stdout=pipe, stderr=err):
+            status = run([options[0], SENTENCE, "-m", str(decoder), *options[1:]])
+            pipe.flush()  # as Python does at exit
+        assert (status, err.got()) == (0, b""), options
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_an_error_in_one_line(decoder: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "tinytf_cli", "tokens", "The cat", "-m", str(decoder)],
-            stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert _ERROR.fullmatch(done.stderr.decode()), done.stderr
+    err = Stream()
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115, closing it fails, as it should
+    with streams(stdout=full, stderr=err):
+        status = run(["tokens", "The cat", "-m", str(decoder)])
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+    assert is_a_clean_error(Ran(status, b"", err.got().decode()), 1)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="closes streams as a Unix shell does")
-@pytest.mark.parametrize(("closed", "status"), [("<&-", 2), (">&-", 1)])
-def test_a_stream_that_is_closed_is_no_traceback(decoder: Path, closed: str, status: int) -> None:
-    command = f"exec {sys.executable} -m tinytf_cli tokens {'' if closed == '<&-' else 'cat'} -m {decoder} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=60, check=False)
-    assert done.returncode == status
-    assert _ERROR.fullmatch(done.stderr.decode()), done.stderr
+def test_without_a_stdin_there_is_no_text(decoder: Path) -> None:
+    out, err = Stream(), Stream()
+    with streams(stdin=None, stdout=out, stderr=err):  # what Python makes of <&-
+        status = run(["tokens", "-m", str(decoder)])
+    assert is_a_clean_error(Ran(status, out.got(), err.got().decode()), 2)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="closes streams as a Unix shell does")
-def test_an_error_never_goes_to_stdout_even_where_stderr_is_closed(decoder: Path) -> None:
-    command = f"exec {sys.executable} -m tinytf_cli tokens '' -m {decoder} 2>&-"
-    done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (2, b"")
+@pytest.mark.parametrize("arguments", [["tokens", "cat"], ["--help"]])
+def test_without_a_stdout_an_error_says_so(decoder: Path, arguments: list[str]) -> None:
+    err = Stream()
+    with streams(stdout=None, stderr=err):  # what Python makes of >&-
+        status = run([*arguments, "-m", str(decoder)] if arguments == ["tokens", "cat"] else arguments)
+    assert is_a_clean_error(Ran(status, b"", err.got().decode()), 1)
 
 
-def test_a_stream_that_takes_7_bits_gets_7_bits(program: Program, decoder: Path) -> None:
-    done = program("trace", "The café ☃ 😀", "-m", decoder, env={"PYTHONIOENCODING": "ascii"})
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.isascii()
+def test_an_error_never_goes_to_stdout_even_where_stderr_is_closed(decoder: Path, tmp_path: Path) -> None:
+    for arguments in (["tokens", ""], ["tokens", "a", "-o", str(tmp_path / "a.txt")]):
+        out = Stream()
+        with streams(stdout=out, stderr=None):
+            run([*arguments, "-m", str(decoder)])
+        assert out.got() == b""
 
 
-def test_the_module_and_the_console_script_are_one(program: Program, decoder: Path, tinytf: Tinytf) -> None:
-    done = program("tokens", SENTENCE, "-m", decoder, env={"PYTHONIOENCODING": "utf-8", "COLUMNS": "100"})
-    assert done.stdout.replace(os.linesep.encode(), b"\n") == tinytf("tokens", SENTENCE, "-m", decoder).data
+@pytest.mark.parametrize("command", ["trace", "attention", "tokens"])
+@pytest.mark.parametrize("form", ["text", "json", "ndjson"])
+def test_a_stream_that_takes_7_bits_gets_7_bits(tinytf: Tinytf, decoder: Path, command: str, form: str) -> None:
+    ran = tinytf(command, "The café ☃ 😀", "-m", decoder, "--format", form, encoding="ascii")
+    assert (ran.status, ran.err) == (0, "")
+    assert ran.data.isascii()
+
+
+def test_the_module_and_the_console_script_are_one(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
+    (script,) = entry_points(group="console_scripts", name="tinytf")
+    assert script.load() is main
+    out = Stream()
+    monkeypatch.setattr(sys, "argv", ["tinytf_cli", "--version"])
+    with streams(stdout=out), pytest.raises(SystemExit) as end:
+        runpy.run_module("tinytf_cli", run_name="__main__")
+    assert (end.value.code, out.got()) == (0, tinytf("--version").data)

@@ -184,6 +184,6 @@ def test_what_stands_behind_padding_does_not_matter(kind):
 
 def test_more_tokens_than_the_context_are_refused_with_both_numbers():
     model = lively(config_of("gpt2"))
-    with pytest.raises(UsageError, match="^33 tokens are more than the model's context of 32$"):
+    with pytest.raises(UsageError, match=r"^33 tokens are more than the model's context of 32$"):
         model(torch.zeros(1, 33, dtype=torch.long))
     assert model(torch.zeros(1, 32, dtype=torch.long)).shape == (1, 32, 31)

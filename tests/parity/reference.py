@@ -31,11 +31,6 @@ class Pair:
     theirs: nn.Module
     ours: Transformer
 
-    @property
-    def body(self) -> nn.Module:
-        """Their model without its head."""
-        return getattr(self.theirs, self.theirs.base_model_prefix, self.theirs)
-
 
 def gpt2() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
     config = transformers.GPT2Config(

@@ -67,11 +67,11 @@ def test_the_pooled_vector_is_theirs():
     assert furthest(models.ours.pool(hidden), models.theirs(**given).pooler_output) < 1e-5
 
 
-def test_token_types_left_out_are_type_0(models):
-    if not models.ours.config.n_token_types:
-        pytest.skip("a model without token types")
+def test_token_types_left_out_are_type_0():
+    models = pair("bert with a masked head")
     ids = some_text(models)["input_ids"]
     assert torch.equal(models.ours(ids), models.ours(ids, token_types=torch.zeros_like(ids)))
+    assert not torch.equal(models.ours(ids), models.ours(ids, token_types=torch.ones_like(ids)))
 
 
 @torch.no_grad()

@@ -97,8 +97,8 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.context, config.d_model))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.weight[: ids.shape[1]]  # (T, C)
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.weight[: ids.shape[1]].to(dtype)  # (T, C)
 
 
 class SinusoidalPositions(nn.Module):
@@ -108,7 +108,7 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.d_model = config.d_model
 
-    def forward(self, ids: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         return sinusoidal_table(ids.shape[1], self.d_model, ids.device, dtype)  # (T, C)
 
 

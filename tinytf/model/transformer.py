@@ -43,7 +43,7 @@ class Embeddings(nn.Module):
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
         if self.positions is not None:
-            x = x + self.positions(ids).to(x.dtype)
+            x = x + self.positions(ids, x.dtype)
         return self.dropout(self.norm(x))
 
 
@@ -132,7 +132,8 @@ class Transformer(nn.Module):
         """Random weights from ``seed``: normal 1/√d_model, so that a map keeps the size of what it maps.
 
         What is added to the residual stream starts smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
-        biases at 0.
+        biases at 0, but for those of rotary queries and keys: at 0 nothing would push either of them towards a
+        preference for a distance, such as for the token before.
         """
         with torch.device("meta"):
             model = cls(config)
@@ -145,6 +146,8 @@ class Transformer(nn.Module):
                 if parameter.dim() == 2:
                     adds = name.endswith(("attention.o.weight", "ffn.down.weight"))
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
+                elif config.positions == "rotary" and name.endswith(("attention.q.bias", "attention.k.bias")):
+                    parameter.normal_(0.0, 0.5, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
         return model.to(device).eval()

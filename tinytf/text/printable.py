@@ -5,6 +5,8 @@ import unicodedata
 _NAMED = {" ": "·", "\n": "↵", "\t": "→"}
 # Controls, formats (bidi, zero width), surrogates, private use, unassigned, line and paragraph separators.
 _SPELLED_OUT = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Letters, marks and a sign that are drawn as nothing (Unicode's Default_Ignorable, and the blank Braille pattern).
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 _DOTTED_CIRCLE = "\u25cc"
 
 
@@ -28,7 +30,7 @@ def printable(text: str, *, spaces: bool = True) -> str:
             shown.append(char)
         elif char in _NAMED:
             shown.append(_NAMED[char])
-        elif unicodedata.category(char) in _SPELLED_OUT or unicodedata.category(char) == "Zs":
+        elif char in _BLANK or unicodedata.category(char) in _SPELLED_OUT or unicodedata.category(char) == "Zs":
             shown.append(_spelled_out(char))
         elif "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
             shown.append(_spelled_out(char))  # variation selectors change widths, differently in each terminal

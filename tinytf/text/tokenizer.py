@@ -48,8 +48,9 @@ class Encoding:
             return self
         tail = tuple(token for token in self.tokens[-1:] if token.special and token.start == token.end)
         kept = self.tokens[: limit - len(tail)] + tail
-        cut = f"{len(self.tokens) - len(kept):,} tokens cut from the end"
-        return Encoding(self.text, kept, f"{self.added}, {cut}")
+        cut = len(self.tokens) - len(kept)
+        said = f"{cut:,} token{'s' if cut > 1 else ''} cut from the end"
+        return Encoding(self.text, kept, f"{self.added}, {said}")
 
 
 @lru_cache(maxsize=1)
@@ -159,11 +160,11 @@ class Tokenizer:
 
     @staticmethod
     def _added(encoded: tokenizers.Encoding) -> str:
-        marked = list(zip(encoded.tokens, encoded.special_tokens_mask, encoded.offsets, strict=True))
-        before = [name for name, mask, _ in marked[: next((i for i, m in enumerate(marked) if not m[1]), 0)] if mask]
-        after = [name for name, mask, offset in marked[len(before) :] if mask and offset == (0, 0)]
-        said = [f"{' '.join(before)} added before"] if before else []
-        said += [f"{' '.join(after)} added after"] if after else []
+        names, masks = encoded.tokens, encoded.special_tokens_mask
+        own = [place for place, mask in enumerate(masks) if not mask]
+        first, last = (own[0], own[-1] + 1) if own else ((len(masks) + 1) // 2,) * 2
+        said = [f"{' '.join(names[:first])} added before"] if first else []
+        said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
         return ", ".join(said) or "no start or end token added"
 
     def decode(self, ids: list[int]) -> str:

@@ -43,15 +43,24 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """WordPiece as in uncased BERT, with [CLS] before and [SEP] after."""
     _require_room(vocab_size, 100, "the special tokens and an alphabet")
-    library = LibraryTokenizer(models.WordPiece(unk_token="[UNK]"))
-    library.normalizer = normalizers.BertNormalizer(lowercase=True)
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    texts = list(texts)
+    trained = LibraryTokenizer(models.WordPiece(unk_token="[UNK]"))
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    trained.normalizer = normalizer
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # The trainer numbers letters inside words in the order of a hash table, and breaks ties by those numbers. Given as
+    # special tokens they have fixed numbers, and the same text always gives the same vocabulary.
+    inside = sorted({f"##{char}" for text in texts for char in normalizer.normalize_str(text) if not char.isspace()})
+    specials = [*BERT_SPECIALS, *inside]
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=specials, show_progress=False)
+    trained.train_from_iterator(texts, trainer)
+
+    library = LibraryTokenizer(models.WordPiece(trained.get_vocab(), unk_token="[UNK]"))
+    library.normalizer, library.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece()
-    library.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=BERT_SPECIALS, show_progress=False)
-    )
-    specials = [(name, library.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    library.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=specials)
+    library.add_special_tokens(BERT_SPECIALS)
+    ends = [(name, library.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    library.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return Tokenizer(library)
 
 

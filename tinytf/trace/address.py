@@ -11,11 +11,11 @@ from tinytf.nearest import did_you_mean
 from tinytf.trace.steps import Step, StepTable
 
 _ADDRESS = re.compile(
-    r"(?:L(?P<layers>\d+(?:-\d+)?|\*)(?:H(?P<heads>\d+(?:-\d+)?|\*))?(?:\.|$))?"
+    r"(?:L(?P<layers>[0-9]{1,18}(?:-[0-9]{1,18})?|\*)(?:H(?P<heads>[0-9]{1,18}(?:-[0-9]{1,18})?|\*))?(?:\.|(?=\[)|$))?"
     r"(?P<step>[A-Za-z][A-Za-z0-9_.]*)?(?:\[(?P<cell>.*)\])?",
     re.DOTALL,
 )
-_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+_BLOCK = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,10 @@ def parse_address(text: str, table: StepTable) -> Address:
     step, synonym_note = _find_step(match["step"], layers, table)
     if heads is not None and not step.has_heads:
         raise AddressError(f"{step.name} is not split into heads", f"its axes are {', '.join(step.axes) or 'none'}")
-    if len(cell) > 2 or (cell and not step.axes):
-        raise AddressError(f"a cell of {step.name} has at most two words, [row,column]; {text!r} has {len(cell)}")
+    room = min(2, len(step.axes))
+    if len(cell) > room:
+        form = ("no cells", "cells of one word", "cells of at most two words, [row,column]")[room]
+        raise AddressError(f"{step.name} has {form}; {text!r} has {len(cell)}")
     if heads is not None and "kv head" in step.axes:
         note = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
     return Address(step, layers, heads, cell, " ".join(n for n in (note, synonym_note) if n))

@@ -1,5 +1,6 @@
 """Does the trace add up? Every recorded step is computed again from the steps before it."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.trace.derive import embedding_sum
+from tinytf.trace.derive import embedding_sum, probabilities
 from tinytf.trace.trace import Trace
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
@@ -28,7 +29,9 @@ class Item:
 
     @property
     def relative(self) -> float:
-        return self.difference / max(1.0, self.scale)
+        """The difference in units of the scale (or of 1); infinite where either is no finite number."""
+        finite = math.isfinite(self.difference) and math.isfinite(self.scale)
+        return self.difference / max(1.0, self.scale) if finite else math.inf
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,7 @@ class Check:
 
     @property
     def worst(self) -> Item:
-        bad = [item for item in self.items if item.difference != item.difference]
-        return bad[0] if bad else max(self.items, key=lambda item: item.relative)
+        return max(self.items, key=lambda item: item.relative)
 
     @property
     def holds(self) -> bool:
@@ -127,7 +129,7 @@ def check(trace: Trace) -> Check:
         rows = list(trace.recording.logit_rows)
         again = trace.model.unembed(trace.last_hidden[rows])
         items.append(_compare("logits", "unembedded last hidden state", trace.recorded_logits, again))
-        sums = trace.recorded_logits.float().softmax(dim=-1).sum(dim=-1)
+        sums = probabilities(trace.recorded_logits).sum(dim=-1)
         items.append(_compare("probs", "sum to 1", sums, torch.ones_like(sums)))
     dtype = trace.last_hidden.dtype
     return Check(tuple(items), TOLERANCE.get(dtype, 1e-5))

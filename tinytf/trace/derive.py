@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -94,6 +95,11 @@ def embedding_sum(trace: Trace) -> Tensor:
     return total
 
 
+def probabilities(logits: Tensor) -> Tensor:
+    """Softmax over the vocabulary, in float32 at least, so that half precision does not round them away."""
+    return logits.softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
 def _head(trace: Trace) -> Any:
     return trace.model.head
 
@@ -105,5 +111,5 @@ _MODEL_STEPS: dict[str, Callable[[Trace], Tensor]] = {
     "head.act": lambda t: F.gelu(t.step("head.dense")),
     "head.norm": lambda t: _head(t).norm(t.step("head.act")),
     "logits": lambda t: t.model.unembed(t.last_hidden),
-    "probs": lambda t: t.step("logits").float().softmax(dim=-1),
+    "probs": lambda t: probabilities(t.step("logits")),
 }

@@ -46,9 +46,15 @@ def _hooks(model: Transformer, keep: dict[str, Tensor]) -> Iterator[tuple[nn.Mod
 
         return hook
 
+    def copy(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
+            keep[name] = result.detach().clone()  # a slice of a table that is not the trace's
+
+        return hook
+
     yield embed.tokens, output("embed.tokens")
     if embed.positions is not None:
-        yield embed.positions, output("embed.positions")
+        yield embed.positions, copy("embed.positions")
     if embed.types is not None:
         yield embed.types, output("embed.types")
     yield embed, output("embed.norm" if config.embed_norm else "embed.out")

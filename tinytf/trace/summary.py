@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tinytf.model.attention import allowed_keys
+from tinytf.trace.derive import probabilities
 from tinytf.trace.steps import Step
 from tinytf.trace.trace import Trace
 
@@ -96,7 +97,7 @@ def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
     note = ""
     if step.name in ("logits", "probs"):
         rows = trace.recording.logit_rows
-        tensor = trace.recorded_logits if step.name == "logits" else trace.recorded_logits.float().softmax(dim=-1)
+        tensor = trace.recorded_logits if step.name == "logits" else probabilities(trace.recorded_logits)
         if len(rows) < len(trace.tokens):
             note = "last token" if trace.config.causal else f"masked token{'s' if len(rows) > 1 else ''}"
     else:

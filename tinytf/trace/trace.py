@@ -3,6 +3,7 @@
 Little is recorded (``record.py``); the rest is derived on first look, by the functions that the model itself runs.
 """
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.address import Address, parse_address
-from tinytf.trace.derive import derive
+from tinytf.trace.derive import derive, probabilities
 from tinytf.trace.steps import Step, StepTable
 
 _KEPT_BYTES = 128 * 2**20
@@ -117,7 +118,7 @@ class Trace:
             raise AddressError(f"{step.name} is not a tensor")
         if step.name in ("logits", "probs") and where.cell:
             logits = self.logits_at(self.index(where.cell[0], "token", len(self.tokens)))
-            row = logits if step.name == "logits" else logits.float().softmax(dim=-1)
+            row = logits if step.name == "logits" else probabilities(logits)
             return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
         layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
         found = []
@@ -130,8 +131,9 @@ class Trace:
 
     def _cell(self, tensor: Tensor, step: Step, cell: tuple[str, ...]) -> Tensor:
         axes = step.axes[-2:]
+        first = tensor.dim() - len(axes)
         for place, word in reversed(list(enumerate(cell))):
-            axis = tensor.dim() - len(axes) + place
+            axis = first + place
             tensor = tensor.select(axis, self.index(word, axes[place], tensor.shape[axis]))
         return tensor
 
@@ -140,7 +142,7 @@ class Trace:
 
         Raises AddressError for a number out of range, an unknown token, or one that stands in several places.
         """
-        if word.lstrip("-").isdigit():
+        if re.fullmatch(r"-?[0-9]{1,18}", word):
             number = int(word)
             if not -size <= number < size:
                 raise AddressError(f"{axis} {number} is out of range: there are {size}, 0 to {size - 1}")

@@ -20,6 +20,7 @@ IGNORED = -100
 """The target of a position that does not count towards the loss."""
 
 MASKED_SHARE = 0.15
+_PERIODS_GROW = 0.6  # the share of the first, repeating steps in which periods grow to their full length
 _HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
 
 
@@ -75,9 +76,10 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
 class NextToken:
     """Windows of ``block`` tokens from anywhere in the stream; each target is the token that follows.
 
-    A share ``repeats`` of the windows are instead random ids below ``vocab_size``, said again and again; only what
-    can be known by copying is asked of them. Periods are log-uniform from 2 to half a block: copying is learned on
-    the short ones, where few tokens are candidates.
+    A share ``repeats`` of the windows (in the first ``repeats_first`` steps all of them) are instead random ids below
+    ``vocab_size``, said again and again; only what can be known by copying is asked of them. Periods are log-uniform
+    from 2 to half a block, to which they grow in the first ``repeats_first`` steps: copying is learned on the short
+    ones, where few tokens are candidates.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class NextToken:
         seed: int,
         vocab_size: int,
         repeats: float = 0.0,
+        repeats_first: int = 0,
     ) -> None:
         if len(train) <= block:
             raise TrainingError(
@@ -97,19 +100,23 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
-        self.vocab_size, self.repeats = vocab_size, repeats
+        self.vocab_size, self.repeats, self.repeats_first = vocab_size, repeats, repeats_first
 
     def batch(self, step: int) -> Batch:
         random = _random(self.seed, step)
         starts = random.integers(0, len(self.train) - self.block, self.size)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
-        for row in np.flatnonzero(random.random(self.size) < self.repeats):
-            period = int(np.exp(random.uniform(np.log(2), np.log(self.block // 2 + 1))))
+        progress = min(1.0, (step + 1) / self.repeats_first) if self.repeats_first else 1.0
+        longest = 4 * (self.block / 8) ** min(1.0, progress / _PERIODS_GROW)  # 4 … block / 2
+        share = 1.0 if progress < 1.0 else self.repeats
+        for row in np.flatnonzero(random.random(self.size) < share):
+            period = int(np.exp(random.uniform(np.log(2), np.log(longest + 1))))
+            period = max(1, min(period, self.block // 2))
             once = random.integers(0, self.vocab_size, period)
             window = torch.from_numpy(np.resize(once, self.block + 1))
             batch.ids[row], batch.targets[row] = window[:-1], window[1:]
-            batch.targets[row, : period - 1] = IGNORED
+            batch.targets[row, :period] = IGNORED
         return batch
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:

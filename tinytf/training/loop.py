@@ -81,6 +81,7 @@ def prepare(texts: Sequence[str], recipe: Recipe) -> Setup:
             seed=recipe.seed,
             vocab_size=tokenizer.vocab_size,
             repeats=recipe.repeats,
+            repeats_first=recipe.repeats_first,
         )
     else:
         examples = MaskedTokens(train, held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
@@ -147,7 +148,7 @@ def train(
                 group["lr"] = lr
             loss = batch_loss(model, setup.examples.batch(step))
             if not torch.isfinite(loss):
-                raise TrainingError(f"the loss is {float(loss)} at step {step}", "try a smaller --lr")
+                raise TrainingError(f"the loss is {loss.item()} at step {step}", "try a smaller --lr")
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)

@@ -20,9 +20,10 @@ class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
 
     ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
-    batch that is random ids said again and again (what teaches copying). ``lr`` is the peak learning rate, reached
-    after ``warmup`` steps and followed by a cosine down to ``lr * final_lr``; ``clip`` bounds the global gradient
-    norm; ``held_out`` is the share of the text, from its end, that is never trained on.
+    batch that is random ids said again and again (what teaches copying), in the first ``repeats_first`` steps all of
+    it. ``lr`` is the peak learning rate, reached after ``warmup`` steps and followed by a cosine down to
+    ``lr * final_lr``; ``clip`` bounds the global gradient norm; ``held_out`` is the share of the text, from its end,
+    that is never trained on.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -32,6 +33,7 @@ class Recipe:
     block: int = 128
     batch: int = 16
     repeats: float = 0.0
+    repeats_first: int = 0
     steps: int = 1000
     lr: float = 1e-3
     final_lr: float = 0.1

@@ -26,6 +26,7 @@ _DIVERGING = ("7fd0ff", "3f9fe8", "2a6bb0", "274468", "2a2a30", "6b3f26", "b0622
 
 SYSTEMS = {"16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
 LEVELS = 256
+SAME = LEVELS + 1
 
 
 def _ramp(anchors: tuple[str, ...]) -> NDArray[np.uint8]:
@@ -73,17 +74,15 @@ def cell_style(scale: str, index: int) -> Style:
 
 
 @lru_cache(maxsize=8)
-def escape_table(scale: str, depth: str, background: bool) -> NDArray[np.uint8]:
-    """The SGR parameters of each level, and at LEVELS of "no colour", as equally long byte rows (257, n).
+def colour_codes(scale: str, depth: str) -> tuple[NDArray[np.bytes_], NDArray[np.bytes_]]:
+    """Escape codes by level, one array for foregrounds and one for backgrounds, which belong behind each other.
 
-    Equal length lets a whole picture be put together by one array look-up. Shorter parameters are padded with
-    leading zeros, which do not change a number.
+    At LEVELS stands the terminal's own colour, at SAME nothing at all.
     """
     system = SYSTEMS[depth]
-    codes = []
+    fore, back = [], []
     for red, green, blue in ramp(scale):
         color = Color.from_rgb(int(red), int(green), int(blue)).downgrade(system)
-        codes.append(";".join(color.get_ansi_codes(foreground=not background)))
-    codes.append("49" if background else "39")
-    longest = max(map(len, codes))
-    return np.array([list(code.rjust(longest, "0").encode()) for code in codes], dtype=np.uint8)
+        fore.append(f"\x1b[{';'.join(color.get_ansi_codes(foreground=True))};")
+        back.append(f"{';'.join(color.get_ansi_codes(foreground=False))}m")
+    return np.array([*fore, "\x1b[39;", ""], dtype=np.bytes_), np.array([*back, "49m", ""], dtype=np.bytes_)

@@ -4,14 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.segment import Segment
 
-from tinytf_cli.paint.colour import LEVELS, escape_table, level, role_style
+from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
 from tinytf_cli.paint.heat import pool, shades
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, shown
 from tinytf_cli.views.blocks import Array, Thumbnails
 
 _LARGEST = 32
-_GLYPHS = np.array([list(b" \0\0"), list("▀".encode()), list("▄".encode())], dtype=np.uint8)
+_SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
 def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
@@ -28,22 +28,19 @@ def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
     """Two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing.
 
     A cell is ``▀`` in the upper colour on the lower; where the upper half is empty ``▄`` on the default
-    background, where both are a blank (in three bytes: NUL is dropped at the end).
+    background, where both are a blank. A colour is said only where it changes.
     """
-    foreground, background = escape_table("unit", depth, False), escape_table("unit", depth, True)
     upper, lower = levels[0::2], levels[1::2]
     upper_empty = upper == LEVELS
-    glyph = np.where(upper_empty, np.where(lower == LEVELS, 0, 2), 1)
+    sign = np.where(upper_empty, np.where(lower == LEVELS, 0, 2), 1)
     front, back = np.where(upper_empty, lower, upper), np.where(upper_empty, LEVELS, lower)
-    n_fore, n_back = foreground.shape[1], background.shape[1]
-    cells = np.empty((*upper.shape, 2 + n_fore + 1 + n_back + 1 + 3), dtype=np.uint8)
-    cells[..., 0:2] = list(b"\x1b[")
-    cells[..., 2 : 2 + n_fore] = foreground[front]
-    cells[..., 2 + n_fore] = ord(";")
-    cells[..., 3 + n_fore : 3 + n_fore + n_back] = background[back]
-    cells[..., 3 + n_fore + n_back] = ord("m")
-    cells[..., -3:] = _GLYPHS[glyph]
-    return [row.tobytes().decode("utf-8").replace("\0", "") + "\x1b[0m" for row in cells]
+    unchanged = (front[:, 1:] == front[:, :-1]) & (back[:, 1:] == back[:, :-1])
+    front[:, 1:][unchanged] = back[:, 1:][unchanged] = SAME
+    fore, rear = colour_codes("unit", depth)
+    cells = np.empty(upper.shape, dtype=[("front", fore.dtype), ("back", rear.dtype), ("sign", _SIGNS.dtype)])
+    cells["front"], cells["back"], cells["sign"] = fore[front], rear[back], _SIGNS[sign]
+    # Shorter entries are filled up with NUL, which goes; a token's text is never in here.
+    return [row.tobytes().translate(None, b"\0").decode("utf-8") + "\x1b[0m" for row in cells]
 
 
 def _picture(maps: Array, visible: NDArray[np.bool_] | None, side: int) -> NDArray[np.int64]:

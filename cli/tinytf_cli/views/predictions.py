@@ -6,6 +6,7 @@ from typing import Any
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.check import Check
+from tinytf.trace.derive import probabilities
 from tinytf.trace.trace import Trace
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 
@@ -18,7 +19,7 @@ def predictions(trace: Trace, tokenizer: Tokenizer, top: int) -> list[dict[str, 
         rows = tuple(r for r in rows if trace.tokens[r].id == mask)
     found = []
     for row in rows:
-        probs = trace.logits_at(row).float().softmax(dim=-1)
+        probs = probabilities(trace.logits_at(row))
         best = probs.topk(min(top, len(probs)))
         found.append(
             {

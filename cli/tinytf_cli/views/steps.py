@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytf.trace.address import Address
+from tinytf.trace.derive import probabilities
 from tinytf.trace.steps import Step
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
@@ -104,7 +105,7 @@ def step_blocks(
 
 def _vocabulary(trace: Trace, step: Step, dims: int) -> Iterator[Block]:
     rows = trace.recording.logit_rows
-    values = trace.recorded_logits if step.name == "logits" else trace.recorded_logits.float().softmax(dim=-1)
+    values = trace.recorded_logits if step.name == "logits" else probabilities(trace.recorded_logits)
     yield Values([trace.tokens[r].shown for r in rows], as_array(values), dims, step.role)
 
 

@@ -1,0 +1,168 @@
+"""The attention command on weights that are known beforehand: identity, previous token, uniform."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from driving import SENTENCE, Tinytf
+
+from tinytf.analysis.heads import MEASURES, measure_heads
+from tinytf.loading import Model
+from tinytf.trace.trace import Trace
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.attention import AttentionChoice, AttentionView
+
+
+class Known(Trace):
+    """A trace whose weights are put in by hand; everything else is that of a real one."""
+
+    weights: torch.Tensor
+
+    def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> torch.Tensor:
+        if name == "weights":
+            return self.weights[layer] if heads is None else self.weights[layer][list(heads)]
+        return super().step(name, layer, heads)
+
+
+@pytest.fixture
+def known(opened: Model) -> Known:
+    """Four heads: identity, previous token, uniform over what is visible, all on the first token."""
+    real = opened.trace("The cat sat on")
+    count = len(real.tokens)
+    identity = torch.eye(count)
+    previous = torch.eye(count).roll(-1, 1)
+    previous[0] = torch.eye(count)[0]
+    uniform = torch.ones(count, count).tril()
+    first = torch.zeros(count, count)
+    first[:, 0] = 1
+    trace = Known(real.model, real.encoding, real.recording)
+    # Rolling by one column makes row i the unit vector i - 1.
+    trace.weights = torch.stack(
+        [torch.stack([identity, previous]), torch.stack([uniform / uniform.sum(-1, keepdim=True), first])]
+    )
+    assert trace.weights.sum(-1).allclose(torch.ones(()))
+    return trace
+
+
+def test_the_measures_are_those_of_a_hand_calculation(known: Known) -> None:
+    t = len(known.tokens)
+    expected = {
+        # identity, previous, uniform over i + 1 keys, first
+        "entropy": [0, 0, sum(math.log(i + 1) for i in range(t)) / t, 0],
+        "distance": [0, (t - 1) / t, sum(i / 2 for i in range(t)) / t, sum(range(t)) / t],
+        "previous": [0, 1, sum(1 / (i + 1) for i in range(1, t)) / (t - 1), 1 / (t - 1)],
+        "first": [0, 1 / (t - 1), sum(1 / (i + 1) for i in range(1, t)) / (t - 1), 1],
+        "self": [1, 1 / t, sum(1 / (i + 1) for i in range(t)) / t, 1 / t],
+    }
+    assert set(expected) == set(MEASURES)
+    for by, values in expected.items():
+        assert measure_heads(known, by).flatten().tolist() == pytest.approx(values, abs=1e-6), by
+
+
+def _drawn(model: Model, trace: Trace, choice: AttentionChoice, width: int = 100) -> list[str]:
+    terminal = Terminal(width)
+    return list(paint(AttentionView(model, trace, choice).blocks(terminal), terminal))
+
+
+@pytest.mark.parametrize("by", MEASURES)
+def test_the_overview_shows_the_measure_of_every_head(opened: Model, known: Known, by: str) -> None:
+    lines = _drawn(opened, known, AttentionChoice(by))
+    rows = [line for line in lines if re.match(r"  L\d ", line)]
+    shown = [[float(n) for n in re.findall(r"\d\.\d\d", row)] for row in rows]
+    assert torch.tensor(shown).sub(measure_heads(known, by)).abs().max() <= 0.005 + 1e-6
+
+
+def test_top_is_in_order_without_masked_cells(opened: Model, known: Known) -> None:
+    view = AttentionView(opened, known, AttentionChoice("entropy", ((1, 0),), top=5))
+    (head,) = view.data()["heads"]
+    uniform = {(q, k): 1 / (q + 1) for q in range(len(known.tokens)) for k in range(q + 1)}
+    shares = [share for _, _, share in head["top"]]
+    assert shares == pytest.approx(sorted(uniform.values(), reverse=True)[:5])
+    names = [token.shown for token in known.tokens]
+    for query, key, share in head["top"]:
+        q, k = int(query.split()[0]), int(key.split()[0])
+        assert (query, key) == (f"{q} {names[q]}", f"{k} {names[k]}")
+        assert share == pytest.approx(uniform[q, k])
+
+
+def test_top_shows_no_more_pairs_than_there_are(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    count = len(opened.encode(SENTENCE).tokens)
+    ran = tinytf("attention", SENTENCE, "-m", decoder, "--head", "L0H0", "--top", str(10**20))
+    assert sum("→" in line for line in ran.lines) == count * (count + 1) // 2
+    windowed = tinytf("attention", SENTENCE, "-m", decoder, "--head", "L0H0", "--top", "99", "--window", "2:4,0:2")
+    assert sum("→" in line for line in windowed.lines) == 4
+
+
+def test_a_row_has_the_weights_of_its_query(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    trace = opened.trace(SENTENCE)
+    names = [token.shown for token in trace.tokens]
+    query = names.index("·sat")
+    weights = trace["L1H0.weights"][query]
+    for word in (str(query), "sat", "·sat", "SAT", str(query - len(names))):
+        ran = tinytf("attention", SENTENCE, "-m", decoder, "--head", "L1H0", "--row", word)
+        shown = [line.split()[:3] for line in ran.lines if re.match(r"  \d+ \S+ +\d\.\d{3}", line)]
+        assert shown == [[str(k), names[k], f"{float(weights[k]):.3f}"] for k in range(query + 1)]
+        (head,) = json.loads(
+            tinytf("attention", SENTENCE, "-m", decoder, "--head", "L1H0", "--row", word, "--json").out
+        )["heads"]
+        assert head["query"] == query
+        assert head["weights"] == [*weights[: query + 1].tolist(), *[None] * (len(names) - query - 1)]
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [("1:3,0:2", (1, 3, 0, 2)), ("2:4", (2, 4, 2, 4)), (":2,1:", (0, 2, 1, None)), (":", (0, None, 0, None))],
+)
+def test_a_window_is_a_slice_of_the_weights(
+    tinytf: Tinytf, decoder: Path, opened: Model, window: str, expected: tuple[int, int | None, int, int | None]
+) -> None:
+    weights = opened.trace(SENTENCE)["L0H1.weights"]
+    weights = weights.masked_fill(torch.ones_like(weights).triu(1).bool(), math.nan)
+    arguments = ["attention", SENTENCE, "-m", decoder, "--head", "L0H1", "--window", window]
+    (head,) = json.loads(tinytf(*arguments, "--json").out)["heads"]
+    q0, q1, k0, k1 = expected
+    wanted = [[None if math.isnan(v) else v for v in row] for row in weights[q0:q1, k0:k1].tolist()]
+    assert head["weights"] == wanted
+    assert head["queries"] == [q0, q1 or len(weights)]
+    assert head["keys"] == [k0, k1 or len(weights)]
+    text = tinytf(*arguments).out
+    numbers = re.findall(r"\d\.\d{3}", text[text.index("L0H1.weights") :])
+    assert numbers == [f"{v:.3f}" for row in wanted for v in row if v is not None]
+
+
+@pytest.mark.parametrize(
+    ("address", "heads"),
+    [("L1H1", [(1, 1)]), ("L0", [(0, 0), (0, 1)]), ("L*H0", [(0, 0), (1, 0)]), ("L0-1H*", [(0, 0), (0, 1), (1, 0), (1, 1)]),
+     ("L1H0.weights", [(1, 0)])],
+)  # fmt: skip
+def test_heads_are_chosen_by_address(tinytf: Tinytf, decoder: Path, address: str, heads: list[tuple[int, int]]) -> None:
+    data = json.loads(tinytf("attention", SENTENCE, "-m", decoder, "--head", address, "--json").out)
+    assert [(one["layer"], one["head"]) for one in data["heads"]] == heads
+    lines = tinytf("attention", SENTENCE, "-m", decoder, "--head", address).lines
+    assert [line.split()[0] for line in lines if re.match(r"L\d+H\d+\.weights", line)] == [
+        f"L{layer}H{head}.weights" for layer, head in heads
+    ]
+
+
+def test_one_token_has_no_previous_one_and_says_nan(tinytf: Tinytf, decoder: Path) -> None:
+    for by in MEASURES:
+        ran = tinytf("attention", "a", "-m", decoder, "--by", by)
+        assert (ran.status, ran.err) == (0, "")
+        assert ("nan" in ran.out) == (by in ("previous", "first"))
+
+
+def test_an_encoder_has_no_masked_cell(tinytf: Tinytf, encoder: Path) -> None:
+    ran = tinytf("attention", SENTENCE, "-m", encoder, "--head", "L0H0", "--json")
+    (head,) = json.loads(ran.out)["heads"]
+    assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in head["weights"])
+    assert "masked" not in tinytf("attention", SENTENCE, "-m", encoder, "--head", "L0H0").out
+
+
+def test_grouped_heads_are_all_there(tinytf: Tinytf) -> None:
+    data = json.loads(tinytf("attention", SENTENCE, "-m", "preset:llama-tiny", "--json", "--truncate").out)
+    assert len(data["measures"]["entropy"]) == 4
+    assert {len(row) for row in data["measures"]["entropy"]} == {8}

@@ -1,0 +1,102 @@
+"""Totals that add up, and tokens that cover the text."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from driving import SENTENCE, WIDE, Tinytf
+
+from tinytf.loading import Model, load
+from tinytf.presets import PRESETS
+
+# The published parameter counts: GPT-2 small, and BERT base uncased with its pooler.
+PUBLISHED = {"gpt2": 124_439_808, "bert-base": 109_482_240}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_parts_of_a_model_add_up_to_its_total(tinytf: Tinytf, name: str) -> None:
+    data = json.loads(tinytf("info", f"preset:{name}", "--json").out)
+    assert (data["schema_version"], data["kind"]) == (1, "info")
+    for part in data["parameters"]:
+        assert part["total"] == part["each"] * part["copies"]
+    assert sum(part["total"] for part in data["parameters"]) == data["total_parameters"]
+    assert data["total_parameters"] == PUBLISHED.get(name, data["total_parameters"])
+    assert data["memory_bytes"] == {"fp32": 4 * data["total_parameters"], "bf16": 2 * data["total_parameters"]}
+    work = data["flops_per_token"]
+    assert work["total"] == sum(work[part] for part in ("projections", "attention", "feed_forward", "head"))
+    text = tinytf("info", f"preset:{name}").out
+    assert f"{data['total_parameters']:,} parameters" in text
+    for part in data["parameters"]:
+        assert f"{part['total']:,}" in text
+
+
+def test_info_counts_the_opened_model_too(tinytf: Tinytf, decoder: Path, encoder: Path) -> None:
+    for folder in (decoder, encoder):
+        data = json.loads(tinytf("info", folder, "--json").out)
+        shapes = [tuple(p.shape) for p in load(str(folder), device="cpu").transformer.parameters()]
+        assert data["counted_parameters"] == data["total_parameters"] == sum(map(math.prod, shapes))
+        assert f"checked: the opened model holds {data['total_parameters']:,}" in tinytf("info", folder).out
+
+
+def test_the_key_value_cache_is_two_vectors_a_head_and_layer(tinytf: Tinytf) -> None:
+    data = json.loads(tinytf("info", "preset:llama-tiny", "--json").out)
+    config = PRESETS["llama-tiny"]
+    vectors = 2 * config.n_layers * config.n_kv_heads
+    assert data["kv_cache_bytes_per_token"]["fp32"] == vectors * config.d_head * 4
+    assert json.loads(tinytf("info", "preset:paper", "--json").out)["kv_cache_bytes_per_token"]["fp32"] == 0
+
+
+@pytest.mark.parametrize("text", [SENTENCE, "  two  spaces\n\tand a tab ", "café 😀", *WIDE.values()])
+def test_byte_level_tokens_cover_every_byte_of_the_text(tinytf: Tinytf, decoder: Path, text: str) -> None:
+    tokens = json.loads(tinytf("tokens", text, "-m", decoder, "--json").out)["tokens"]
+    assert b"".join(bytes.fromhex(token["bytes"]) for token in tokens) == text.encode()
+    assert [token["index"] for token in tokens] == list(range(len(tokens)))
+    assert tokens[0]["start"] == 0
+    assert tokens[-1]["end"] == len(text)
+    for token, following in zip(tokens, tokens[1:], strict=False):
+        # A token starts where the last one ended, or inside a character that two of them share.
+        assert following["start"] in (token["end"], token["end"] - 1)
+    for token in tokens:
+        whole = text[token["start"] : token["end"]].encode()
+        assert bytes.fromhex(token["bytes"]) in whole
+
+
+def test_the_pieces_of_wordpiece_have_the_offsets_of_the_text(tinytf: Tinytf, encoder: Path) -> None:
+    text = "The  CAT, sat"
+    tokens = json.loads(tinytf("tokens", text, "-m", encoder, "--json").out)["tokens"]
+    assert (tokens[0]["shown"], tokens[-1]["shown"]) == ("[CLS]", "[SEP]")
+    assert tokens[0]["special"]
+    assert tokens[-1]["special"]
+    for token in tokens[1:-1]:
+        covered = text[token["start"] : token["end"]]
+        assert covered.lower() == token["shown"].removeprefix("##")
+        assert bytes.fromhex(token["bytes"]).decode() == covered
+
+
+def test_what_the_tokenizer_added_is_said(tinytf: Tinytf, decoder: Path, encoder: Path) -> None:
+    assert "[CLS] added before, [SEP] added after" in tinytf("tokens", SENTENCE, "-m", encoder).out
+    assert "no start or end token added" in tinytf("tokens", SENTENCE, "-m", decoder).out
+
+
+def test_the_table_of_tokens_has_a_line_for_each(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    tokens = opened.encode(SENTENCE).tokens
+    lines = tinytf("tokens", SENTENCE, "-m", decoder).lines[-len(tokens) :]
+    for place, (token, line) in enumerate(zip(tokens, lines, strict=True)):
+        words = line.split()
+        assert words[:4] == [str(place), token.shown, str(token.id), f"{token.start}:{token.end}"]
+        assert "".join(words[5:]) == token.data.hex()
+
+
+def test_counts_are_said_in_tokens_characters_and_bytes(tinytf: Tinytf, decoder: Path) -> None:
+    assert "5 characters, 9 bytes" in tinytf("tokens", "aé坐😀"[0:1] + "é坐b" + "ß", "-m", decoder).out
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])
+def test_the_built_in_models_open_and_add_up(tinytf: Tinytf, name: str) -> None:
+    for command in ("trace", "attention"):
+        ran = tinytf(command, SENTENCE, "-m", name)
+        assert (ran.status, ran.err) == (0, "")
+        assert ran.lines[-1].startswith("checked: ")
+    assert tinytf("tokens", SENTENCE, "-m", name).status == 0
+    assert tinytf("info", name).status == 0

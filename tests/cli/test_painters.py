@@ -1,0 +1,349 @@
+"""What is painted is what the numbers say: colours, shades, bars, pooled maps, digits."""
+
+import itertools
+
+import numpy as np
+import pytest
+from driving import without_colour
+from rich.cells import cell_len
+from rich.color import Color
+from rich.text import Text
+
+from tinytf_cli.numbers import number, number_format
+from tinytf_cli.paint.heat import pool
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.paint.tables import bar, histogram
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Column,
+    Heat,
+    Histogram,
+    Line,
+    Pieces,
+    RowBars,
+    Span,
+    Table,
+    Thumbnails,
+    Values,
+)
+
+TRUE = Terminal(100, "truecolor")
+BARE = Terminal(100)
+ASCII = Terminal(100, ascii=True)
+
+# Viridis at 0, 1/8 … 1, as matplotlib has it, and the scale of signed values, written down here once more.
+VIRIDIS = ["440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725"]
+
+
+def drawn(block: Block, terminal: Terminal) -> list[str]:
+    return list(paint([block], terminal))
+
+
+def cells(line: str) -> list[tuple[str, Color | None, Color | None]]:
+    """Every character of a line with the colours in front and behind it, as a terminal would show them."""
+    text = Text.from_ansi(line)
+    found = []
+    for place, char in enumerate(text.plain):
+        front = back = None
+        for span in text.spans:
+            if span.start <= place < span.end and not isinstance(span.style, str):
+                front = span.style.color or front
+                back = span.style.bgcolor or back
+        found.append((char, front, back))
+    return found
+
+
+def rgb(colour: Color | None) -> tuple[int, int, int] | None:
+    if colour is None or colour.is_default:
+        return None
+    assert colour.triplet is not None
+    return tuple(colour.triplet)
+
+
+def near(colour: tuple[int, int, int] | None, wanted: str) -> bool:
+    """Within half a level of the 256 on the way from one anchor to the next."""
+    assert colour is not None
+    return max(abs(c - int(wanted[i : i + 2], 16)) for c, i in zip(colour, (0, 2, 4), strict=True)) <= 3
+
+
+def test_a_heat_cell_has_the_colour_of_its_value_in_viridis() -> None:
+    values = np.linspace(0, 1, 9, dtype=np.float32)[None]
+    line = drawn(Heat(values, ["q"], [str(i) for i in range(9)], "unit"), TRUE)[1]
+    backs = [back for char, _, back in cells(line) if char == "."]
+    assert len(backs) == 9
+    for back, wanted in zip(backs, VIRIDIS, strict=True):
+        assert near(rgb(back), wanted), wanted
+
+
+def test_a_signed_cell_is_dark_at_zero_and_blue_below_and_orange_above() -> None:
+    values = np.array([[-2, -0.01, 0, 0.01, 2]], dtype=np.float32)
+    line = drawn(Heat(values, ["q"], list("abcde"), "signed", None, 2.0), TRUE)[1]
+    low, almost, zero, _, high = (rgb(back) or (0, 0, 0) for char, _, back in cells(line) if char == ".")
+    assert max(zero) < 64
+    assert max(almost) < 64
+    assert low[2] > low[0] + 50
+    assert high[0] > high[2] + 50
+
+
+def test_the_numbers_of_a_heat_map_can_be_read_on_their_colour() -> None:
+    values = np.linspace(0, 1, 30, dtype=np.float32)[None]
+    block = Heat(values, ["q"], [str(i) for i in range(30)], "unit", asked=True)
+    for char, front, back in cells(drawn(block, Terminal(1000, "truecolor"))[1]):
+        if char == ".":
+            light, dark = sorted((_luminance(rgb(front)), _luminance(rgb(back))), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _luminance(colour: tuple[int, int, int] | None) -> float:
+    """Relative luminance (WCAG 2)."""
+    assert colour is not None
+    parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_values_beyond_a_scale_take_its_ends_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    values = np.array([[np.inf, -np.inf, np.nan, 7, -7, 3e38]], dtype=np.float32)
+    for terminal in (TRUE, BARE, ASCII):
+        for scale in ("unit", "signed"):
+            lines = drawn(Heat(values, ["q"], list("abcdef"), scale, None, 0.5), terminal)
+            assert "inf" in lines[1]
+            assert "nan" in lines[1]
+            drawn(Values(["q"], values, 3, "q"), terminal)
+            drawn(Bars([Bar("a", float(v), "x") for v in values[0]]), terminal)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_masked_cell_is_a_dot_without_colour() -> None:
+    values = np.array([[0.7, 0.0], [0.4, 0.6]], dtype=np.float32)
+    seen = np.array([[True, False], [True, True]])
+    lines = drawn(Heat(values, ["a", "b"], ["a", "b"], "unit", seen), TRUE)
+    assert "0.000" not in without_colour(lines[1])
+    (dot,) = [back for char, _, back in cells(lines[1]) if char == "·"]
+    assert rgb(dot) is None
+    assert "· masked" in without_colour(lines[-1])
+
+
+@pytest.mark.parametrize("terminal", [BARE, ASCII])
+def test_shades_grow_with_the_value(terminal: Terminal) -> None:
+    signs = " .:-=+*#%@" if terminal.ascii else " ░▒▓█"
+    values = np.linspace(0, 1, 21, dtype=np.float32)
+    places = []
+    for value in values:
+        line = drawn(Heat(np.array([[value]], dtype=np.float32), ["q"], ["k"], "unit"), terminal)[1]
+        after = line.split(f"{value:.3f}")[1]
+        places.append(signs.index(after[0] if after else " "))
+    assert places == sorted(places)
+    assert (places[0], places[-1]) == (0, len(signs) - 1)
+    assert set(places) == set(range(len(signs)))
+
+
+# Thumbnails.
+
+
+def _maps(size: int, heads: int = 2, layers: int = 2) -> tuple[list[np.ndarray], np.ndarray]:
+    random = np.random.default_rng(0)
+    seen = np.tril(np.ones((size, size), dtype=bool))
+    raw = [np.where(seen, random.random((heads, size, size)), 0).astype(np.float32) for _ in range(layers)]
+    return raw, seen
+
+
+def _decoded(lines: list[str], heads: int, side: int) -> list[list[list[list[tuple[int, int, int] | None]]]]:
+    """[layer][head][row][column] of what half blocks show."""
+    layers: list[list[list[list[tuple[int, int, int] | None]]]] = []
+    for line in lines:
+        found = cells(line)
+        label = "".join(char for char, _, _ in found[:5]).strip()
+        if label.startswith("L"):
+            layers.append([[] for _ in range(heads)])
+        found = found[5:] + [(" ", None, None)] * (heads * (side + 1))
+        for head in range(heads):
+            upper: list[tuple[int, int, int] | None] = []
+            lower: list[tuple[int, int, int] | None] = []
+            for char, front, back in found[head * (side + 1) : head * (side + 1) + side]:
+                assert char in "▀▄ "
+                if char == "▀":
+                    upper.append(rgb(front))
+                    lower.append(rgb(back))
+                else:
+                    upper.append(None)
+                    lower.append(rgb(front) if char == "▄" else None)
+            layers[-1][head] += [upper, lower]
+    return layers
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_thumbnail_has_the_right_colour_in_every_cell_and_nothing_where_it_is_masked(size: int, masked: bool) -> None:
+    maps, seen = _maps(size)
+    lines = drawn(Thumbnails(maps, seen if masked else None), TRUE)
+    assert without_colour(lines[0]).split() == (["H0", "H1"] if size > 1 else without_colour(lines[0]).split())
+    pictures = _decoded(lines[1:], 2, size)
+    assert len(pictures) == 2
+    for layer, head in itertools.product(range(2), range(2)):
+        picture = pictures[layer][head]
+        for row, column in itertools.product(range(size), range(size)):
+            colour = picture[row][column]
+            if masked and not seen[row, column]:
+                assert colour is None
+            else:
+                assert colour is not None
+                level = int(maps[layer][head, row, column] * 255 + 0.5)
+                assert colour == _viridis(level)
+        assert all(colour is None for row in picture[size:] for colour in row)
+
+
+def _viridis(level: int) -> tuple[int, int, int]:
+    place = level / 255 * (len(VIRIDIS) - 1)
+    low = min(int(place), len(VIRIDIS) - 2)
+    share = place - low
+    first, second = ([int(VIRIDIS[low + d][i : i + 2], 16) for i in (0, 2, 4)] for d in (0, 1))
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
+    return red, green, blue
+
+
+def test_a_thumbnail_that_is_too_large_is_pooled_and_says_by_how_much() -> None:
+    size = 100
+    quiet = np.zeros((1, size, size), dtype=np.float32)
+    quiet[0, 57, 13] = 1.0  # one strong weight among nothing must not drown
+    lines = drawn(Thumbnails([quiet], None), Terminal(80, "truecolor"))
+    said = without_colour(lines[-1])
+    factor = int(said.rsplit("pooled by ", 1)[1].rstrip(")"))
+    side = -(-size // factor)
+    picture = _decoded(lines[1:-1], 1, side)[0][0]
+    bright = [(r, c) for r, row in enumerate(picture) for c, colour in enumerate(row) if colour == _viridis(255)]
+    assert bright == [(57 // factor, 13 // factor)]
+
+
+def test_without_colour_a_thumbnail_is_dark_where_a_weight_is_large_and_blank_where_masked() -> None:
+    size = 4
+    weights = np.eye(size, dtype=np.float32)[None]
+    seen = np.tril(np.ones((size, size), dtype=bool))
+    for terminal, full in ((BARE, "█"), (ASCII, "@")):
+        rows = [line[5:].ljust(size) for line in drawn(Thumbnails([weights], seen), terminal)[1:]]
+        assert len(rows) == size
+        for r, row in enumerate(rows):
+            assert row[r] == full
+            assert row[r + 1 : size].strip() == ""
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 5, 8])
+def test_pooling_keeps_the_strongest_value_with_its_sign(factor: int) -> None:
+    random = np.random.default_rng(factor)
+    values = random.normal(size=(7, 11)).astype(np.float32)
+    seen = random.random((7, 11)) < 0.6
+    small, visible = pool(values, seen, factor)
+    assert visible is not None
+    for r, c in itertools.product(range(small.shape[0]), range(small.shape[1])):
+        square = np.s_[r * factor : (r + 1) * factor, c * factor : (c + 1) * factor]
+        shown = values[square][seen[square]]
+        assert visible[r, c] == bool(shown.size)
+        if shown.size:
+            assert small[r, c] == shown[np.abs(shown).argmax()]
+
+
+def test_a_pooled_map_says_by_how_much_and_whose_rows() -> None:
+    size = 200
+    block = Heat(np.zeros((size, size), dtype=np.float32), ["a"] * size, ["a"] * size, "unit")
+    lines = drawn(block, Terminal(80, "none", cuts=True))
+    factor = int(next(line for line in lines if "pooled by" in line).split("pooled by ")[1].split(")")[0])
+    labels = [line.split()[0] for line in lines if line.lstrip()[:1].isdigit() and "–" in line]
+    assert labels[0] == f"0–{factor - 1}"
+    assert labels[-1].endswith(f"–{size - 1}")
+    assert len(labels) == -(-size // factor)
+
+
+# Bars and digits.
+
+
+def test_a_histogram_has_a_bar_for_each_count_and_none_for_nothing() -> None:
+    assert histogram([0, 1, 2, 4, 8], BARE) == " ▁▂▄█"
+    assert histogram([0, 1, 8], ASCII) == " .%"
+    assert histogram([0, 0], BARE) == "  "
+    assert histogram([1, 1_000_000], BARE) == "▁█"
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted"),
+    [(0, ""), (1, "████"), (0.5, "██"), (0.125, "▌"), (1 / 32, "▏"), (1e-9, "▏"), (-1, ""), (2, "████"),
+     (float("nan"), ""), (float("inf"), "████")],
+)  # fmt: skip
+def test_a_bar_is_as_long_as_its_share_in_eighths(share: float, wanted: str) -> None:
+    assert bar(share, 4, BARE) == wanted
+
+
+def test_bars_stand_under_each_other_whatever_their_labels() -> None:
+    bars = Bars([Bar("猫", 0.5, "0.500"), Bar("cat", 1.0, "1.000"), Bar("e\u0301", 0.25, "0.250")])
+    ends = {cell_len(line[: line.index(".500") + 4 if ".500" in line else line.index("0 ") + 1])
+            for line in drawn(bars, BARE)}  # fmt: skip
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "wanted"),
+    [
+        (0.0, "%.3f", "0.000"),
+        (-0.0, "%.3f", "0.000"),
+        (-0.0004, "%.3f", "0.000"),
+        (-0.0005001, "%.3f", "-0.001"),
+        (-0.0, "%.2e", "0.00e+00"),
+        (float("nan"), "%.3f", "nan"),
+        (float("inf"), "%.3f", "inf"),
+        (float("-inf"), "%.3f", "-inf"),
+        (1.5, "", "1.500"),
+        (12.25, "", "12.25"),
+        (123.4, "", "123.4"),
+        (1234.0, "", "1234"),
+        (250000.0, "", "2.50e+05"),
+        (0.0001, "", "1.00e-04"),
+        (-0.5, "", "-0.500"),
+    ],
+)
+def test_a_number_has_no_minus_zero_and_names_what_is_no_number(value: float, form: str, wanted: str) -> None:
+    assert number(value, form) == wanted
+
+
+def test_the_digits_follow_the_largest_finite_magnitude() -> None:
+    def form(*values: float) -> str:
+        return number_format(np.array(values, dtype=np.float32))
+
+    assert form(0.1, -0.9) == "%.3f"
+    assert form(0.1, -9.9) == "%.3f"
+    assert form(0.1, -99) == "%.2f"
+    assert form(0.1, 999) == "%.1f"
+    assert form(0.1, 9999) == "%.0f"
+    assert form(0.1, 1e6) == "%.2e"
+    assert form(1e-5) == "%.2e"
+    assert form(0.1, np.inf, np.nan) == "%.3f"
+    assert form() == "%.3f"
+    assert form(np.nan) == "%.3f"
+
+
+# Every block on a small screen, with the longest labels.
+
+_TOKEN = "averylongtoken猫猫猫"
+BLOCKS: dict[str, Block] = {
+    "line": Line([Span("/a/very/long/path/without/any/space/" * 3), Span(" and words")]),
+    "wide line": Line("猫 " * 60),
+    "bars": Bars([Bar(f"{_TOKEN} → {_TOKEN}", 0.5, "0.500"), Bar("a", 1.0, "1.000")]),
+    "row bars": RowBars([(_TOKEN, [(_TOKEN, 0.5), (_TOKEN, 0.25), ("a", 0.25)])] * 2),
+    "values": Values([_TOKEN], np.linspace(-123456, 123456, 64, dtype=np.float32)[None], 8, "q"),
+    "heat": Heat(np.full((9, 9), -12345.678, dtype=np.float32), [_TOKEN] * 9, [_TOKEN] * 9, "signed",
+                 np.tril(np.ones((9, 9), dtype=bool)), 12345.678),
+    "pooled heat": Heat(np.zeros((200, 200), dtype=np.float32), [_TOKEN] * 200, [_TOKEN] * 200, "unit",
+                        np.tril(np.ones((200, 200), dtype=bool))),
+    "thumbnails": Thumbnails([np.zeros((40, 200, 200), dtype=np.float32)], None),
+    "pieces": Pieces([_TOKEN, "a" * 300, "猫" * 100]),
+    "table": Table([Column("title", [_TOKEN * 9]), Column("h", [Histogram((1, 2) * 40)])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_every_block_fits_every_screen_with_the_longest_labels(name: str, width: int) -> None:
+    for depth, seven_bits in itertools.product(("none", "truecolor"), (False, True)):
+        screen = Terminal(width, depth, ascii=seven_bits, cuts=True)
+        lines = [without_colour(line) for line in drawn(BLOCKS[name], screen)]
+        assert [line for line in lines if cell_len(line) > width] == []

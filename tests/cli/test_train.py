@@ -1,0 +1,178 @@
+"""The train command: what it refuses, and what it leaves behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+from driving import CORPUS, Tinytf, is_a_clean_error
+
+RECIPE = """
+tokenizer = "char"
+steps = 2
+batch = 2
+block = 8
+warmup = 0
+eval_every = 2
+
+[model]
+d_model = 8
+n_layers = 1
+n_heads = 1
+d_ff = 8
+context = 16
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE, "utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(CORPUS[0], "utf-8")
+    return path
+
+
+def test_a_trained_model_can_be_opened_and_stdout_stays_empty(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    ran = tinytf("train", corpus, "--recipe", recipe, "--out", out)
+    assert (ran.status, ran.data) == (0, b"")
+    assert "wrote" in ran.err.splitlines()[-1]
+    assert {path.name for path in out.iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
+    }  # fmt: skip
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [line["step"] for line in metrics] == [1, 2]
+    assert tinytf("trace", "The cat", "-m", out).status == 0
+
+
+def test_a_folder_a_file_and_a_pipe_train_the_same_model(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    folder = tmp_path / "texts" / "inside"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text(CORPUS[0], "utf-8")
+    for name, given, stdin in (("a", [corpus], b""), ("b", [folder.parent], b""), ("c", ["-"], CORPUS[0].encode()),
+                               ("d", [], CORPUS[0].encode())):  # fmt: skip
+        assert tinytf("train", *given, "--recipe", recipe, "--out", tmp_path / name, stdin=stdin).status == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abcd"]
+    assert weights.count(weights[0]) == 4
+
+
+def test_a_run_is_never_overwritten(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    ran = tinytf("train", corpus, "--recipe", recipe, "--out", out, "--seed", "1")
+    assert is_a_clean_error(ran)
+    assert "holds a run already" in ran.err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_folder_without_texts_is_no_corpus(tinytf: Tinytf, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.md").write_text("text")
+    ran = tinytf("train", tmp_path / "texts", "--out", tmp_path / "run")
+    assert is_a_clean_error(ran)
+    assert "holds no .txt file" in ran.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--steps", "0"], "steps 0 is below 1"),
+        (["--lr", "0"], "lr 0.0 is not above 0"),
+        (["--lr", "nan"], "lr nan"),
+        (["--warmup", "3"], "warmup 3 is not between 0 and steps 2"),
+        (["--warmup", "-1"], "warmup -1"),
+        (["--seed", "-1"], "seed -1"),
+        (["--seed", "9" * 30], "seed 9999"),
+        (["--block", "17"], "block 17 is longer than the model's context of 16"),
+        (["--block", "1"], "block 1 is below 2"),
+        (["--batch", "0"], "batch 0 is below 1"),
+        (["--batch", "9" * 30], "batch"),
+        (["--tokenizer", "bpe", "--vocab-size", "5"], "257 is the least"),
+        (["--tokenizer", "bpe", "--vocab-size", "9" * 30], "vocab"),
+        (["--objective", "masked"], "[MASK]"),
+        (["--tokenizer", "words"], "'words' is not one of"),
+    ],
+)
+def test_numbers_that_cannot_train_are_refused_and_leave_nothing(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, options: list[str], said: str
+) -> None:
+    ran = tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "run", *options)
+    assert is_a_clean_error(ran, ran.status)
+    assert said in ran.err
+    assert ran.status in (1, 2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_failed_can_be_tried_again_in_the_same_folder(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    assert is_a_clean_error_after_progress(tinytf("train", corpus, "--recipe", recipe, "--out", out, "--lr", "1e38"))
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out, "--lr", "1e-3").status == 0
+
+
+def is_a_clean_error_after_progress(ran: object) -> bool:
+    err = ran.err.splitlines()  # type: ignore[attr-defined]
+    return ran.status == 1 and any(line.startswith("tinytf: error: the loss is") for line in err)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["nowhere.txt"], "cannot read nowhere.txt"),
+        (["-", "x.txt"], "-"),
+    ],
+)
+def test_a_corpus_that_cannot_be_read_is_said(
+    tinytf: Tinytf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = tinytf("train", *given, "--out", "run")
+    assert is_a_clean_error(ran)
+    assert said in ran.err
+
+
+def test_a_corpus_that_is_no_utf8_is_said_with_its_place(tinytf: Tinytf, tmp_path: Path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"caf\xe9")
+    ran = tinytf("train", path, "--out", tmp_path / "run")
+    assert is_a_clean_error(ran)
+    assert "byte 3" in ran.err
+
+
+def test_an_empty_corpus_is_said(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("train", "--out", tmp_path / "run", stdin=b"\n \n")
+    assert is_a_clean_error(ran, 1)
+    assert "the text is empty" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("x =", "is not TOML"), ("stepz = 3", "did you mean steps?"), ("steps = 'two'", "steps is 'two'"),
+     ("[model]\nn_heads = 'x'", "n_heads is 'x'"), ("[model]\nn_head = 1", "did you mean n_heads?"),
+     ("\x1b = 1", "TOML")],
+)  # fmt: skip
+def test_a_recipe_that_is_wrong_is_said(tinytf: Tinytf, tmp_path: Path, corpus: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text, "utf-8")
+    ran = tinytf("train", corpus, "--recipe", path, "--out", tmp_path / "run")
+    assert is_a_clean_error(ran)
+    assert said in ran.err
+
+
+def test_the_last_line_does_not_act_on_the_terminal(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
+    ran = tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "r\x1b[31m\x1b]0;x\x07")
+    assert ran.status == 0
+    assert "\x1b" not in ran.err
+    assert "\x07" not in ran.err

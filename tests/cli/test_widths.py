@@ -1,0 +1,188 @@
+"""On a screen no line is wider than the screen; anywhere else nothing is cut."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from driving import SENTENCE, WIDE, Tinytf
+from rich.cells import cell_len
+
+from tinytf.loading import Model
+from tinytf.trace.trace import Trace
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.attention import AttentionChoice, AttentionView
+from tinytf_cli.views.blocks import Block
+from tinytf_cli.views.tokens import TokensView
+from tinytf_cli.views.trace import Selection, TraceView
+
+WIDTHS = (40, 80, 100, 120, 200)
+LONG = " ".join(["cat", "dog", "the", "mat", "ran"] * 40)
+
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def too_wide(lines: Iterable[str], width: int) -> list[str]:
+    bare = (_SGR.sub("", line) for line in lines)
+    return [line for line in bare if cell_len(line) > width]
+
+
+def screens(width: int) -> list[Terminal]:
+    """A screen of this width with everything, and one with next to nothing."""
+    return [
+        Terminal(width, "truecolor", cuts=True),
+        Terminal(width, "none", ascii=True, cuts=True),
+    ]
+
+
+SHORT_COMMANDS: dict[str, list[str]] = {
+    "trace": ["trace", SENTENCE],
+    "trace in full": ["trace", SENTENCE, "--full", "--dims", "16"],
+    "trace of one token": ["trace", "a"],
+    "attention": ["attention", SENTENCE],
+    "attention of one token": ["attention", "a"],
+    "heads": ["attention", SENTENCE, "--head", "L*H*"],
+    "row": ["attention", SENTENCE, "--head", "L1H1", "--row", "3"],
+    "top": ["attention", SENTENCE, "--head", "L1H1", "--top", "9"],
+    "tokens": ["tokens", SENTENCE],
+    "wide tokens": ["tokens", " ".join(WIDE.values())],
+    "info": ["info"],
+}
+
+
+@pytest.mark.parametrize("name", SHORT_COMMANDS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("options", [[], ["--color", "never"], ["--ascii"]], ids=["colour", "shades", "ascii"])
+def test_no_line_is_wider_than_the_screen(
+    tinytf: Tinytf, decoder: Path, name: str, width: int, options: list[str]
+) -> None:
+    arguments: list[str | Path] = [*SHORT_COMMANDS[name]]
+    arguments += [decoder] if name == "info" else ["-m", decoder]
+    ran = tinytf(*arguments, "--width", str(width), *options, screen=True)
+    assert (ran.status, ran.err) == (0, "")
+    assert too_wide(ran.lines, width) == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_presets_fit_the_screen(tinytf: Tinytf, width: int) -> None:
+    for name in ("paper", "gpt2", "bert-base", "llama-tiny"):
+        ran = tinytf("info", f"preset:{name}", "--width", str(width), screen=True)
+        assert too_wide(ran.lines, width) == []
+
+
+@pytest.fixture(scope="module")
+def traces(twelve_by_twelve: Model) -> dict[str, Trace]:
+    """A short and a long text through a model of 12 layers × 12 heads."""
+    return {text: twelve_by_twelve.trace(text, truncate=True) for text in (SENTENCE, LONG)}
+
+
+def _views(model: Model, trace: Trace) -> dict[str, TraceView | AttentionView | TokensView]:
+    def attention(heads: tuple[tuple[int, int], ...] = (), **more: object) -> AttentionView:
+        return AttentionView(model, trace, AttentionChoice("entropy", heads, **more))  # type: ignore[arg-type]
+
+    return {
+        "trace": TraceView(model, trace, Selection((11,), 11, (), 8, None, True, 10)),
+        "addresses": TraceView(
+            model,
+            trace,
+            Selection((0,), 0, tuple(map(trace.address, ("L0H0.masked", "L11H11.weights", "L3.q", "logits"))), 8, None,
+                      True, 10),
+        ),
+        "overview": attention(),
+        "head": attention(((11, 11),)),
+        "window": attention(((11, 11),), window=(1, 5, 0, 6)),
+        "row": attention(((11, 11),), row="4"),
+        "top": attention(((11, 11),), top=20),
+        "tokens": TokensView("twelve", model.tokenizer, "", trace.encoding),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
+def test_twelve_by_twelve_heads_fit_the_screen(
+    twelve_by_twelve: Model, traces: dict[str, Trace], text: str, width: int
+) -> None:
+    bad: dict[str, list[str]] = {}
+    for name, view in _views(twelve_by_twelve, traces[text]).items():
+        for screen in screens(width):
+            blocks: list[Block] = list(view.blocks(screen))
+            if found := too_wide(paint(blocks, screen), width):
+                bad[name] = found[:2]
+    assert bad == {}
+
+
+def test_the_overview_of_144_heads_has_them_all_in_80_columns(
+    twelve_by_twelve: Model, traces: dict[str, Trace]
+) -> None:
+    screen = Terminal(80, "none", cuts=True)
+    view = _views(twelve_by_twelve, traces[LONG])["overview"]
+    lines = list(paint(view.blocks(screen), screen))
+    numbers = [line for line in lines if re.fullmatch(r"  L\d+ .*(\d\.\d\d.*){12}", line)]
+    assert len(numbers) == 12
+    start = next(i for i, line in enumerate(lines) if line.startswith("weights of every head"))
+    assert all(f"H{head}" in lines[start + 1].split() for head in range(12))
+    assert [line.split()[0] for line in lines[start:] if re.match(r"L\d", line)] == [f"L{i}" for i in range(12)]
+
+
+# Off a screen.
+
+
+@pytest.mark.parametrize("width", [20, 40, 100])
+def test_off_a_screen_no_token_and_no_number_is_cut(
+    tinytf: Tinytf, characters: Path, decoder: Path, width: int
+) -> None:
+    long = " ".join(f"{word}{word}" for word in SENTENCE.split())
+    for arguments in (
+        ["trace", long, "--at", "L0H0.weights", "--at", "L0.in", "--dims", "16"],
+        ["attention", long, "--head", "L0H0"],
+        ["attention", long, "--head", "L0H0", "--top", "99"],
+        ["tokens", long],
+    ):
+        ran = tinytf(*arguments, "-m", decoder, "--width", str(width))
+        assert ran.status == 0
+        cut = [line for line in ran.lines if re.search(r"\w…|…\w|\d…", line)]
+        assert cut == []
+
+
+def test_off_a_screen_a_map_that_was_asked_for_has_every_number(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    text = " ".join([SENTENCE] * 5)
+    weights = opened.trace(text)["L0H0.weights"]
+    for arguments in (["trace", text, "--at", "L0H0.weights"], ["attention", text, "--head", "L0H0", "--window", ":"]):
+        out = tinytf(*arguments, "-m", decoder, "--width", "60").out
+        rows = out[out.index("L0H0.weights") :].split("looks at")[0]
+        found = sorted(re.findall(r"\b[01]\.\d{3}\b", rows))
+        seen = weights[weights.new_ones(weights.shape).tril().bool()]
+        assert found == sorted(f"{float(w):.3f}" for w in seen)
+
+
+def test_off_a_screen_every_token_is_in_the_table_of_values(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    text = " ".join([SENTENCE] * 6)
+    out = tinytf("trace", text, "-m", decoder, "--at", "L0.in")
+    rows = [line for line in out.lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
+    assert [row.split()[0] for row in rows] == [token.shown for token in opened.encode(text).tokens]
+
+
+def test_on_a_screen_long_tables_leave_out_the_middle_and_say_so(tinytf: Tinytf, decoder: Path) -> None:
+    text = " ".join([SENTENCE] * 5)
+    out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--color", "never", screen=True).out
+    assert "are left out" in out
+    assert "are left out" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 8, 9])
+def test_a_table_has_at_most_the_rows_that_were_asked_for(
+    tinytf: Tinytf, decoder: Path, opened: Model, count: int, limit: int
+) -> None:
+    text = " ".join(["cat"] * count)
+    names = [token.shown for token in opened.encode(text).tokens]
+    lines = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", str(limit)).lines
+    rows = [line.split()[0] for line in lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
+    assert len(rows) == min(limit, len(names))
+    said = [line for line in lines if "left out" in line]
+    assert bool(said) == (limit < len(names))
+    if said:
+        first, last, missing = map(int, re.findall(r"\d+", said[0])[:3])
+        assert 0 <= first <= last < len(names)
+        assert missing == last - first + 1 == len(names) - limit

@@ -1,0 +1,407 @@
+"""A trace holds what the model computed, leaves nothing behind, and notices when it does not add up."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from architectures import KINDS, config_of, encoding_of, furthest, lively, some_ids
+from torch import Tensor, nn
+
+from tinytf.analysis.heads import measure_heads
+from tinytf.analysis.repeats import repeat_scores, repeated_tokens
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.trace.check import Check, Item, check
+from tinytf.trace.record import record
+from tinytf.trace.summary import pipeline, statistics
+from tinytf.trace.trace import Recording, Trace
+
+IDS = [3, 14, 15, 9, 2, 6, 5]
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def traced(kind: str, **changes) -> Trace:
+    return record(lively(config_of(kind, **changes)), encoding_of(IDS))
+
+
+def hooks_on(model: nn.Module) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+
+# Where in the running model each step that is not recorded passes by: (module, is it the input of that module).
+PASSES: dict[str, tuple[str, bool]] = {
+    "concat": ("attention.o", True),
+    "ffn.act": ("ffn.down", True),
+    "q_norm": ("attention.q_norm", False),
+    "k_norm": ("attention.k_norm", False),
+    "norm1": ("norm1", False),
+    "norm2": ("norm2", False),
+}
+PASSES_PRE = {**PASSES, "in": ("norm1", True), "mid": ("norm2", True)}
+PASSES_POST = {**PASSES, "mid": ("norm1", True), "sum": ("norm2", True)}
+PASSES_HEAD = {
+    "embed.sum": ("embed.norm", True),
+    "head.dense": ("head.dense", False),
+    "head.act": ("head.norm", True),
+    "head.norm": ("head.norm", False),
+    "final.norm": ("final_norm", False),
+    "logits": ("head", False),
+}
+
+
+@kinds
+def test_derived_steps_are_what_passes_through_the_modules(kind):
+    trace = traced(kind)
+    model, seen = trace.model, {}
+
+    def watch(step: str, path: str, of_input: bool) -> None:
+        def hook(module, args, result):
+            seen[step] = args[0][0] if of_input else result[0]
+
+        hooks.append(model.get_submodule(path).register_forward_hook(hook))
+
+    hooks: list = []
+    inside = PASSES_PRE if trace.config.norm_order == "pre" else PASSES_POST
+    for layer in range(trace.config.n_layers):
+        for step, (path, of_input) in inside.items():
+            if step in trace.steps.by_name:
+                watch(f"L{layer}.{step}", f"blocks.{layer}.{path}", of_input)
+    for step, (path, of_input) in PASSES_HEAD.items():
+        if step in trace.steps.by_name:
+            watch(step, path, of_input)
+    with torch.no_grad():
+        model(torch.tensor([IDS]))
+    for hook in hooks:
+        hook.remove()
+    assert len(seen) >= 5 * trace.config.n_layers
+    for address, expected in seen.items():
+        assert furthest(trace[address], expected) < 1e-6, address
+
+
+@kinds
+def test_derived_attention_is_what_the_stepped_core_shows(kind):
+    trace = traced(kind)
+    seen: dict[str, list[Tensor]] = {}
+    trace.model.use_attention("steps", lambda name, tensor: seen.setdefault(name, []).append(tensor[0]) or tensor)
+    with torch.no_grad():
+        trace.model(torch.tensor([IDS]))
+    for step, layers in seen.items():
+        if step == "masked" and not trace.config.causal:
+            continue
+        for layer, expected in enumerate(layers):
+            finite = torch.isfinite(expected)
+            found = trace[f"L{layer}.{step}"]
+            assert torch.equal(torch.isfinite(found), finite)
+            assert furthest(found[finite], expected[finite]) < 1e-5, (step, layer)
+            for head in range(trace.config.n_heads):
+                one = trace[f"L{layer}H{head}.{step}"]
+                assert furthest(one[finite[head]], found[head][finite[head]]) < 1e-5
+
+
+def test_a_trace_of_the_stepped_core_derives_the_very_same_bits():
+    """Derivations are the functions that the model runs: from the same q and k, the same attention bit for bit."""
+    model = lively(config_of("llama, grouped"))
+    seen: dict[str, Tensor] = {}
+    model.use_attention("steps", lambda name, tensor: seen.setdefault(name, tensor))
+    trace = record(model, encoding_of(IDS))
+    for step in ("scores", "scaled", "masked", "weights", "heads"):
+        assert torch.equal(trace[f"L0.{step}"], seen[step][0]), step
+
+
+@kinds
+def test_recording_changes_no_number(kind):
+    model = lively(config_of(kind))
+    with torch.no_grad():
+        hidden = model.hidden(torch.tensor([IDS]))[0]
+    trace = record(model, encoding_of(IDS))
+    assert torch.equal(trace.last_hidden, hidden)
+    if model.head is not None:
+        with torch.no_grad():
+            assert furthest(trace["logits"], model.unembed(hidden)) < 1e-6
+
+
+@kinds
+def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
+    trace = traced(kind)
+    c = trace.config
+    sizes = {
+        "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
+        "d_head": c.d_head, "d_model": c.d_model, "d_ff": c.d_ff, "vocab": c.vocab_size,
+        "n_heads·d_head": c.n_heads * c.d_head,
+    }  # fmt: skip
+    for step, layer in trace.steps.rows:
+        if step.is_tensor:
+            assert trace[step.full_name(layer)].shape == tuple(sizes[axis] for axis in step.axes), step.name
+
+
+@kinds
+def test_every_input_of_a_step_is_a_step_of_the_same_model(kind):
+    table = traced(kind).steps
+    for step in table.by_name.values():
+        assert set(step.inputs) <= set(table.by_name), step.name
+
+
+@kinds
+def test_recorded_steps_of_the_table_are_the_ones_recorded(kind):
+    trace = traced(kind)
+    promised = {s.full_name(n) for s, n in trace.steps.rows if s.recorded and s.is_tensor}
+    assert set(trace.recording.tensors) == promised
+
+
+def test_the_pipeline_counts_what_numpy_counts():
+    trace = traced("gpt2")
+    rows = {row.name: row for row in pipeline(trace)}
+    values = trace["L1.ffn.act"].numpy().astype("float64")
+    found = rows["L1.ffn.act"].statistics
+    assert found.mean == pytest.approx(values.mean(), abs=1e-6)
+    assert found.std == pytest.approx(values.std(), abs=1e-6)
+    assert (found.min, found.max) == (values.min(), values.max())
+    assert sum(found.histogram) == found.count == values.size
+    seen = len(IDS) * (len(IDS) + 1) // 2
+    assert rows["L0.weights"].statistics.count == rows["L0.masked"].statistics.count == seen * trace.config.n_heads
+
+
+def test_statistics_leave_out_what_is_not_finite():
+    found = statistics(torch.tensor([1.0, 3.0, math.nan, -math.inf]))
+    assert (found.count, found.not_finite, found.mean, found.std, found.min, found.max) == (2, 2, 2.0, 1.0, 1.0, 3.0)
+
+
+# What recording leaves behind
+
+
+@kinds
+@pytest.mark.parametrize("training", [True, False])
+def test_recording_leaves_no_hook_and_the_training_flag(kind, training):
+    model = lively(config_of(kind)).train(training)
+    record(model, encoding_of(IDS))
+    assert hooks_on(model) == 0
+    assert all(module.training == training for module in model.modules())
+
+
+def test_dropout_is_off_while_recording():
+    model = lively(config_of("gpt2", dropout=0.5)).train()
+    first, again = (record(model, encoding_of(IDS)).last_hidden for _ in range(2))
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("place", ["embed", "blocks.1.attention.core", "blocks.0.ffn", "final_norm", "head"])
+def test_a_forward_pass_that_breaks_leaves_no_hook_and_the_training_flag(place, monkeypatch):
+    model = lively(config_of("gpt2")).train()
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(model.get_submodule(place), "forward", broken)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        record(model, encoding_of(IDS))
+    assert hooks_on(model) == 0
+    assert model.training
+
+
+def test_someone_elses_hook_stays():
+    model = lively(config_of("gpt2"))
+    model.blocks[0].register_forward_hook(lambda *args: None)
+    record(model, encoding_of(IDS))
+    assert hooks_on(model) == 1
+
+
+def test_a_trace_keeps_no_gradients():
+    assert not any(tensor.requires_grad for tensor in traced("gpt2").recording.tensors.values())
+
+
+def test_too_long_or_empty_is_refused():
+    model = lively(config_of("gpt2"))
+    with pytest.raises(UsageError, match="33 tokens are more than the model's context of 32"):
+        record(model, encoding_of([1] * 33))
+    with pytest.raises(UsageError, match="the text is empty"):
+        record(model, encoding_of([]))
+
+
+# Which logits are recorded
+
+
+def test_a_decoder_records_the_last_logits_and_derives_the_others():
+    trace = traced("gpt2")
+    assert trace.recording.logit_rows == (len(IDS) - 1,)
+    assert furthest(trace.logits_at(len(IDS) - 1), trace["logits"][-1]) < 1e-6
+    assert furthest(trace.logits_at(2), trace["logits"][2]) < 1e-6
+
+
+def test_an_encoder_records_the_logits_of_its_masks():
+    model = lively(config_of("bert with a masked head"))
+    trace = record(model, encoding_of([1, 4, 9, 4, 2]), mask_id=4)
+    assert trace.recording.logit_rows == (1, 3)
+    assert furthest(trace.recorded_logits, trace["logits"][[1, 3]]) < 1e-6
+    assert record(model, encoding_of([1, 9, 2]), mask_id=4).recording.logit_rows == (0, 1, 2)
+
+
+# Does it add up?
+
+
+@kinds
+@pytest.mark.parametrize("length", [1, 2, 32])
+def test_a_trace_adds_up(kind, length):
+    model = lively(config_of(kind))
+    found = check(record(model, encoding_of(some_ids(model.config, 1, length)[0].tolist())))
+    assert found.holds, found.worst
+    assert found.worst.relative < 1e-5
+
+
+def corrupted(trace: Trace, name: str, change: Callable[[Tensor], Tensor]) -> Trace:
+    tensors = {
+        **trace.recording.tensors,
+        name: change(trace.recording.tensors[name].clone(memory_format=torch.contiguous_format)),
+    }
+    return Trace(trace.model, trace.encoding, Recording(tensors, trace.recording.logit_rows))
+
+
+def one_more(tensor: Tensor) -> Tensor:
+    tensor.view(-1)[tensor.numel() // 2] += 0.02
+    return tensor
+
+
+def not_a_number(tensor: Tensor) -> Tensor:
+    tensor.view(-1)[-1] = math.nan
+    return tensor
+
+
+def endless(tensor: Tensor) -> Tensor:
+    tensor.view(-1)[0] = math.inf
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        one_more,
+        not_a_number,
+        endless,
+    ],
+)
+@kinds
+def test_a_corrupted_tensor_does_not_add_up_wherever_it_is(kind, change):
+    trace = traced(kind)
+    assert [name for name in trace.recording.tensors if check(corrupted(trace, name, change)).holds] == []
+
+
+def test_a_trace_does_not_change_with_the_weights():
+    trace = traced("gpt2")
+    before = {name: tensor.clone() for name, tensor in trace.recording.tensors.items()}
+    with torch.no_grad():
+        for parameter in trace.model.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trace.recording.tensors.items())
+
+
+def test_recorded_bytes_do_not_grow_with_the_context():
+    assert traced("gpt2").recorded_bytes == traced("gpt2", context=4096).recorded_bytes
+
+
+@pytest.mark.parametrize("name", ["blocks.0.attention.q.weight", "blocks.1.ffn.down.bias", "embed.tokens.weight"])
+def test_weights_that_are_no_numbers_do_not_add_up(name):
+    model = lively(config_of("gpt2"))
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[:5] = math.nan
+    assert not check(record(model, encoding_of([0, *IDS]))).holds
+
+
+def test_weights_changed_after_recording_do_not_add_up():
+    trace = traced("llama, grouped")
+    with torch.no_grad():
+        trace.model.blocks[1].attention.k.weight[3, 3] += 0.5
+    found = check(trace)
+    assert not found.holds
+    assert found.worst.step == "L1.k"
+
+
+def test_an_endless_difference_to_an_endless_value_does_not_hold():
+    found = Check((Item("L0.q", "", 0.0, 1.0), Item("L0.k", "", math.inf, math.inf)), 1e-5)
+    assert not found.holds
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).head != "none"])
+def test_a_trace_in_float64_adds_up(kind):
+    checks = [check(record(lively(config_of(kind), seed).double(), encoding_of(IDS))) for seed in range(8)]
+    assert all(found.holds for found in checks), max(found.worst.relative for found in checks)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).head == "none"])
+def test_a_trace_of_hidden_states_in_float64_adds_up(kind):
+    found = check(record(lively(config_of(kind)).double(), encoding_of(IDS)))
+    assert found.holds, found.worst
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_trace_in_half_precision_adds_up(kind, dtype):
+    found = check(record(lively(config_of(kind)).to(dtype), encoding_of(IDS)))
+    assert found.holds, found.worst
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_normed_sinusoidal_embeddings_add_up_in_half_precision(dtype):
+    model = lively(config_of("the paper's encoder", embed_norm=True)).to(dtype)
+    found = check(record(model, encoding_of(IDS)))
+    assert found.holds, found.worst
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *KINDS,
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_everything_recorded_has_the_type_of_the_model(kind, dtype):
+    trace = record(lively(config_of(kind)).to(dtype), encoding_of(IDS))
+    assert {name for name, tensor in trace.recording.tensors.items() if tensor.dtype != dtype} == set()
+
+
+def test_a_check_names_its_worst_step():
+    trace = traced("gpt2")
+    found = check(corrupted(trace, "L1.attn", one_more)).to_dict()
+    assert (found["holds"], found["at"]) == (False, "L1.attn")
+    assert found["largest_difference"] == pytest.approx(0.02, abs=1e-4)
+    fine = check(trace).to_dict()
+    assert fine["holds"]
+    assert fine["steps"] == found["steps"]
+
+
+# Measures of heads
+
+
+def test_measures_of_heads_are_their_definitions():
+    trace = traced("gpt2")
+    weights = trace["L1H2.weights"].double()
+    by_hand = {
+        "entropy": sum(-w * math.log(w) for row in weights.tolist() for w in row if w) / len(IDS),
+        "distance": sum(w * (i - j) for i, row in enumerate(weights.tolist()) for j, w in enumerate(row)) / len(IDS),
+        "previous": sum(float(weights[i, i - 1]) for i in range(1, len(IDS))) / (len(IDS) - 1),
+        "first": sum(float(weights[i, 0]) for i in range(1, len(IDS))) / (len(IDS) - 1),
+        "self": sum(float(weights[i, i]) for i in range(len(IDS))) / len(IDS),
+    }
+    for name, expected in by_hand.items():
+        assert float(measure_heads(trace, name)[1, 2]) == pytest.approx(expected, abs=1e-5), name
+
+
+def test_repeats_are_scored_on_the_weights_of_the_model():
+    model = lively(config_of("gpt2"))
+    found = repeat_scores(model, length=6, count=2, seed=1)
+    ids = repeated_tokens(31, 6, 2, 1)
+    assert torch.equal(ids[:, :6], ids[:, 6:])
+    traces = [record(model, encoding_of(row.tolist())) for row in ids]
+    weights = torch.stack([trace["L1H3.weights"] for trace in traces])
+    induction = torch.stack([weights[:, 6 + i, i + 1] for i in range(6)]).mean()
+    previous = torch.stack([weights[:, i, i - 1] for i in range(1, 12)]).mean()
+    assert float(found.induction[1, 3]) == pytest.approx(float(induction), abs=1e-6)
+    assert float(found.previous[1, 3]) == pytest.approx(float(previous), abs=1e-6)
+    logits = torch.stack([trace["logits"] for trace in traces])
+    surprise = -logits.log_softmax(-1)[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
+    assert found.first_loss == pytest.approx(float(surprise[:, :5].mean()), abs=1e-5)
+    assert found.second_loss == pytest.approx(float(surprise[:, 6:].mean()), abs=1e-5)
+
+
+def test_an_encoder_has_no_repeats_to_score():
+    with pytest.raises(UsageError, match="predicts no next token"):
+        repeat_scores(Transformer.initialised(config_of("bert with a masked head"), 0))

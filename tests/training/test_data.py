@@ -1,0 +1,272 @@
+"""Examples to train on: what is asked, what is hidden, and that a step always sees the same ones."""
+
+import numpy as np
+import pytest
+import torch
+from architectures import config_of, lively
+
+from tinytf.errors import TrainingError
+from tinytf.text.train import train_bpe, train_characters, train_wordpiece
+from tinytf.training.data import (
+    IGNORED,
+    Batch,
+    MaskedTokens,
+    NextToken,
+    paragraphs,
+    split_held_out,
+    token_stream,
+)
+from tinytf.training.loop import batch_loss, prepare
+from tinytf.training.recipe import Recipe
+
+SENTENCES = [
+    f"{a} {b} {c}." for a in ("The cat", "A dog") for b in ("sat", "ran", "hid") for c in ("down", "there", "on")
+]
+STORY = "\n\n".join(" ".join(SENTENCES[i : i + 6]) for i in range(0, 18, 3))
+
+
+def windows_of(stream, block=8, batch=4, **changes) -> NextToken:
+    fields = {"block": block, "batch": batch, "seed": 1, "vocab_size": 1000, **changes}
+    return NextToken(np.asarray(stream), np.asarray([1]), **fields)
+
+
+def masked(block=48, batch=32, seed=1) -> MaskedTokens:
+    return MaskedTokens(paragraphs(STORY), [SENTENCES[0]], train_wordpiece([STORY], 150), block, batch, seed)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return torch.equal(one.ids, other.ids) and torch.equal(one.targets, other.targets)
+
+
+# Next token
+
+
+def test_a_target_is_the_token_that_follows():
+    examples = windows_of(np.arange(100, 400))
+    batch = examples.batch(0)
+    assert batch.ids.shape == batch.targets.shape == (4, 8)
+    assert torch.equal(batch.targets, batch.ids + 1)
+    assert torch.equal(batch.targets[:, :-1], batch.ids[:, 1:])
+
+
+def test_every_window_comes_up_and_none_leaves_the_stream():
+    examples = windows_of(np.arange(12), batch=64)
+    assert set(examples.batch(0).ids[:, 0].tolist()) == {0, 1, 2, 3}
+    assert windows_of(np.arange(9)).batch(0).targets[0].tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize("make", [lambda seed: windows_of(np.arange(500), seed=seed), lambda seed: masked(seed=seed)])
+def test_a_batch_depends_on_seed_and_step_alone(make):
+    first, again, other = make(1), make(1), make(2)
+    for step in range(5):
+        again.batch(step + 7)  # whatever was asked for before
+    assert all(same(first.batch(step), again.batch(step)) for step in (3, 0, 3))
+    assert not same(first.batch(0), first.batch(1))
+    assert not same(first.batch(0), other.batch(0))
+    assert all(same(*pair) for pair in zip(first.held_out(), again.held_out(), strict=True))
+
+
+def test_too_short_a_text_says_both_numbers():
+    with pytest.raises(TrainingError, match=r"^the text has 8 tokens to train on, and a block needs 9$"):
+        windows_of(np.arange(8))
+
+
+def test_held_out_windows_ask_for_each_token_once():
+    examples = NextToken(np.arange(20), np.arange(100, 134), block=8, batch=3, seed=0, vocab_size=200)
+    batches = list(examples.held_out())
+    asked = torch.cat([batch.targets.flatten() for batch in batches]).tolist()
+    assert asked == list(range(101, 133))
+    assert [len(batch.ids) for batch in batches] == [3, 1]
+    assert len(list(examples.held_out(limit=1))) == 1
+
+
+def test_a_held_out_text_shorter_than_a_block_is_asked_whole():
+    examples = NextToken(np.arange(20), np.arange(3), block=8, batch=3, seed=0, vocab_size=20)
+    assert [batch.targets.tolist() for batch in examples.held_out()] == [[[1, 2]]]
+
+
+def test_repeats_are_random_tokens_said_again():
+    examples = windows_of(np.zeros(100, dtype=np.int64), block=32, batch=64, repeats=0.5)
+    batch = examples.batch(0)
+    repeated = [row for row in range(64) if batch.ids[row].any()]
+    assert 20 <= len(repeated) <= 44
+    for row in repeated:
+        whole = torch.cat([batch.ids[row], batch.targets[row, -1:]])
+        period = next(p for p in range(1, 33) if torch.equal(whole[p:], whole[:-p]))
+        assert period <= 16
+        asked = batch.targets[row] != IGNORED
+        assert not asked[:period].any()
+        assert asked[period:].all()
+        assert torch.equal(batch.targets[row][asked], whole[1:][asked])
+
+
+def test_of_repeats_only_what_can_be_copied_is_asked():
+    examples = windows_of(np.zeros(100, dtype=np.int64), block=32, batch=64, repeats=0.9, vocab_size=10_000)
+    batch = examples.batch(0)
+    for row in range(64):
+        if batch.ids[row].any():
+            for place in np.flatnonzero(batch.targets[row] != IGNORED):
+                assert batch.ids[row, place] in batch.ids[row, :place]
+
+
+@pytest.mark.parametrize(("block", "first"), [(2, 0), (4, 100)])
+def test_a_repeat_in_a_short_block_still_asks_for_something(block, first):
+    examples = windows_of(np.zeros(100, dtype=np.int64), block=block, batch=64, repeats=0.9, repeats_first=first)
+    assert (examples.batch(0).targets != IGNORED).any(dim=1).all()
+
+
+def test_at_first_all_windows_repeat_and_with_short_periods():
+    examples = windows_of(np.zeros(200, dtype=np.int64), block=64, batch=64, repeats=0.25, repeats_first=100)
+    early, late = examples.batch(0), examples.batch(100)
+    assert early.ids.any(dim=1).all()
+    assert 4 <= int(late.ids.any(dim=1).sum()) <= 30
+    assert int((early.targets == IGNORED).sum(dim=1).max()) <= 5
+
+
+# Masked tokens
+
+
+def test_fifteen_percent_are_asked_for_of_which_most_are_masked():
+    """Devlin et al. 2019, section 3.1; over some 9,000 tokens, within bounds that chance leaves once in 10,000."""
+    examples = masked()
+    asked = fillable = hidden = kept = changed = 0
+    for step in range(40):
+        batch = examples.batch(step)
+        asks = batch.targets != IGNORED
+        whole = torch.where(asks, batch.targets, batch.ids)
+        may = batch.padding_mask & (whole != examples.cls) & (whole != examples.sep)
+        assert not (asks & ~may).any(), "[CLS], [SEP] and [PAD] are never asked for"
+        assert torch.equal(batch.padding_mask, whole != examples.pad)
+        assert asks.any(dim=1).all(), "every row asks for something"
+        long = may.sum(1) >= 20  # where "at least one" hardly adds any
+        asked, fillable = asked + int(asks[long].sum()), fillable + int(may[long].sum())
+        hidden += int((asks & (batch.ids == examples.mask)).sum())
+        kept += int((asks & (batch.ids == batch.targets)).sum())
+        changed += int((asks & (batch.ids != batch.targets) & (batch.ids != examples.mask)).sum())
+    assert fillable > 8_000
+    deviation = (0.15 * 0.85 / fillable) ** 0.5
+    assert abs(asked / fillable - 0.15) < 4 * deviation + 0.85**20 / 20
+    total = hidden + kept + changed
+    same_by_chance = 0.1 / examples.vocab_size  # a random token can be the one that stood there, or [MASK]
+    expected = (0.8 + same_by_chance, 0.1 + same_by_chance, 0.1 - 2 * same_by_chance)
+    chi_square = sum(
+        (found - total * share) ** 2 / (total * share)
+        for found, share in zip((hidden, kept, changed), expected, strict=True)
+    )
+    assert chi_square < 18.4  # p = 0.0001 with two degrees of freedom
+
+
+def test_tokens_not_asked_for_stand_as_they_were():
+    examples = masked()
+    batch = examples.batch(0)
+    known = {tuple(ids) for _, ids in examples.train}
+    whole = torch.where(batch.targets != IGNORED, batch.targets, batch.ids)
+    for row, real in zip(whole, batch.padding_mask, strict=True):
+        ids = row[real].tolist()
+        assert (ids[0], ids[-1]) == (examples.cls, examples.sep)
+        inner, stop = [], examples.train[0][1][-1]
+        for token in ids[1:-1]:
+            inner.append(token)
+            if token == stop:
+                assert tuple(inner) in known
+                inner = []
+        assert inner == []
+
+
+@pytest.mark.parametrize("block", [8, 12, 48])
+def test_a_masked_example_never_leaves_its_block(block):
+    examples = masked(block=block)
+    assert all(examples.batch(step).ids.shape[1] <= block for step in range(10))
+
+
+def test_the_masked_objective_needs_its_special_tokens():
+    with pytest.raises(TrainingError, match=r"needs a tokenizer with \[CLS\], \[SEP\], \[MASK\] and \[PAD\]"):
+        MaskedTokens([STORY], [], train_bpe([STORY], 300), 32, 4, 0)
+
+
+def test_padding_never_influences_the_loss():
+    examples = masked()
+    model = lively(config_of("bert with a masked head", vocab_size=150, context=128))
+    batch = examples.batch(0)
+    more = 9
+    wider = Batch(
+        torch.nn.functional.pad(batch.ids, (0, more), value=examples.pad),
+        torch.nn.functional.pad(batch.targets, (0, more), value=IGNORED),
+        torch.nn.functional.pad(batch.padding_mask, (0, more), value=False),
+    )
+    with torch.no_grad():
+        assert float(batch_loss(model, wider)) == pytest.approx(float(batch_loss(model, batch)), abs=1e-6)
+        one_by_one, asked = 0.0, 0
+        for ids, targets, real in zip(batch.ids, batch.targets, batch.padding_mask, strict=True):
+            count = int((targets != IGNORED).sum())
+            alone = Batch(ids[real][None], targets[real][None], None)
+            one_by_one, asked = one_by_one + float(batch_loss(model, alone)) * count, asked + count
+        assert float(batch_loss(model, batch)) == pytest.approx(one_by_one / asked, abs=1e-5)
+
+
+def test_the_loss_is_the_mean_surprise_of_what_is_asked():
+    model = lively(config_of("gpt2"))
+    batch = windows_of(np.arange(300) % 31).batch(0)
+    batch.targets[0, :5] = IGNORED
+    with torch.no_grad():
+        surprise = -model(batch.ids).double().log_softmax(-1)
+        asked = [
+            float(surprise[row, place, batch.targets[row, place]])
+            for row in range(4)
+            for place in range(8)
+            if batch.targets[row, place] != IGNORED
+        ]
+        assert len(asked) == 27
+        assert float(batch_loss(model, batch)) == pytest.approx(sum(asked) / 27, abs=1e-5)
+
+
+# Documents
+
+
+def test_paragraphs_are_what_blank_lines_separate():
+    assert paragraphs("a\nb\n\nc\n \t\n\n\nd\n") == ["a\nb", "c", "d\n"]
+    assert paragraphs(" \n\n\n ") == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share", "held_out"),
+    [([10] * 10, 0.2, 2), ([10] * 10, 0.05, 1), ([9] * 9, 0.0, 1), ([1, 99], 0.5, 1), ([99, 1], 0.5, 1), ([5], 0.5, 0)],
+)
+def test_the_last_documents_are_held_out(sizes, share, held_out):
+    documents = ["x" * size for size in sizes]
+    train, kept = split_held_out(documents, share)
+    assert train + kept == documents
+    assert len(kept) == held_out
+
+
+def test_an_end_token_stands_after_each_document():
+    tokenizer = train_bpe([STORY], 300)
+    stream = token_stream(["The cat", "sat"], tokenizer).tolist()
+    end = tokenizer.end_id
+    assert stream == [*tokenizer.encode("The cat").ids, end, *tokenizer.encode("sat").ids, end]
+    assert token_stream(["ab", "c"], train_characters(["abc"])).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "bpe"])
+def test_held_out_text_never_comes_up_in_training(tokenizer):
+    """The held-out end of the text is of other letters than its beginning: none of them may be seen."""
+    text = "\n\n".join(["abc acb bca " * 4] * 18 + ["xyz zyx yxz " * 4] * 2)
+    model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
+    setup = prepare([text], Recipe(model=model, tokenizer=tokenizer, vocab_size=270, block=16, batch=64, held_out=0.1))
+    seen = torch.cat([setup.examples.batch(step).ids.flatten() for step in range(40)])
+    assert not set("xyz") & set(setup.tokenizer.decode(seen.tolist()))
+    kept = torch.cat([batch.targets.flatten() for batch in setup.examples.held_out()])
+    assert not set("abc") & set(setup.tokenizer.decode(kept.tolist()))
+    assert set("xyz") <= set(setup.tokenizer.decode(kept.tolist()))
+
+
+def test_held_out_sentences_never_come_up_in_training():
+    text = "\n\n".join(["The cat sat down. A dog ran."] * 18 + ["Hens fly up. Foxes jump."] * 2)
+    model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
+    fields = {"tokenizer": "wordpiece", "vocab_size": 120, "objective": "masked", "held_out": 0.08}
+    setup = prepare([text], Recipe(model=model, block=16, batch=8, **fields))
+    assert isinstance(setup.examples, MaskedTokens)
+    trained = {setup.tokenizer.decode(ids) for _, ids in setup.examples.train}
+    assert trained == {"the cat sat down.", "a dog ran."}
+    assert len(setup.examples.kept) == 4
+    assert "fly" not in setup.tokenizer.library.get_vocab(), "the vocabulary is of the training text alone"
