@@ -19,6 +19,7 @@ from tinytf.trace.trace import Trace
 
 ASSETS = Path(__file__).parent / "assets"
 BUILT_IN = ("tiny", "tiny-encoder")
+_BUILT_IN_SOURCE = "built in"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -71,7 +72,7 @@ class Model:
 
     def card(self) -> dict[str, Any] | None:
         """The model card of a built-in model: data, recipe, seed, measured losses, limits."""
-        return read_json(ASSETS / self.name / "card.json") if self.name in BUILT_IN else None
+        return read_json(ASSETS / self.name / "card.json") if self.source == _BUILT_IN_SOURCE else None
 
 
 def pick_device(device: str) -> torch.device:
@@ -137,7 +138,7 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
         opened = _preset_model(model, seed)
     elif model in BUILT_IN:
         transformer, tokenizer = load_run(ASSETS / model)
-        opened = Model(model, transformer, tokenizer, "built in")
+        opened = Model(model, transformer, tokenizer, _BUILT_IN_SOURCE)
     else:
         path = _run_directory(model)
         transformer, tokenizer = load_run(path)

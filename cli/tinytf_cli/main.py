@@ -1,7 +1,10 @@
 """The command group. Nothing heavy is imported here: help and completion need neither torch nor numpy."""
 
+import itertools
 import os
+import signal
 import sys
+import threading
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +14,7 @@ from tinytf import __version__
 from tinytf.errors import TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
+from tinytf_cli.output import ReaderGone
 
 COMMANDS = ("trace", "attention", "info", "tokens", "train")
 
@@ -55,11 +59,12 @@ def cli(debug: bool) -> None:
     """
 
 
-def _say(stderr: Any, message: str, hint: str) -> None:
-    # Messages carry what a user typed; nothing of it may act on the terminal.
-    print(f"tinytf: error: {printable(message, spaces=False)}", file=stderr)
-    if hint:
-        print(f"hint: {printable(hint, spaces=False)}", file=stderr)
+def _say(message: str, hint: str = "") -> None:
+    # Messages carry what a user typed; nothing of it may act on the terminal. Without a stderr they are lost.
+    if sys.stderr is not None:
+        print(f"tinytf: error: {printable(message, spaces=False)}", file=sys.stderr)
+        if hint:
+            print(f"hint: {printable(hint, spaces=False)}", file=sys.stderr)
 
 
 def _usage_hint(error: click.UsageError) -> str:
@@ -77,32 +82,79 @@ def _usage_message(error: click.UsageError) -> str:
     return error.format_message().strip().rstrip(".")
 
 
+def _fail(error: Exception) -> int:
+    """Say an error in a line and a hint, and answer with the exit status that it means."""
+    if isinstance(error, click.UsageError):
+        _say(_usage_message(error), _usage_hint(error))
+        return 2
+    if isinstance(error, TinytfError):
+        _say(error.message, error.hint)
+        return error.exit_status
+    if isinstance(error, OSError):
+        _say(str(error))
+    else:
+        _say(f"{type(error).__name__}: {error}", "this is a fault of tinytf; --debug shows where it happened")
+    return 1
+
+
+class _Interrupt:
+    """Remembers Ctrl-C, since a library that is being imported can swallow the exception."""
+
+    happened = False
+
+    def __call__(self, *_: object) -> None:
+        self.happened = True
+        raise KeyboardInterrupt
+
+    def listen(self) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        return signal.signal(signal.SIGINT, self)
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and answer with the exit status: 0, 1 (it failed), 2 (usage) or 130 (interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    stderr = sys.stderr
+    if sys.stdout is None:
+        _say("there is no standard output to write to")
+        return 1
+    interrupt = _Interrupt()
+    before = interrupt.listen()
+    try:
+        status = _run(arguments)
+    except BaseException:
+        if not interrupt.happened:
+            raise
+        status = 130
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    if interrupt.happened or status == 130:
+        if sys.stderr is not None:
+            print("tinytf: interrupted", file=sys.stderr)
+        return 130
+    return status
+
+
+def _run(arguments: list[str]) -> int:
     try:
         status = cli.main(arguments or ["--help"], prog_name="tinytf", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
-    except (click.UsageError, TinytfError, OSError, MemoryError) as error:
-        if isinstance(error, BrokenPipeError):
-            # The reader has had enough. What Python would still flush at exit must not complain either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
-        if "--debug" in arguments:
-            raise
-        if isinstance(error, click.UsageError):
-            _say(stderr, _usage_message(error), _usage_hint(error))
-            return 2
-        if isinstance(error, TinytfError):
-            _say(stderr, error.message, error.hint)
-            return error.exit_status
-        _say(stderr, str(error) or type(error).__name__, "")
-        return 1
+    except (ReaderGone, BrokenPipeError):
+        # What Python would still flush at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as leaving:
+        # click leaves so after completion, and with 1 when the reader of its help has gone.
+        gone = type(sys.stdout).__name__ == "PacifyFlushWrapper"
+        return 0 if gone or not isinstance(leaving.code, int) else leaving.code
     except (KeyboardInterrupt, click.Abort):
-        print("tinytf: interrupted", file=stderr)
         return 130
+    except Exception as error:
+        if "--debug" in itertools.takewhile(lambda word: word != "--", arguments):
+            raise
+        return _fail(error)
 
 
 def main() -> None:

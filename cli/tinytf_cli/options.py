@@ -117,7 +117,7 @@ def model_options(command: Command) -> Command:
 
 
 def text_options(command: Command) -> Command:
-    """TEXT, --lines and --truncate: the command gets ``texts``, a function that reads them, and ``truncate``."""
+    """TEXT, --lines and --truncate: the command gets the ``texts``, ``lines`` and ``truncate``."""
 
     @click.argument("words", nargs=-1, metavar="TEXT")
     @click.option("--lines", is_flag=True, help="Every line of the text is a text of its own.")
@@ -126,6 +126,6 @@ def text_options(command: Command) -> Command:
     def wrapped(*args: Any, words: tuple[str, ...], lines: bool, truncate: bool, **kwargs: Any) -> Any:
         from tinytf_cli.inputs import read_texts
 
-        return command(*args, texts=read_texts(words, lines=lines), truncate=truncate, **kwargs)
+        return command(*args, texts=read_texts(words, lines=lines), lines=lines, truncate=truncate, **kwargs)
 
     return wrapped  # type: ignore[return-value]

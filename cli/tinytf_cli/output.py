@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import write_whole
+from tinytf.text.printable import printable
 from tinytf_cli.paint.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
+
+
+class ReaderGone(Exception):
+    """Whoever read stdout has had enough."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,24 @@ class Output:
     format: str = "text"
     file: Path | None = None
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
-    stderr: TextIO = field(default_factory=lambda: sys.stderr)
+    stderr: TextIO | None = field(default_factory=lambda: sys.stderr)
 
     def show(self, result: Result) -> None:
         """Write one result; a file appears whole or not at all."""
         if self.file is not None:
             self._to_file(result, self.file)
             return
-        for part in self._parts(result, self.format, self.terminal):
-            self.stdout.write(part)
-        self.stdout.flush()
+        try:
+            for part in self._parts(result, self.format, self.terminal):
+                self.stdout.write(part)
+            self.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def note(self, text: str) -> None:
-        """A line for the user that is not data."""
-        print(f"tinytf: {text}", file=self.stderr, flush=True)
+        """A line for the user that is not data; lost when there is no stderr."""
+        if self.stderr is not None:
+            print(f"tinytf: {printable(text, spaces=False)}", file=self.stderr, flush=True)
 
     def _parts(self, result: Result, form: str, terminal: Terminal) -> Iterator[str]:
         if form == "json":
@@ -73,7 +82,7 @@ class Output:
 
     def _safe(self, text: str) -> str:
         """JSON that the stream can encode: with --ascii, or where it takes no more, 7 bits."""
-        return text.encode("ascii", "backslashreplace").decode() if self.terminal.ascii else text
+        return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text) if self.terminal.ascii else text
 
     def _to_file(self, result: Result, path: Path) -> None:
         require_writable(path)
@@ -138,7 +147,7 @@ def _dumps(value: object) -> str:
 
 def _escaped(char: str) -> str:
     invisible = char == "\x7f" or (
-        not char.isascii() and unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Co", "Cn")
+        not char.isascii() and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn")
     )
     return json.dumps(char)[1:-1] if invisible and char != "\x7f" else ("\\u007f" if invisible else char)
 

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from tinytf.text.printable import printable
 from tinytf.training.loop import Metrics, Setup
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -43,4 +44,5 @@ class TrainingProgress:
         print(f"{lead}{text}{tail}", file=self.stream, flush=True)
 
     def finish(self, out: Path) -> None:
-        self._line(f"tinytf: wrote {out} after {(time.monotonic() - self.started) / 60:.1f} minutes")
+        minutes = (time.monotonic() - self.started) / 60
+        self._line(f"tinytf: wrote {printable(str(out), spaces=False)} after {minutes:.1f} minutes")

@@ -5,12 +5,16 @@ from typing import Any
 
 from tinytf_cli.output import SCHEMA_VERSION, Output, Result
 from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.blocks import Line
 
 
-def show_all(output: Output, results: Iterable[Result], kind: str, count: int) -> None:
-    """Show the results in turn. To a stream each is shown as soon as it is there; JSON and files are one whole."""
+def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) -> None:
+    """Show one result, or with ``lines`` several in turn.
+
+    To a stream each is shown as soon as it is there; JSON and files are one whole.
+    """
     streams = output.file is None and output.format in ("text", "ndjson")
-    if count == 1 or streams:
+    if not lines or streams:
         for place, result in enumerate(results):
             if place and output.format == "text":
                 output.stdout.write("\n")
@@ -21,7 +25,9 @@ def show_all(output: Output, results: Iterable[Result], kind: str, count: int) -
 
 def _joined(results: list[Result], kind: str) -> Result:
     def blocks(terminal: Terminal) -> Iterator[Any]:
-        for result in results:
+        for place, result in enumerate(results):
+            if place:
+                yield Line("")
             yield from result.blocks(terminal)
 
     def data() -> dict[str, Any]:

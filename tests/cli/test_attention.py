@@ -136,8 +136,8 @@ def test_a_window_is_a_slice_of_the_weights(
 
 @pytest.mark.parametrize(
     ("address", "heads"),
-    [("L1H1", [(1, 1)]), ("L0", [(0, 0), (0, 1)]), ("L*H0", [(0, 0), (1, 0)]), ("L0-1H*", [(0, 0), (0, 1), (1, 0), (1, 1)]),
-     ("L1H0.weights", [(1, 0)])],
+    [("L1H1", [(1, 1)]), ("L0", [(0, 0), (0, 1)]), ("L*H0", [(0, 0), (1, 0)]), ("L1H0.weights", [(1, 0)]),
+     ("L0-1H*", [(0, 0), (0, 1), (1, 0), (1, 1)])],
 )  # fmt: skip
 def test_heads_are_chosen_by_address(tinytf: Tinytf, decoder: Path, address: str, heads: list[tuple[int, int]]) -> None:
     data = json.loads(tinytf("attention", SENTENCE, "-m", decoder, "--head", address, "--json").out)

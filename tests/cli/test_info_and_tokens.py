@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_byte_level_tokens_cover_every_byte_of_the_text(tinytf: Tinytf, decoder:
     assert [token["index"] for token in tokens] == list(range(len(tokens)))
     assert tokens[0]["start"] == 0
     assert tokens[-1]["end"] == len(text)
-    for token, following in zip(tokens, tokens[1:], strict=False):
+    for token, following in pairwise(tokens):
         # A token starts where the last one ended, or inside a character that two of them share.
         assert following["start"] in (token["end"], token["end"] - 1)
     for token in tokens:
@@ -89,7 +90,7 @@ def test_the_table_of_tokens_has_a_line_for_each(tinytf: Tinytf, decoder: Path, 
 
 
 def test_counts_are_said_in_tokens_characters_and_bytes(tinytf: Tinytf, decoder: Path) -> None:
-    assert "5 characters, 9 bytes" in tinytf("tokens", "aé坐😀"[0:1] + "é坐b" + "ß", "-m", decoder).out
+    assert "5 characters, 9 bytes" in tinytf("tokens", "aé坐bß", "-m", decoder).out
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-encoder"])

@@ -132,7 +132,6 @@ def _grid():
         "head": ("lm", "mlm", "none"),
         "head_bias": (False, True),
         "qkv_bias": (False, True),
-        "positions": ("learned", "rotary"),
     }
     extras = ({}, {"o_bias": False, "qk_norm": True, "d_head": 8}, {"ffn_bias": False, "n_kv_heads": 1}, BERT, LLAMA)
     for words, extra in itertools.product(itertools.product(*choices.values()), extras):
@@ -147,7 +146,7 @@ def _grid():
 
 def test_the_formula_counts_the_parameters_of_every_combination():
     grid = list(_grid())
-    assert len(grid) > 500
+    assert len(grid) > 300
     assert [config for config in grid if parameter_count(config) != counted(config)] == []
 
 

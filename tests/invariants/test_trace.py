@@ -306,6 +306,37 @@ def test_weights_that_are_no_numbers_do_not_add_up(name):
     assert not check(record(model, encoding_of([0, *IDS]))).holds
 
 
+WRONG_PARTS = [
+    ("gpt2", "embed", "embed.out"),
+    ("gpt2", "blocks.1.attention.q", "L1.q"),
+    ("gpt2", "blocks.1.attention.k", "L1.k"),
+    ("gpt2", "blocks.1.attention.v", "L1.v"),
+    ("gpt2", "blocks.1.attention.core", "L1.heads"),
+    ("gpt2", "blocks.1.attention", "L1.attn"),
+    ("gpt2", "blocks.1.ffn.up", "L1.ffn.hidden"),
+    ("llama, grouped", "blocks.1.ffn.gate", "L1.ffn.gate"),
+    ("gpt2", "blocks.1.ffn", "L1.ffn"),
+    ("gpt2", "blocks.0", "L0.out"),
+    ("the paper's encoder", "blocks.0", "L0.norm2"),
+    ("gpt2", "final_norm", "final.norm"),
+    ("bert with a masked head", "embed", "embed.norm"),
+    ("bert with a masked head", "head", "logits"),
+]
+
+
+@pytest.mark.parametrize(("kind", "part", "step"), WRONG_PARTS)
+def test_a_part_that_computes_something_else_is_named(kind, part, step):
+    """All that follows from the wrong numbers is consistent with them, so only that one comparison can fail."""
+    model = lively(config_of(kind))
+    hook = model.get_submodule(part).register_forward_hook(lambda module, args, result: result * 1.01)
+    trace = record(model, encoding_of(IDS))
+    hook.remove()
+    found = check(trace)
+    assert [item.step for item in found.items if item.relative > found.tolerance] == [step]
+    assert not found.holds
+    assert found.worst.step == step
+
+
 def test_weights_changed_after_recording_do_not_add_up():
     trace = traced("llama, grouped")
     with torch.no_grad():

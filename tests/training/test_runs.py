@@ -197,6 +197,22 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tm
     assert len((tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()) == 4
 
 
+@pytest.mark.xfail(strict=True, reason="weights are saved and losses written before it is known that they are numbers")
+@pytest.mark.parametrize("lr", [1e25, 1e38])
+def test_weights_that_are_no_numbers_are_never_saved_nor_their_loss_written(lr, tmp_path):
+    with pytest.raises(TrainingError):
+        train([STORY], changed(CAUSAL, lr=lr, warmup=0, eval_every=1), tmp_path / "run")
+
+    def no_number(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines():
+        json.loads(line, parse_constant=no_number)
+    if (tmp_path / "run" / "model.safetensors").exists():
+        saved = load_file(tmp_path / "run" / "model.safetensors")
+        assert all(torch.isfinite(tensor).all() for tensor in saved.values())
+
+
 def spoil_at(step):
     def spoil(metrics, setup):
         if metrics.step == step:
@@ -310,6 +326,24 @@ def test_a_wrong_configuration_is_a_damaged_checkpoint(run, change, message):
     found = refused(run)
     assert message in found.message
     assert found.exit_status == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a number that no tensor can have is met by torch first")
+@pytest.mark.parametrize(
+    "fields",
+    [{"d_ff": 10**30}, {"d_model": 2**62, "d_head": 8}, {"rope_theta": 10**400}],
+    ids=["width", "size", "angle"],
+)
+def test_numbers_that_no_model_can_have_are_a_damaged_checkpoint(run, fields):
+    edit_config(run, lambda data: data["model"].update(fields))
+    assert "config.json" in refused(run).message
+
+
+@pytest.mark.xfail(strict=True, reason="json raises more than JSONDecodeError")
+@pytest.mark.parametrize("text", ['{"a": ' + "9" * 5000 + "}", "[" * 100_000], ids=["digits", "depth"])
+def test_json_that_python_cannot_hold_is_a_damaged_checkpoint(run, text):
+    (run / "config.json").write_text(text, "utf-8")
+    assert "config.json" in refused(run).message
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_numbers(run):

@@ -47,6 +47,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         message = f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise CheckpointError(message) from None
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise CheckpointError(f"{path} is no JSON that a model has: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(data, dict):

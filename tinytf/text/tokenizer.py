@@ -160,7 +160,7 @@ class Tokenizer:
 
     @staticmethod
     def _added(encoded: tokenizers.Encoding) -> str:
-        names, masks = encoded.tokens, encoded.special_tokens_mask
+        names, masks = [printable(name) for name in encoded.tokens], encoded.special_tokens_mask
         own = [place for place, mask in enumerate(masks) if not mask]
         first, last = (own[0], own[-1] + 1) if own else ((len(masks) + 1) // 2,) * 2
         said = [f"{' '.join(names[:first])} added before"] if first else []

@@ -32,6 +32,15 @@ class Address:
     cell: tuple[str, ...] = ()
     note: str = ""
 
+    @property
+    def axes(self) -> list[str]:
+        """The axes of the tensor that the address gives."""
+        axes = list(self.step.axes) if self.step else []
+        if self.heads is not None and len(self.heads) == 1:
+            axes = axes[1:]
+        axes = axes[: -2 if len(axes) > 1 else -1] + axes[-2:][len(self.cell) :]
+        return (["layer"] if self.layers is not None and len(self.layers) > 1 else []) + axes
+
     def __str__(self) -> str:
         place = "" if self.layers is None else f"L{_span(self.layers)}"
         place += "" if self.heads is None else f"H{_span(self.heads)}"

@@ -74,12 +74,14 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
 
 
 class NextToken:
-    """Windows of ``block`` tokens from anywhere in the stream; each target is the token that follows.
+    """Windows of ``block`` tokens from the stream; each target is the token that follows.
 
+    Half of the windows begin where a document does (behind an ``end`` token), the others anywhere.
     A share ``repeats`` of the windows (in the first ``repeats_first`` steps all of them) are instead random ids below
-    ``vocab_size``, said again and again; only what can be known by copying is asked of them. Periods are log-uniform
-    from 2 to half a block, to which they grow in the first ``repeats_first`` steps: copying is learned on the short
-    ones, where few tokens are candidates.
+    ``vocab_size``, a passage of them said once and then again in pieces that begin and end anywhere, so that only
+    copying what followed the last time helps, and no fixed distance does. Only what can be copied is asked for.
+    Passages are log-uniform from 8 to half a block long, in the first ``repeats_first`` steps from 2 and growing:
+    copying is learned on the short ones, where few tokens are candidates.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class NextToken:
         batch: int,
         seed: int,
         vocab_size: int,
+        end: int | None = None,
         repeats: float = 0.0,
         repeats_first: int = 0,
     ) -> None:
@@ -100,24 +103,45 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
+        beginnings = np.flatnonzero(train == end) + 1 if end is not None else np.zeros(0, dtype=np.int64)
+        self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
         self.vocab_size, self.repeats, self.repeats_first = vocab_size, repeats, repeats_first
 
     def batch(self, step: int) -> Batch:
         random = _random(self.seed, step)
         starts = random.integers(0, len(self.train) - self.block, self.size)
+        if len(self.beginnings) > 1:
+            chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
+            starts = np.where(random.random(self.size) < 0.5, chosen, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
         progress = min(1.0, (step + 1) / self.repeats_first) if self.repeats_first else 1.0
         longest = 4 * (self.block / 8) ** min(1.0, progress / _PERIODS_GROW)  # 4 … block / 2
         share = 1.0 if progress < 1.0 else self.repeats
         for row in np.flatnonzero(random.random(self.size) < share):
-            period = int(np.exp(random.uniform(np.log(2), np.log(longest + 1))))
-            period = max(1, min(period, self.block // 2))
-            once = random.integers(0, self.vocab_size, period)
-            window = torch.from_numpy(np.resize(once, self.block + 1))
-            batch.ids[row], batch.targets[row] = window[:-1], window[1:]
-            batch.targets[row, :period] = IGNORED
+            window, known = self._repeating(random, 2 if progress < 1.0 else 8, longest)
+            batch.ids[row] = torch.from_numpy(window[:-1])
+            batch.targets[row] = torch.from_numpy(np.where(known, window[1:], IGNORED))
         return batch
+
+    def _repeating(
+        self, random: np.random.Generator, shortest: int, longest: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """A window (T + 1,) of one passage said again in pieces, and which of its T next tokens can be known."""
+        length = int(np.exp(random.uniform(np.log(shortest), np.log(max(shortest, longest) + 1))))
+        length = max(1, min(length, self.block // 2))
+        places, follows = list(range(length)), [False] + [True] * (length - 1)
+        while len(places) <= self.block:
+            start, count = int(random.integers(length)), int(random.integers(min(2, length), length + 1))
+            places += [(start + i) % length for i in range(count)]
+            follows += [length == 1] + [True] * (count - 1)
+        known, seen = np.zeros(self.block, dtype=bool), set()
+        for t in range(self.block):
+            if follows[t + 1]:
+                known[t] = places[t] in seen
+                seen.add(places[t])
+        passage = random.integers(0, self.vocab_size, length)
+        return passage[places[: self.block + 1]], known
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         count = (len(self.kept) - 1) // self.block

@@ -80,6 +80,7 @@ def prepare(texts: Sequence[str], recipe: Recipe) -> Setup:
             batch=recipe.batch,
             seed=recipe.seed,
             vocab_size=tokenizer.vocab_size,
+            end=tokenizer.end_id,
             repeats=recipe.repeats,
             repeats_first=recipe.repeats_first,
         )
@@ -122,7 +123,7 @@ def train(
     Raises UsageError when ``out`` holds a run already, TrainingError when the loss stops being a number
     (the last good checkpoint stays).
     """
-    if (out / "config.json").exists() or (out / "metrics.jsonl").exists():
+    if (out / "config.json").exists():
         raise UsageError(f"{out} holds a run already", "give another --out, or remove it")
     torch.manual_seed(recipe.seed)
     setup = prepare(texts, recipe)

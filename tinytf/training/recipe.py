@@ -1,6 +1,7 @@
 """Recipes: everything that decides a training run, from a TOML file or from options."""
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,15 @@ from tinytf.nearest import did_you_mean
 
 OBJECTIVES = ("causal", "masked")
 TOKENIZERS = ("char", "bpe", "wordpiece")
+_BOUNDS = {
+    "vocab_size": (2, 1_000_000),
+    "block": (2, 1_000_000),
+    "batch": (1, 65_536),
+    "steps": (1, 1_000_000_000),
+    "eval_every": (1, 1_000_000_000),
+    "repeats_first": (0, 1_000_000_000),
+    "seed": (0, 2**63 - 1),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +60,19 @@ class Recipe:
         for name, words in (("objective", OBJECTIVES), ("tokenizer", TOKENIZERS)):
             if getattr(self, name) not in words:
                 raise UsageError(f"{name} {getattr(self, name)!r} is not one of {', '.join(words)}")
-        for name, least in (("vocab_size", 2), ("block", 2), ("batch", 1), ("steps", 1), ("eval_every", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} {getattr(self, name)} is below {least}")
+        for name, (least, most) in _BOUNDS.items():
+            if not least <= getattr(self, name) <= most:
+                raise UsageError(f"{name} {getattr(self, name)} is not between {least} and {most}")
         for name in ("lr", "clip"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} {getattr(self, name)} is not above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{name} {getattr(self, name)} is not a number above 0")
+        if self.objective == "masked" and self.tokenizer != "wordpiece":
+            raise UsageError(
+                f"the masked objective needs [MASK], which a {self.tokenizer} tokenizer has not",
+                "use --tokenizer wordpiece",
+            )
+        if self.objective == "masked" and self.block < 3:
+            raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "3 is the least")
         for name in ("held_out", "repeats", "final_lr", "weight_decay", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)} is outside [0, 1)")

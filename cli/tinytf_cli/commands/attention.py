@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tinytf.loading import Model
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
-_WINDOW = re.compile(r"(\d*):(\d*)(?:,(\d*):(\d*))?")
+_WINDOW = re.compile(r"([0-9]{0,9}):([0-9]{0,9})(?:,([0-9]{0,9}):([0-9]{0,9}))?")
 
 
 @click.command("attention")
@@ -41,6 +41,7 @@ _WINDOW = re.compile(r"(\d*):(\d*)(?:,(\d*):(\d*))?")
 @output_options
 def command(
     texts: list[str],
+    lines: bool,
     truncate: bool,
     open_model: Callable[[], "Model"],
     by: str,
@@ -80,7 +81,7 @@ def command(
             holds = holds and check(trace).holds
             yield Result(view.blocks, view.data, view.events, view.tensors)
 
-    show_all(output, results(), "attentions", len(texts))
+    show_all(output, results(), "attentions", lines)
     return 0 if holds else 1  # fmt: skip
 
 

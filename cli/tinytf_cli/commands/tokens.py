@@ -10,7 +10,7 @@ from tinytf_cli.output import Output, Result
 @text_options
 @click.option("--model", "-m", default="tiny", show_default=True, metavar="MODEL", help="Whose tokenizer.")
 @output_options
-def command(texts: list[str], truncate: bool, model: str, output: Output) -> None:
+def command(texts: list[str], lines: bool, truncate: bool, model: str, output: Output) -> None:
     """Show the pieces, ids, offsets and bytes of TEXT, and what the tokenizer added."""
     from tinytf.errors import UsageError
     from tinytf.loading import load_tokenizer
@@ -26,4 +26,4 @@ def command(texts: list[str], truncate: bool, model: str, output: Output) -> Non
         if truncate:
             encoding = encoding.truncated(context)
         views.append(TokensView(name, tokenizer, note, encoding))
-    show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", len(texts))
+    show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", lines)

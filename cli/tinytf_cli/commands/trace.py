@@ -46,6 +46,7 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @output_options
 def command(
     texts: list[str],
+    lines: bool,
     truncate: bool,
     open_model: Callable[[], "Model"],
     layer: int,
@@ -74,9 +75,7 @@ def command(
     parse_address(f"L{layer}H{head}", table) if layer >= 0 and head >= 0 else _refuse_negative(layer, head)
     layers = tuple(range(model.config.n_layers)) if full else (layer,)
     chosen = [parse_address(text, table) for text in addresses]
-    for name in steps:
-        for one in layers:
-            chosen.append(_step_address(name, one, head, table))
+    chosen += [where for name in steps for where in _step_addresses(name, layers, head, table)]
     selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top)
     views = (TraceView(model, model.trace(text, truncate=truncate), selection) for text in texts)
     holds = True
@@ -87,7 +86,7 @@ def command(
             yield Result(view.blocks, view.data, view.events, view.tensors)
             holds = holds and view.outcome.holds
 
-    show_all(output, results(), "traces", len(texts))
+    show_all(output, results(), "traces", lines)
     return 0 if holds else 1  # fmt: skip
 
 
@@ -98,13 +97,11 @@ def _refuse_negative(layer: int, head: int) -> None:
     raise AddressError(f"there is no {what} {number}", "they count from 0")
 
 
-def _step_address(name: str, layer: int, head: int, table: Any) -> Any:
-    """A step by its short name, in the chosen layer and head where it has them."""
+def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:
+    """A step by its short name, in the chosen layers and head where it has them."""
     from tinytf.trace.address import parse_address
 
     step = table.by_name.get(table.synonym(name) or name)
-    if name.startswith(("L", "blocks.")) or step is None or not step.in_layer:
-        return (
-            parse_address(name, table) if step is not None or "." in name else parse_address(f"L{layer}.{name}", table)
-        )
-    return parse_address(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table)
+    if step is None or not step.in_layer:
+        return [parse_address(name, table)]
+    return [parse_address(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table) for layer in layers]

@@ -36,11 +36,15 @@ def command(corpus: tuple[Path, ...], recipe: Path | None, out: Path, device: st
     from tinytf.training.recipe import Recipe
     from tinytf_cli.progress import TrainingProgress
 
+    if out == Path():
+        raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     changes = {name: options[name] for name in _OVERRIDES if options[name] is not None}
     if recipe is not None:
         resolved = Recipe.load(recipe, **changes)
     else:
         steps = changes.get("steps", Recipe.steps)
+        if changes.get("objective") == "masked":
+            changes.setdefault("tokenizer", "wordpiece")
         resolved = Recipe.from_dict({"warmup": min(Recipe.warmup, steps // 10), **changes}, "options")
     texts = _read(corpus)
     progress = TrainingProgress(resolved.steps)

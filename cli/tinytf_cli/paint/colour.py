@@ -45,8 +45,9 @@ def ramp(scale: str) -> NDArray[np.uint8]:
 
 def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.int64]:
     """Values to 0…255 along the scale; values beyond the scale take its end, NaN its start."""
-    share = values / limit if scale == "unit" else (values / limit + 1) / 2
-    return np.clip(np.nan_to_num(share) * (LEVELS - 1) + 0.5, 0, LEVELS - 1).astype(np.int64)
+    inside = np.nan_to_num(np.clip(values, -limit, limit)) / limit
+    share = inside if scale == "unit" else (inside + 1) / 2
+    return np.clip(share * (LEVELS - 1) + 0.5, 0, LEVELS - 1).astype(np.int64)
 
 
 @lru_cache(maxsize=64)
@@ -69,8 +70,10 @@ def role_style(role: str) -> Style:
 def cell_style(scale: str, index: int) -> Style:
     """A coloured cell with black or white text, whichever is easier to read on it."""
     red, green, blue = (int(c) for c in ramp(scale)[index])
-    bright = 0.299 * red + 0.587 * green + 0.114 * blue > 140
-    return Style(color="#000000" if bright else "#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
+    # Relative luminance (WCAG 2.2): on one above 0.179 black has the higher contrast, at least 4.5 either way.
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red / 255, green / 255, blue / 255)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return Style(color="#000000" if luminance > 0.179 else "#ffffff", bgcolor=f"#{red:02x}{green:02x}{blue:02x}")
 
 
 @lru_cache(maxsize=8)

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.paint.text import PaintedLine, pad_text, shown
+from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
 from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"
@@ -25,7 +25,7 @@ def shade(share: float, terminal: Terminal) -> str:
     signs = shades(terminal)
     if not share > 0:
         return signs[0]
-    return signs[min(len(signs) - 1, 1 + int(share * (len(signs) - 1)))]
+    return signs[min(len(signs) - 1, 1 + int(min(share, 1.0) * (len(signs) - 1)))]
 
 
 def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
@@ -57,7 +57,9 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     form = _form(block)
     texts = [[number(float(v), form) for v in row] for row in block.values]
     widest_number = max((len(t) for row in texts for t in row), default=1)
-    widest_label = min(max((cell_len(c) for c in columns), default=1), max(widest_number, 8))
+    widest_label = max((cell_len(c) for c in columns), default=1)
+    if terminal.cuts:
+        widest_label = min(widest_label, max(widest_number, 8))
     width = max(widest_number, widest_label) + 1
     room = max(1, (terminal.width - label_width - 2) // width)
     if len(columns) > room and not (block.asked and not terminal.cuts):
@@ -102,14 +104,18 @@ def _level(value: float, block: Heat) -> int:
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
     """One cell of two columns a value, or a max-pooled square where even that is too wide."""
+    label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
     factor = -(-len(block.column_labels) // room)
     values, visible = pool(block.values, block.visible, factor)
     small = Heat(values, (), (), block.scale, visible, block.limit)
     lines: list[PaintedLine] = []
+    names = rows
+    if factor > 1:
+        ends = [(r * factor, min(len(rows), (r + 1) * factor) - 1) for r in range(len(values))]
+        names = [shown(f"{first}–{last}" if last > first else f"{first}", terminal) for first, last in ends]
     for r in range(values.shape[0]):
-        label = rows[r] if factor == 1 else f"{r * factor}–{min(len(rows), (r + 1) * factor) - 1}"
-        line = [Segment("  " + pad_text(shown(label, terminal), label_width, terminal) + " ")]
+        line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
         for c in range(values.shape[1]):
             if not _is_visible(small, r, c):
                 line.append(Segment(shown("·", terminal) + " ", role_style("dim")))
@@ -120,11 +126,14 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
                 line.append(Segment(shade(share, terminal) * 2))
         lines.append(line)
     if factor > 1:
-        said = (
-            f"  each cell is the strongest of {factor} × {factor} (max-pooled by {factor}); see --window for the rest"
-        )
-        lines.append([Segment(shown(said, terminal), role_style("dim"))])
+        lines += pooling_note(factor, 2, terminal)
     return lines
+
+
+def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
+    """What a pooled cell stands for."""
+    said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
+    return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim"))], terminal.width, indent)
 
 
 def legend(block: Heat, terminal: Terminal) -> PaintedLine:

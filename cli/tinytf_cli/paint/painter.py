@@ -58,4 +58,6 @@ def paint(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:
             yield from sentences(block, terminal)
         else:
             for line in _PAINTERS[type(block)](block, terminal):
-                yield render(line, terminal.depth)
+                # Thumbnails fit by construction, and their pre-built codes must not be measured.
+                fits = not terminal.cuts or isinstance(block, Thumbnails)
+                yield render(line if fits else cut(line, terminal.width, terminal), terminal.depth)

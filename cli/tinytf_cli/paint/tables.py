@@ -178,7 +178,7 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     label_width = max((cell_len(label) for label in labels), default=0)
     label_width = min(label_width, 14) if terminal.cuts else label_width
     widest = max((cell_len(shown(name, terminal)) for _, row in block.rows for name, _ in row), default=1)
-    widest = min(widest, 14)
+    widest = min(widest, 14) if terminal.cuts else widest
     entry = widest + 6 + 13
     room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
     lines: list[PaintedLine] = []

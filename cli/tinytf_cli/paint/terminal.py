@@ -1,12 +1,14 @@
 """What the place that output goes to can show; decided once, here."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
 PIPE_WIDTH = 100
+WIDEST = 1000
 DEPTHS = ("none", "16", "256", "truecolor")
 
 
@@ -40,7 +42,7 @@ def colour_depth(choice: str, environ: Mapping[str, str], is_terminal: bool) -> 
     if environ.get("NO_COLOR"):
         return "none"
     forced = environ.get("FORCE_COLOR")
-    if forced is not None:
+    if forced:
         return "none" if _is_off(forced) else {"1": "16", "2": "256", "3": "truecolor"}.get(forced, best)
     if environ.get("TERM") == "dumb":
         return "none"
@@ -73,8 +75,8 @@ def detect(
     is_terminal = stream.isatty()
     if width is None:
         columns = os.environ.get("COLUMNS", "")
-        if columns.isdigit() and int(columns) > 0:
-            width = int(columns)
+        if re.fullmatch("[0-9]{1,9}", columns) and int(columns):
+            width = min(WIDEST, int(columns))
         else:
             width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if is_terminal else PIPE_WIDTH
     depth = "none" if plain else colour_depth(color, os.environ, is_terminal)

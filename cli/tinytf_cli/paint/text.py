@@ -1,6 +1,7 @@
 """Lines of styled text: measuring in cells, padding, cutting, and the 7-bit form."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -93,7 +94,7 @@ def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
     for segment in line:
         for word in _words(segment.text):
             size = cell_len(word)
-            if used and used + len(word.rstrip()) > width and word.strip():
+            if used and used + cell_len(word.rstrip()) > width and word.strip():
                 parts.append([Segment(" " * indent)])
                 used = indent
             parts[-1].append(Segment(word, segment.style))
@@ -125,4 +126,12 @@ def render(line: PaintedLine, depth: str) -> str:
             merged.append((segment.text, style))
     if merged and not merged[-1][1].bgcolor:
         merged[-1] = (merged[-1][0].rstrip(), merged[-1][1])
-    return "".join(style.render(text, color_system=system) if style else text for text, style in merged)
+    return "".join(
+        _at_depth(style, depth).render(text, color_system=system) if style else text for text, style in merged
+    )
+
+
+@lru_cache(maxsize=4096)
+def _at_depth(style: Style, depth: str) -> Style:
+    """A copy of a style for each depth, since a style remembers the codes that it was first rendered with."""
+    return Style(color=style.color, bgcolor=style.bgcolor, bold=style.bold, dim=style.dim, italic=style.italic)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from rich.segment import Segment
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
-from tinytf_cli.paint.heat import pool, shades
+from tinytf_cli.paint.heat import pool, pooling_note, shades
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, shown
 from tinytf_cli.views.blocks import Array, Thumbnails
@@ -93,6 +93,5 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
                 lines.append([Segment(f"{label:<5}", role_style("dim")), Segment(text)])
     factor = -(-length // side)
     if factor > 1:
-        said = f"     each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
-        lines.append([Segment(shown(said, terminal), role_style("dim"))])
+        lines += pooling_note(factor, 5, terminal)
     return lines

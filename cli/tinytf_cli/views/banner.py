@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf_cli.views.blocks import Block, Line, Span
 
@@ -30,9 +31,9 @@ def model_words(model: Model) -> list[Span]:
         f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
         f"{count(model.n_parameters)} parameters",
         f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}",
-        model.source,
+        printable(model.source, spaces=False),
     ]
-    return [Span(model.name, "strong"), Span(" · " + " · ".join(rest))]
+    return [Span(printable(model.name, spaces=False), "strong"), Span(" · " + " · ".join(rest))]
 
 
 def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None = None) -> list[Span]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tinytf.analysis.size import cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
 from tinytf.config import ModelConfig
+from tinytf.text.printable import printable
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
@@ -36,7 +37,9 @@ class InfoView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """Architecture, parameter table, memory and work."""
         c = self.config
-        yield Line([Span(self.name, "strong"), Span(f" · {c.kind} · {self.total:,} parameters")])
+        yield Line(
+            [Span(printable(self.name, spaces=False), "strong"), Span(f" · {c.kind} · {self.total:,} parameters")]
+        )
         yield Heading("architecture")
         facts = list(self._architecture().items())
         yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
@@ -59,7 +62,13 @@ class InfoView:
         if self.card:
             yield Heading("model card")
             for key, value in self.card.items():
-                yield Line([Span(f"{key.replace('_', ' ')}: ", "dim"), Span(str(value))], 2)
+                yield Line(
+                    [
+                        Span(printable(f"{key.replace('_', ' ')}: ", spaces=False), "dim"),
+                        Span(printable(str(value), spaces=False)),
+                    ],
+                    2,
+                )
 
     def _architecture(self) -> dict[str, str]:
         c = self.config

@@ -13,7 +13,6 @@ from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Array, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
 
 _MAPS = ("scores", "scaled", "masked", "weights")
-_VECTORS_A_SCREEN = 16
 
 
 def as_array(tensor: object) -> Array:
@@ -49,17 +48,18 @@ def row_bars(weights: Array, names: Sequence[str], keep: Sequence[int], seen: Vi
 
 
 def shown_rows(count: int, limit: int | None) -> list[int]:
-    """Which of ``count`` rows to show under a limit: the first ones and the last four."""
+    """Which of ``count`` rows to show under a limit: the first ones and up to four of the last."""
     if limit is None or count <= limit:
         return list(range(count))
-    return [*range(limit - 4), *range(count - 4, count)]
+    tail = min(4, limit // 2)
+    return [*range(limit - tail), *range(count - tail, count)]
 
 
 def left_out(count: int, keep: Sequence[int]) -> Iterator[Block]:
     missing = count - len(keep)
     if missing:
-        first = next(i for i, place in enumerate(keep) if place != i)
-        said = f"  tokens {first} to {keep[first] - 1} are left out ({missing}); --rows 0 shows all"
+        first = next((i for i, place in enumerate(keep) if place != i), len(keep))
+        said = f"  tokens {first} to {first + missing - 1} are left out ({missing}); --rows 0 shows all"
         yield Line(Span(said, "dim"))
 
 

@@ -20,7 +20,13 @@ class TokensView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The text in alternating colours, then one line a token."""
         encoding = self.encoding
-        yield Line([Span(self.name, "strong"), Span(" · "), *tokenizer_words(self.tokenizer, self.note, encoding)])
+        yield Line(
+            [
+                Span(printable(self.name, spaces=False), "strong"),
+                Span(" · "),
+                *tokenizer_words(self.tokenizer, self.note, encoding),
+            ]
+        )
         characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
         count = len(encoding.tokens)
         yield Heading(f"{count} token{'s' if count != 1 else ''}", f"{characters} characters, {size} bytes")

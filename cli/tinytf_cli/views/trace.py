@@ -40,6 +40,9 @@ class TraceView:
 
     def __init__(self, model: Model, trace: Trace, selection: Selection) -> None:
         self.model, self.trace, self.selection = model, trace, selection
+        for where in selection.addresses:
+            if where.cell:
+                trace[where]  # a cell that is not there is said before anything is shown
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -61,7 +64,10 @@ class TraceView:
         yield from banner(self.model, trace.encoding)
         if chosen.addresses:
             for where in chosen.addresses:
-                yield from address_blocks(trace, where, chosen.head, dims=chosen.dims, rows=rows)
+                if where.step is not None and where.step.name == "next":
+                    yield from prediction_blocks(trace, self.predicted)
+                else:
+                    yield from address_blocks(trace, where, chosen.head, dims=chosen.dims, rows=rows)
             yield from check_blocks(self.outcome)
             return
         yield Heading("pipeline", f"{len(self.rows)} steps")
@@ -91,7 +97,7 @@ class TraceView:
                         for head in where.heads or (chosen.head,):
                             found.update(self._block_values(layer, head))
                 elif where.step.is_tensor:
-                    found[str(where)] = {"axes": list(where.step.axes), "values": trace[where].tolist()}
+                    found[str(where)] = {"axes": where.axes, "values": trace[where].tolist()}
         elif chosen.detail:
             for layer in chosen.layers:
                 found.update(self._block_values(layer, chosen.head))
@@ -101,8 +107,7 @@ class TraceView:
         found = {}
         for step in self.trace.steps.layer_steps:
             where = Address(step, (layer,), (head,) if step.has_heads else None)
-            axes = [axis for axis in step.axes if axis not in ("head", "kv head")]
-            found[str(where)] = {"axes": axes, "values": self.trace[where].tolist()}
+            found[str(where)] = {"axes": where.axes, "values": self.trace[where].tolist()}
         return found
 
     def _steps(self) -> Sequence[Row]:
