@@ -121,7 +121,7 @@ def run(arguments: list[str] | None = None) -> int:
     interrupt = _Interrupt()
     before = interrupt.listen()
     try:
-        status = _run(arguments)
+        status = _run(arguments, interrupt)
     except BaseException:
         if not interrupt.happened:
             raise
@@ -136,7 +136,7 @@ def run(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], interrupt: _Interrupt) -> int:
     try:
         status = cli.main(arguments or ["--help"], prog_name="tinytf", standalone_mode=False)
         sys.stdout.flush()
@@ -152,6 +152,8 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return 130
     except Exception as error:
+        if interrupt.happened:
+            return 130
         if "--debug" in itertools.takewhile(lambda word: word != "--", arguments):
             raise
         return _fail(error)

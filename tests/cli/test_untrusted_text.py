@@ -82,9 +82,9 @@ def test_json_gives_hostile_text_back_exactly(tinytf: Tinytf, decoder: Path) -> 
         assert bytes.fromhex("".join(token["bytes"] for token in data["tokens"])).decode() == ALL
 
 
-@pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE)
-def test_errors_and_hints_do_not_act_either(tinytf: Tinytf, decoder: Path, tmp_path: Path, bad: str) -> None:
-    word = bad.replace("\x00", "")
+# A NUL cannot be in an argument.
+@pytest.mark.parametrize("word", [bad for bad in HOSTILE.values() if "\x00" not in bad])
+def test_errors_and_hints_do_not_act_either(tinytf: Tinytf, decoder: Path, tmp_path: Path, word: str) -> None:
     for arguments in (
         ["trace", "a", "-m", f"x{word}"],
         ["trace", "a", "-m", f"preset:{word}"],

@@ -1,5 +1,7 @@
 """Examples to train on: what is asked, what is hidden, and that a step always sees the same ones."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -104,7 +106,7 @@ def test_repeats_come_back_at_no_fixed_distance():
     for row in range(32):
         ids = batch.ids[row].tolist()
         places = {token: [i for i, other in enumerate(ids) if other == token] for token in ids}
-        distances = {b - a for found in places.values() for a, b in zip(found, found[1:], strict=False)}
+        distances = {b - a for found in places.values() for a, b in itertools.pairwise(found)}
         assert len(distances) != 1
 
 

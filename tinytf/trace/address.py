@@ -11,10 +11,11 @@ from tinytf.nearest import did_you_mean
 from tinytf.trace.steps import Step, StepTable
 
 _ADDRESS = re.compile(
-    r"(?:L(?P<layers>[0-9]{1,18}(?:-[0-9]{1,18})?|\*)(?:H(?P<heads>[0-9]{1,18}(?:-[0-9]{1,18})?|\*))?(?:\.|(?=\[)|$))?"
+    r"(?:L(?P<layers>[0-9]+(?:-[0-9]+)?|\*)(?:H(?P<heads>[0-9]+(?:-[0-9]+)?|\*))?(?:\.(?=[A-Za-z])|(?=\[)|$))?"
     r"(?P<step>[A-Za-z][A-Za-z0-9_.]*)?(?:\[(?P<cell>.*)\])?",
     re.DOTALL,
 )
+_DIGITS = 18  # more than any model has layers; int() refuses some thousands of them
 _BLOCK = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
 
@@ -58,6 +59,9 @@ def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
     if text == "*":
         return tuple(range(count))
     first, _, last = text.partition("-")
+    for digits in (first, last):
+        if len(digits) > _DIGITS:
+            raise AddressError(f"there is no {what} {digits[:_DIGITS]}…: the model has {count}, counted from 0")
     low, high = int(first), int(last or first)
     if high < low:
         raise AddressError(f"{what}s {low}-{high} run backwards")

@@ -61,11 +61,15 @@ class Recipe:
             if getattr(self, name) not in words:
                 raise UsageError(f"{name} {getattr(self, name)!r} is not one of {', '.join(words)}")
         for name, (least, most) in _BOUNDS.items():
-            if not least <= getattr(self, name) <= most:
-                raise UsageError(f"{name} {getattr(self, name)} is not between {least} and {most}")
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} {getattr(self, name)} is below {least}")
+            if getattr(self, name) > most:
+                raise UsageError(f"{name} {getattr(self, name)} is above {most}")
         for name in ("lr", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"{name} {getattr(self, name)} is not a number above 0")
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} {getattr(self, name)} is not above 0")
+            if not math.isfinite(getattr(self, name)):
+                raise UsageError(f"{name} {getattr(self, name)} is not a finite number")
         if self.objective == "masked" and self.tokenizer != "wordpiece":
             raise UsageError(
                 f"the masked objective needs [MASK], which a {self.tokenizer} tokenizer has not",
