@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
 }
+
+
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,7 @@ class ModelConfig:
         for name in ("norm_eps", "embed_scale", "rope_theta"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not above 0")
-            if not math.isfinite(getattr(self, name)):
+            if getattr(self, name) > sys.float_info.max or not math.isfinite(getattr(self, name)):
                 raise ConfigError(f"{name} {getattr(self, name)} is not a finite number")
         if self.n_token_types < 0:
             raise ConfigError(f"n_token_types {self.n_token_types} is negative")
@@ -101,6 +105,8 @@ class ModelConfig:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{name} {value!r} is not a whole number of at least 1")
+        if value > _LARGEST:
+            raise ConfigError(f"{name} is above {_LARGEST:,}, which no model has")
 
     @property
     def kind(self) -> str:

@@ -111,6 +111,11 @@ def held_out_loss(model: Transformer, examples: Examples, limit: int | None = No
     return total / count if count else None
 
 
+def _require_number(what: str, value: float, step: int) -> None:
+    if not math.isfinite(value):
+        raise TrainingError(f"the {what} is {value} at step {step}", "try a smaller --lr")
+
+
 def train(
     texts: Sequence[str],
     recipe: Recipe,
@@ -148,15 +153,19 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = lr
             loss = batch_loss(model, setup.examples.batch(step))
-            if not torch.isfinite(loss):
-                raise TrainingError(f"the loss is {loss.item()} at step {step}", "try a smaller --lr")
+            _require_number("loss", loss.item(), step)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            _require_number("gradient norm", norm.item(), step)
             optimiser.step()
             last = step + 1 == recipe.steps
             if last or (step + 1) % recipe.eval_every == 0:
                 kept = held_out_loss(model, setup.examples, limit=None if last else 8)
+                if kept is not None:
+                    _require_number("held-out loss", kept, step)
+                if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+                    raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
                 save_run(out, model, setup.tokenizer)
             else:
                 kept = None
