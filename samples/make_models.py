@@ -1,7 +1,7 @@
 """Make the built-in models: write the stories, train both recipes, measure, and put the results into the package.
 
-python samples/make_models.py --work /tmp/models            everything
-python samples/make_models.py --work /tmp/models --measure  only measure and install runs that are there
+python samples/make_models.py --work FOLDER            everything
+python samples/make_models.py --work FOLDER --measure  only measure and install runs that are there
 """
 
 import argparse

@@ -13,7 +13,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.attention import AttentionChoice, AttentionView
-from tinytf_cli.views.blocks import Block
+from tinytf_cli.views.blocks import Block, Line
 from tinytf_cli.views.tokens import TokensView
 from tinytf_cli.views.trace import Selection, TraceView
 
@@ -186,3 +186,10 @@ def test_a_table_has_at_most_the_rows_that_were_asked_for(
         first, last, missing = map(int, re.findall(r"\d+", said[0])[:3])
         assert 0 <= first <= last < len(names)
         assert missing == last - first + 1 == len(names) - limit
+
+
+def test_a_paragraph_that_fills_the_line_to_the_last_cell_is_not_cut() -> None:
+    """Words end at the 20th cell, where the blank behind them has no room."""
+    screen = Terminal(width=20, cuts=True)
+    lines = list(paint([Line("four four four four. next words")], screen))
+    assert lines == ["four four four four.", "  next words"]

@@ -99,6 +99,8 @@ def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
                 used = indent
             parts[-1].append(Segment(word, segment.style))
             used += size
+    for part in parts[:-1]:  # the blank before a break has no place at the end of a full line
+        part[-1] = Segment(part[-1].text.rstrip(), part[-1].style)
     return parts
 
 
