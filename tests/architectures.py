@@ -47,6 +47,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "llama, grouped": {**LLAMA, "n_kv_heads": 2},
     "qwen3, normed queries and wide heads": {**LLAMA, "n_kv_heads": 2, "qk_norm": True, "d_head": 10},
     "one key head for all": {"n_kv_heads": 1, "positions": "sinusoidal", "head_bias": True},
+    "mistral, a window and stretched waves": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "window": 4,
+        "rope_scaling": "llama3",
+        "rope_factor": 8.0,
+        "rope_original_context": 16,
+    },
+    "roberta, positions from the third row": {
+        **BERT,
+        "n_token_types": 1,
+        "position_offset": 2,
+        "head": "mlm",
+        "head_bias": True,
+        "head_activation": "relu",
+    },
     "rotary and both ways": {"causal": False, "positions": "rotary", "n_kv_heads": 2, "qk_norm": True},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinytf.errors import ConfigError
 from tinytf.nearest import did_you_mean
@@ -16,10 +16,28 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "positions": ("learned", "sinusoidal", "rotary"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
+    "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "rope_scaling": ("none", "linear", "llama3"),
 }
 
 
 _LARGEST = 2**31 - 1
+
+
+class Rope(NamedTuple):
+    """All that decides the rotary angles. ``scaling`` stretches them to a longer context than was trained on.
+
+    ``linear`` divides every frequency by ``factor``; ``llama3`` only those whose wavelength is long beside
+    ``original_context``, fading in between original_context / high_frequency and original_context / low_frequency.
+    """
+
+    d_head: int
+    theta: float
+    scaling: str
+    factor: float
+    low_frequency: float
+    high_frequency: float
+    original_context: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +48,9 @@ class ModelConfig:
     ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
+    ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
+    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    ``rope_…`` are explained at ``Rope``; ``head_activation`` is that of the masked-language-model head.
     """
 
     vocab_size: int
@@ -45,7 +66,14 @@ class ModelConfig:
     norm_eps: float = 1e-5
     norm_order: str = "pre"
     positions: str = "learned"
+    position_offset: int = 0
     rope_theta: float = 10_000.0
+    rope_scaling: str = "none"
+    rope_factor: float = 1.0
+    rope_low_frequency: float = 1.0
+    rope_high_frequency: float = 4.0
+    rope_original_context: int = 0
+    window: int = 0
     activation: str = "gelu"
     gated: bool = False
     qkv_bias: bool = True
@@ -55,6 +83,7 @@ class ModelConfig:
     tied_head: bool = True
     head: str = "lm"
     head_bias: bool = False
+    head_activation: str = "gelu"
     n_token_types: int = 0
     embed_scale: float = 1.0
     embed_norm: bool = False
@@ -87,19 +116,37 @@ class ModelConfig:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
-        for name in ("norm_eps", "embed_scale", "rope_theta"):
+        for name in ("norm_eps", "embed_scale", "rope_theta", "rope_factor"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is not above 0")
             if getattr(self, name) > sys.float_info.max or not math.isfinite(getattr(self, name)):
                 raise ConfigError(f"{name} {getattr(self, name)} is not a finite number")
-        if self.n_token_types < 0:
-            raise ConfigError(f"n_token_types {self.n_token_types} is negative")
+        for name in ("n_token_types", "position_offset", "window", "rope_original_context"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} {getattr(self, name)} is negative")
+        if self.position_offset and self.positions != "learned":
+            raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
+        if self.window and not self.causal:
+            raise ConfigError(f"a window of {self.window} tokens is of a decoder, and causal is false")
+        self._require_scaling()
         if self.head == "mlm" and self.causal:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
+
+    def _require_scaling(self) -> None:
+        if self.rope_scaling != "none" and self.positions != "rotary":
+            raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
+        if self.rope_scaling == "llama3":
+            if not 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf:
+                raise ConfigError(
+                    f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
+                    f"rope_high_frequency {self.rope_high_frequency}"
+                )
+            if not self.rope_original_context:
+                raise ConfigError("rope_scaling 'llama3' needs rope_original_context")
 
     def _require_positive(self, name: str) -> None:
         value = getattr(self, name)
@@ -117,6 +164,19 @@ class ModelConfig:
     def heads_per_kv(self) -> int:
         """How many query heads share one key and value head."""
         return self.n_heads // self.n_kv_heads
+
+    @property
+    def rope(self) -> Rope:
+        """What decides the rotary angles of every head."""
+        return Rope(
+            self.d_head,
+            self.rope_theta,
+            self.rope_scaling,
+            self.rope_factor,
+            self.rope_low_frequency,
+            self.rope_high_frequency,
+            self.rope_original_context,
+        )
 
     @property
     def final_norm(self) -> bool:

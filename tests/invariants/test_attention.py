@@ -9,7 +9,7 @@ from architectures import KINDS, config_of, furthest, lively, padding, some_ids
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.model.attention import CORES, FusedCore, SteppedCore
+from tinytf.model.attention import CORES, FusedCore, Sight, SteppedCore
 
 B, T, D = 3, 9, 10
 HEADS = [(4, 4), (4, 2), (6, 2), (4, 1), (1, 1)]
@@ -50,11 +50,11 @@ def test_both_cores_compute_the_equation(causal, heads, side):
     q, k, v = some_qkv(*heads)
     real = padding(side, B, T)
     seen: dict[str, Tensor] = {}
-    stepped = SteppedCore(causal, lambda name, tensor: seen.setdefault(name, tensor))(q, k, v, real)
+    stepped = SteppedCore(Sight(causal), lambda name, tensor: seen.setdefault(name, tensor))(q, k, v, real)
     weights, mixed = by_loops(q, k, v, causal, real)
     assert furthest(seen["weights"].double(), weights) < 1e-6
     assert furthest(stepped.double(), mixed) < 1e-6
-    assert furthest(FusedCore(causal)(q, k, v, real).double(), mixed) < 1e-6
+    assert furthest(FusedCore(Sight(causal))(q, k, v, real).double(), mixed) < 1e-6
 
 
 @case
@@ -62,7 +62,7 @@ def test_fused_equals_step_by_step(causal, heads, side):
     for width in (D, 3):
         q, k, v = some_qkv(*heads, width)
         real = padding(side, B, T)
-        assert furthest(FusedCore(causal)(q, k, v, real), SteppedCore(causal)(q, k, v, real)) < 1e-6
+        assert furthest(FusedCore(Sight(causal))(q, k, v, real), SteppedCore(Sight(causal))(q, k, v, real)) < 1e-6
 
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
@@ -81,13 +81,25 @@ def test_a_whole_model_is_the_same_with_either_core(kind, side):
 
 
 @pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("window", [1, 3, T, T + 1])
+def test_a_window_hides_all_but_the_last_keys(core, window):
+    """Each query against softmax attention over the keys of its own window alone."""
+    q, k, v = some_qkv(4, 4)
+    mixed = CORES[core](Sight(True, window))(q, k, v, None)
+    for t in range(T):
+        seen = slice(max(0, t - window + 1), t + 1)
+        weights = (q[:, :, t : t + 1] @ k[:, :, seen].transpose(-2, -1) / D**0.5).softmax(-1)
+        assert furthest(mixed[:, :, t : t + 1], weights @ v[:, :, seen]) < 1e-6
+
+
+@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_query_that_may_look_nowhere_gets_zeros(core, causal):
     q, k, v = some_qkv(4, 2)
     real = torch.ones(B, T, dtype=torch.bool)
     real[0] = False
     real[1, :4] = False
-    mixed = CORES[core](causal)(q, k, v, real)
+    mixed = CORES[core](Sight(causal))(q, k, v, real)
     assert torch.isfinite(mixed).all()
     assert (mixed[0] == 0).all()
     assert ((mixed[1, :, :4] == 0).all()) == causal
@@ -97,7 +109,7 @@ def test_a_query_that_may_look_nowhere_gets_zeros(core, causal):
 @pytest.mark.parametrize("core", CORES)
 def test_gradients_stay_finite_where_a_query_may_look_nowhere(core):
     q, k, v = (tensor.requires_grad_() for tensor in some_qkv(4, 4))
-    CORES[core](True)(q, k, v, padding("left", B, T)).sum().backward()
+    CORES[core](Sight(True))(q, k, v, padding("left", B, T)).sum().backward()
     assert all(torch.isfinite(tensor.grad).all() for tensor in (q, k, v))
 
 
@@ -109,7 +121,7 @@ def test_a_tap_sees_every_step_in_order():
         seen.append((name, tuple(tensor.shape)))
         return tensor
 
-    SteppedCore(True, tap)(q, k, v, None)
+    SteppedCore(Sight(True), tap)(q, k, v, None)
     square = (B, 4, T, T)
     assert seen == [
         ("scores", square),
@@ -124,7 +136,9 @@ def test_a_tap_sees_every_step_in_order():
 def test_a_tap_can_replace_each_step(step):
     """Where a step is replaced by zeros, what follows is known: equal scores mix evenly, no weights mix nothing."""
     q, k, v = some_qkv(2, 2)
-    mixed = SteppedCore(True, lambda name, tensor: torch.zeros_like(tensor) if name == step else tensor)(q, k, v, None)
+    mixed = SteppedCore(Sight(True), lambda name, tensor: torch.zeros_like(tensor) if name == step else tensor)(
+        q, k, v, None
+    )
     running_mean = v.cumsum(2) / torch.arange(1, T + 1)[:, None]
     everywhere = v.mean(2, keepdim=True).expand_as(v)
     nothing = torch.zeros_like(v)
@@ -149,7 +163,7 @@ def test_a_tap_reaches_every_layer_of_a_model_and_leaves_with_its_core():
 
 def test_the_fused_core_refuses_a_tap():
     with pytest.raises(UsageError) as caught:
-        FusedCore(True, lambda name, tensor: tensor)
+        FusedCore(Sight(True), lambda name, tensor: tensor)
     assert (caught.value.message, caught.value.hint) == ("the fused core has no steps to tap", "use the core 'steps'")
 
 

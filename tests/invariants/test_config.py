@@ -37,6 +37,16 @@ REFUSED = [
     ({"rope_theta": -1.0}, "rope_theta -1.0 is not above 0"),
     ({"embed_scale": 0.0}, "embed_scale 0.0 is not above 0"),
     ({"n_token_types": -1}, "n_token_types -1 is negative"),
+    ({"window": -1}, "window -1 is negative"),
+    ({"window": 4, "causal": False}, "a window of 4 tokens is of a decoder, and causal is false"),
+    ({"position_offset": 2, "positions": "sinusoidal"}, "position_offset 2 needs learned positions"),
+    ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
+    ({"positions": "rotary", "rope_scaling": "llama3"}, "rope_scaling 'llama3' needs rope_original_context"),
+    (
+        {"positions": "rotary", "rope_scaling": "llama3", "rope_original_context": 8, "rope_low_frequency": 5.0},
+        "rope_low_frequency 5.0 is not between 0 and rope_high_frequency 4.0",
+    ),
+    ({"positions": "rotary", "rope_factor": 0.0}, "rope_factor 0.0 is not above 0"),
 ]
 
 

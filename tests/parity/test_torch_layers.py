@@ -8,8 +8,8 @@ import torch
 from architectures import SIZES, enliven, furthest, padding
 from torch import Tensor, nn
 
-from tinytf.config import ModelConfig
-from tinytf.model.attention import SelfAttention, SteppedCore
+from tinytf.config import ModelConfig, Rope
+from tinytf.model.attention import SelfAttention, Sight, SteppedCore
 from tinytf.model.parts import rotary_table, rotate, sinusoidal_table
 from tinytf.model.transformer import BLOCKS, Embeddings
 
@@ -19,6 +19,10 @@ CPU = torch.device("cpu")
 
 def some_input(seed: int = 2) -> Tensor:
     return torch.randn(B, T, C, generator=torch.Generator().manual_seed(seed))
+
+
+def a_rope(width: int, theta: float) -> Rope:
+    return ModelConfig(**{**SIZES, "d_head": width}, positions="rotary", rope_theta=theta).rope
 
 
 def causal_mask() -> Tensor:
@@ -82,7 +86,7 @@ def test_attention_and_its_weights_are_torchs(side, causal):
     )
     seen: dict[str, Tensor] = {}
     assert furthest(attention(x, None, real), expected) < 1e-6
-    attention.core = SteppedCore(causal, lambda name, tensor: seen.setdefault(name, tensor))
+    attention.core = SteppedCore(Sight(causal), lambda name, tensor: seen.setdefault(name, tensor))
     assert furthest(attention(x, None, real), expected) < 1e-6
     assert furthest(seen["weights"], weights) < 1e-6
 
@@ -115,12 +119,12 @@ def test_rotation_is_multiplication_by_a_complex_number(width, theta):
     angle = np.arange(33)[:, None] * theta ** (-2 * np.arange(width // 2) / width)
     turned = half * np.exp(1j * angle)
     expected = torch.from_numpy(np.concatenate([turned.real, turned.imag], axis=-1))
-    cosine, sine = rotary_table(33, width, theta, CPU, torch.float32)
+    cosine, sine = rotary_table(33, a_rope(width, theta), CPU, torch.float32)
     assert furthest(rotate(x, cosine, sine).double(), expected) < 1e-5
 
 
 def test_a_rotated_score_depends_on_the_distance_alone():
-    cosine, sine = rotary_table(20, 8, 10_000.0, CPU, torch.float32)
+    cosine, sine = rotary_table(20, a_rope(8, 10_000.0), CPU, torch.float32)
     q, k = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(0)).expand(2, 20, 8)
     scores = rotate(q, cosine, sine) @ rotate(k, cosine, sine).T
     for distance in range(-19, 20):

@@ -28,7 +28,11 @@ def parameter_parts(config: ModelConfig) -> list[Part]:
     qkv_bias, o_bias, ffn_bias = config.qkv_bias, config.o_bias, config.ffn_bias
     parts = [Part("token embeddings", f"V·d_model = {v:,}·{c:,}", v * c)]
     if config.positions == "learned":
-        parts.append(Part("positions, learned", f"context·d_model = {config.context:,}·{c:,}", config.context * c))
+        rows, words = (
+            config.context + config.position_offset,
+            "(context + offset)" if config.position_offset else "context",
+        )
+        parts.append(Part("positions, learned", f"{words}·d_model = {rows:,}·{c:,}", rows * c))
     if config.n_token_types:
         parts.append(Part("token types", f"types·d_model = {config.n_token_types}·{c:,}", config.n_token_types * c))
     if config.embed_norm:
@@ -99,7 +103,7 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
         head += 2 * config.d_model * config.d_model
     return Work(
         projections=config.n_layers * 2 * config.d_model * (2 * q + 2 * kv),
-        attention=config.n_layers * 4 * q * length,
+        attention=config.n_layers * 4 * q * (min(length, config.window) if config.window else length),
         feed_forward=config.n_layers * 2 * matrices * config.d_model * config.d_ff,
         head=head,
         length=length,

@@ -5,6 +5,7 @@ Shapes: B batch, H query heads, G key-value heads, T tokens (Q and K where query
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -44,46 +45,66 @@ def attention_weights(masked: Tensor) -> Tensor:
     return masked.softmax(dim=-1).masked_fill(blind, 0.0)
 
 
-def allowed_keys(length: int, causal: bool, padding_mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """Which key each query may look at, True = may; None where everything is allowed.
+@dataclass(frozen=True)
+class Sight:
+    """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last so many.
 
-    ``padding_mask`` is (B, T), True for a real token. The result is (T, T), or (B, 1, T, T) with padding.
+    A window of W lets the query at t see the keys t − W + 1 … t; 0 is no window.
     """
-    allowed = torch.ones(length, length, dtype=torch.bool, device=device).tril() if causal else None
-    if padding_mask is None:
-        return allowed
-    keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
-    return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
+
+    causal: bool
+    window: int = 0
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "Sight":
+        return cls(config.causal, config.window)
+
+    def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor | None:
+        """True where a query may look; None where everything is allowed.
+
+        ``padding_mask`` is (B, T), True for a real token. The result is (T, T), or (B, 1, T, T) with padding.
+        """
+        allowed = torch.ones(length, length, dtype=torch.bool, device=device).tril() if self.causal else None
+        if allowed is not None and self.cuts(length):
+            allowed = allowed.triu(1 - self.window)
+        if padding_mask is None:
+            return allowed
+        keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
+        return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
+
+    def cuts(self, length: int) -> bool:
+        """Whether the window hides anything in a text of ``length`` tokens."""
+        return 0 < self.window < length
 
 
 class FusedCore(nn.Module):
-    """The whole core in torch's fused scaled_dot_product_attention; no (Q, K) matrix is kept."""
+    """The whole core in torch's fused scaled_dot_product_attention; no (Q, K) matrix of numbers is kept."""
 
-    def __init__(self, causal: bool, tap: Tap | None = None) -> None:
+    def __init__(self, sight: Sight, tap: Tap | None = None) -> None:
         super().__init__()
         if tap is not None:
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
-        self.causal = causal
+        self.sight = sight
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        grouped = q.shape[1] != k.shape[1]
-        if padding_mask is None:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, enable_gqa=grouped)
-        allowed = allowed_keys(q.shape[2], self.causal, padding_mask, q.device)
+        grouped, length = q.shape[1] != k.shape[1], q.shape[2]
+        if padding_mask is None and not self.sight.cuts(length):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.sight.causal, enable_gqa=grouped)
+        allowed = self.sight.allowed(length, padding_mask, q.device)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=grouped)
 
 
 class SteppedCore(nn.Module):
     """The same core, one step after the other; each passes through ``tap``, which may return another tensor."""
 
-    def __init__(self, causal: bool, tap: Tap | None = None) -> None:
+    def __init__(self, sight: Sight, tap: Tap | None = None) -> None:
         super().__init__()
-        self.causal = causal
+        self.sight = sight
         self.tap: Tap = tap or (lambda _, tensor: tensor)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         n_heads, length, d_head = q.shape[1:]
-        allowed = allowed_keys(length, self.causal, padding_mask, q.device)
+        allowed = self.sight.allowed(length, padding_mask, q.device)
         scores = self.tap("scores", attention_scores(q, repeat_groups(k, n_heads)))  # (B, H, Q, K)
         scaled = self.tap("scaled", scale_scores(scores, d_head))
         masked = self.tap("masked", mask_scores(scaled, allowed))
@@ -106,7 +127,7 @@ class SelfAttention(nn.Module):
         self.o = nn.Linear(config.n_heads * config.d_head, config.d_model, bias=config.o_bias)
         self.q_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
         self.k_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
-        self.core: nn.Module = FusedCore(config.causal)
+        self.core: nn.Module = FusedCore(Sight.of(config))
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H·D) -> (B, H, T, D)."""

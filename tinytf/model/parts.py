@@ -1,5 +1,6 @@
 """Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
 
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 
@@ -7,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinytf.config import ModelConfig
+from tinytf.config import ModelConfig, Rope
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layernorm": lambda width, eps: nn.LayerNorm(width, eps=eps),
@@ -50,21 +51,35 @@ def sinusoidal_table(length: int, d_model: int, device: torch.device, dtype: tor
     return _sinusoidal(_table_length(length), d_model, device, dtype)[:length]
 
 
+def _stretched(frequency: Tensor, rope: Rope) -> Tensor:
+    """Llama 3's scaling of the rotary frequencies: long waves become slower, short ones stay (Grattafiori et al. 2024)."""
+    wavelength = 2 * math.pi / frequency
+    turns = rope.original_context / wavelength  # how often a wave turns within the context that was trained on
+    keep = ((turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0.0, 1.0)
+    return (1 - keep) * frequency / rope.factor + keep * frequency
+
+
+ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
+    "none": lambda frequency, _: frequency,
+    "linear": lambda frequency, rope: frequency / rope.factor,
+    "llama3": _stretched,
+}
+
+
 @lru_cache(maxsize=8)
-def _rotary(length: int, d_head: int, theta: float, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _rotary(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False), torch.no_grad():
         # The angles are made in float32, as the checkpoints of this family were trained with.
-        frequency = 1.0 / theta ** (torch.arange(0, d_head, 2, dtype=torch.int64).float() / d_head)
+        place = torch.arange(0, rope.d_head, 2, dtype=torch.int64).float() / rope.d_head
+        frequency = ROPE_SCALINGS[rope.scaling](1.0 / rope.theta**place, rope)
         angle = torch.arange(length).float()[:, None] * frequency  # (T, D/2)
         angle = torch.cat((angle, angle), dim=-1)  # (T, D): both halves turn by the same angles
         return angle.cos().to(device=device, dtype=dtype), angle.sin().to(device=device, dtype=dtype)
 
 
-def rotary_table(
-    length: int, d_head: int, theta: float, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def rotary_table(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotary angles, each (length, d_head); Su et al. 2021, half rotation."""
-    cosine, sine = _rotary(_table_length(length), d_head, theta, device, dtype)
+    cosine, sine = _rotary(_table_length(length), rope, device, dtype)
     return cosine[:length], sine[:length]
 
 
@@ -91,14 +106,15 @@ class Embedding(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector a position: P[0…T-1]."""
+    """One learned vector a position: P[0…T-1], behind the ``offset`` rows that no token has."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.context, config.d_model))
+        self.offset = config.position_offset
+        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.d_model))
 
     def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.weight[: ids.shape[1]].to(dtype)  # (T, C)
+        return self.weight[self.offset : self.offset + ids.shape[1]].to(dtype)  # (T, C)
 
 
 class SinusoidalPositions(nn.Module):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import CORES, SelfAttention, Tap
+from tinytf.model.attention import CORES, SelfAttention, Sight, Tap
 from tinytf.model.parts import (
+    ACTIVATIONS,
     Embedding,
     FeedForward,
     GatedFeedForward,
@@ -102,16 +103,17 @@ class LanguageModelHead(nn.Module):
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """BERT's head for a masked token: dense, GELU, LayerNorm, then the logits (Devlin et al. 2019)."""
+    """BERT's head for a masked token: dense, activation, LayerNorm, then the logits (Devlin et al. 2019)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.d_model, config.d_model)
+        self.activation = ACTIVATIONS[config.head_activation]
         self.norm = make_norm(config)
         self.decoder = Unembedding(config)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return self.decoder(self.norm(F.gelu(self.dense(x))), embedding)
+        return self.decoder(self.norm(self.activation(self.dense(x))), embedding)
 
 
 class Transformer(nn.Module):
@@ -158,7 +160,7 @@ class Transformer(nn.Module):
     def use_attention(self, core: str, tap: Tap | None = None) -> None:
         """Exchange the attention core in every block: ``fused``, or ``steps`` with an optional tap."""
         for attention in self._attentions():
-            attention.core = CORES[core](self.config.causal, tap)
+            attention.core = CORES[core](Sight.of(self.config), tap)
 
     def hidden(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
         """The last hidden states, after the final norm: ids (B, T) -> (B, T, C).
@@ -174,7 +176,7 @@ class Transformer(nn.Module):
         x = self.embed(ids, token_types)
         rotation = None
         if self.config.positions == "rotary":
-            rotation = rotary_table(length, self.config.d_head, self.config.rope_theta, ids.device, x.dtype)
+            rotation = rotary_table(length, self.config.rope, ids.device, x.dtype)
         for block in self.blocks:
             x = block(x, rotation, padding_mask)
         return self.final_norm(x)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tinytf.model.attention import allowed_keys, attention_scores, attention_weights, mask_scores, scale_scores
+from tinytf.model.attention import Sight, attention_scores, attention_weights, mask_scores, scale_scores
 from tinytf.model.parts import rotary_table, rotate
 
 if TYPE_CHECKING:
@@ -38,9 +37,7 @@ def _input(trace: Trace, name: str, layer: int, place: int = 0, heads: Heads = N
 def _rotated(name: str) -> Derivation:
     def rotated(trace: Trace, block: Any, layer: int, heads: Heads) -> Tensor:
         x = _input(trace, name, layer, 0, heads)
-        config = trace.config
-        table = rotary_table(x.shape[-2], config.d_head, config.rope_theta, x.device, x.dtype)
-        return rotate(x, *table)
+        return rotate(x, *rotary_table(x.shape[-2], trace.config.rope, x.device, x.dtype))
 
     return rotated
 
@@ -56,7 +53,7 @@ def _scores(trace: Trace, block: Any, layer: int, heads: Heads) -> Tensor:
 
 def _masked(trace: Trace, block: Any, layer: int, heads: Heads) -> Tensor:
     scaled = _of(trace, "scaled", layer, heads)
-    return mask_scores(scaled, allowed_keys(scaled.shape[-1], trace.config.causal, None, scaled.device))
+    return mask_scores(scaled, Sight.of(trace.config).allowed(scaled.shape[-1], None, scaled.device))
 
 
 def _activated(trace: Trace, block: Any, layer: int, heads: Heads) -> Tensor:
@@ -108,7 +105,7 @@ _MODEL_STEPS: dict[str, Callable[[Trace], Tensor]] = {
     "embed.sum": embedding_sum,
     "pooled": lambda t: t.model.pool(t.last_hidden[None])[0],
     "head.dense": lambda t: _head(t).dense(t.last_hidden),
-    "head.act": lambda t: F.gelu(t.step("head.dense")),
+    "head.act": lambda t: _head(t).activation(t.step("head.dense")),
     "head.norm": lambda t: _head(t).norm(t.step("head.act")),
     "logits": lambda t: t.model.unembed(t.last_hidden),
     "probs": lambda t: probabilities(t.step("logits")),

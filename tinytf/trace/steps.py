@@ -114,7 +114,7 @@ STEPS: tuple[Step, ...] = (
          absent=_NO_ROTARY, alias="attn.hook_rot_k"),
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<query>", "<key>"), "attention"),
     Step("scaled", "scaled scores", "scores / √{d_head} = scores / {root}", _MAP, ("scores",), "attention"),
-    Step("masked", "masked scores", "scaled, −∞ where key > query", _MAP, ("scaled",), "attention",
+    Step("masked", "masked scores", "scaled, −∞ where key > query{window}", _MAP, ("scaled",), "attention",
          when=lambda c: c.causal, absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores"),
     Step("weights", "attention weights", "softmax({softmax_in}), each row sums to 1", _MAP, ("<softmax>",),
@@ -146,7 +146,7 @@ STEPS: tuple[Step, ...] = (
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler"),
     Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM),
-    Step("head.act", "head, activated", "GELU(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
+    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
          absent=_NO_MLM),
     Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", ("token", "vocab"), ("<logits>",), "output", False,
@@ -165,13 +165,13 @@ SYNONYMS: dict[str, tuple[str, Predicate]] = {
 
 def _words(config: ModelConfig) -> dict[str, str]:
     """What the formulas of the table say for this model."""
-    pre, bias = _pre(config), config.ffn_bias
+    pre, bias, offset = _pre(config), config.ffn_bias, config.position_offset
     act = _ACTIVATION[config.activation]
     added = ["tokens"] + ["positions"] * (config.positions != "rotary") + ["types"] * (config.n_token_types > 0)
     return {
         "norm": _NORM[config.norm],
         "positions": config.positions,
-        "position_formula": "P[0…T−1], learned"
+        "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
@@ -185,6 +185,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
         "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
+        "window": f" or key ≤ query − {config.window:,}" if config.window else "",
+        "head_act": _ACTIVATION[config.head_activation],
         "d_head": str(config.d_head),
         "root": f"{math.sqrt(config.d_head):.4g}",
         "softmax_in": "masked" if config.causal else "scaled",

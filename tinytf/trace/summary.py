@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.model.attention import allowed_keys
+from tinytf.model.attention import Sight
 from tinytf.trace.derive import probabilities
 from tinytf.trace.steps import Step
 from tinytf.trace.trace import Trace
@@ -86,7 +86,7 @@ def visible(trace: Trace, step: Step) -> Tensor | None:
     """Which cells (Q, K) of an attention step are not masked; None for any other step, or where all are visible."""
     if step.name not in ("masked", "weights"):
         return None
-    return allowed_keys(len(trace.tokens), trace.config.causal, None, trace.model_input.device)
+    return Sight.of(trace.config).allowed(len(trace.tokens), None, trace.model_input.device)
 
 
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:

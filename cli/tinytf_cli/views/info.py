@@ -25,6 +25,17 @@ def _flops(number: int) -> str:
     return f"{number} FLOP"
 
 
+def _positions(config: ModelConfig) -> str:
+    if config.positions == "rotary":
+        scaling = {
+            "none": "",
+            "linear": f", all frequencies / {config.rope_factor:g}",
+            "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
+        }
+        return f"rotary, θ = {config.rope_theta:g}{scaling[config.rope_scaling]}"
+    return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
+
+
 class InfoView:
     """What a configuration amounts to, in every form; ``card`` is the model card of a built-in model."""
 
@@ -76,6 +87,7 @@ class InfoView:
             f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
         )
         sight = "causal" if c.causal else "bidirectional"
+        sight += f", window {c.window:,}" if c.window else ""
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[c.norm]
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
@@ -84,7 +96,7 @@ class InfoView:
             "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
-            "positions": c.positions + (f", θ = {c.rope_theta:g}" if c.positions == "rotary" else ""),
+            "positions": _positions(c),
             "norm": f"{norm}, {c.norm_order}-norm, ε = {c.norm_eps:g}" + (", on q and k too" if c.qk_norm else ""),
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
