@@ -26,8 +26,9 @@ sys.path.insert(0, str(SAMPLES / "stories"))
 from ngram import fit  # noqa: E402
 
 from tinytf.analysis.repeats import repeat_scores  # noqa: E402
-from tinytf.checkpoints.run import load_run, read_json, to_json  # noqa: E402
-from tinytf.loading import ASSETS  # noqa: E402
+from tinytf.files import read_json, to_json  # noqa: E402
+from tinytf.loading import load  # noqa: E402
+from tinytf.sources import ASSETS  # noqa: E402
 from tinytf.training.data import IGNORED, MaskedTokens, paragraphs, split_held_out, token_stream  # noqa: E402
 from tinytf.training.recipe import Recipe  # noqa: E402
 
@@ -77,7 +78,8 @@ def best_head(scores: torch.Tensor) -> dict[str, Any]:
 
 def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     """Held-out figures of the decoder, beside a 5-gram model of the same tokens."""
-    model, tokenizer = load_run(run)
+    opened = load(str(run))
+    model, tokenizer = opened.transformer, opened.tokenizer
     kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
     train_ids, ids = token_stream(kept, tokenizer), token_stream(held_out, tokenizer)
     words = sum(len(document.split()) for document in held_out)
@@ -108,7 +110,8 @@ def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
 @torch.no_grad()
 def measure_encoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     """Held-out loss and accuracy of the encoder on its masked tokens."""
-    model, tokenizer = load_run(run)
+    opened = load(str(run))
+    model, tokenizer = opened.transformer, opened.tokenizer
     kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
     examples = MaskedTokens(kept[:1], held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
     total, right, count = 0.0, 0, 0

@@ -1,8 +1,9 @@
 """Print the README's table of the built-in models, from their cards: python samples/model_table.py"""
 
-from tinytf.checkpoints.run import read_config, read_json
+from tinytf.checkpoints.run import read_config
 from tinytf.config import ModelConfig
-from tinytf.loading import ASSETS
+from tinytf.files import read_json
+from tinytf.sources import ASSETS
 
 
 def markdown() -> str:

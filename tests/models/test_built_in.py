@@ -9,8 +9,9 @@ import pytest
 import tinytf
 from tinytf.analysis.heads import measure_heads
 from tinytf.analysis.repeats import repeat_scores
-from tinytf.checkpoints.run import read_json
-from tinytf.loading import ASSETS, BUILT_IN, Model
+from tinytf.files import read_json
+from tinytf.loading import Model
+from tinytf.sources import ASSETS, BUILT_IN
 from tinytf.trace.check import check
 from tinytf.trace.trace import Trace
 
@@ -59,7 +60,7 @@ def test_random_repeats_are_easier_the_second_time_and_there_is_a_previous_token
 
 
 def test_the_previous_token_head_of_the_card_looks_back_on_ordinary_text_too(tiny: Model) -> None:
-    name = (tiny.card() or {})["random_repeats"]["previous_token"]["head"]
+    name = read_json(ASSETS / "tiny" / "card.json")["random_repeats"]["previous_token"]["head"]
     layer, head = (int(n) for n in name.removeprefix("L").split("H"))
     scores = measure_heads(tiny.trace("The cat sat on the mat. The dog was glad, and the cat was happy."), "previous")
     assert float(scores[layer, head]) > 0.5

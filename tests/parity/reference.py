@@ -1,21 +1,23 @@
-"""Pairs of one tiny random model: transformers' and ours, with the same weights."""
+"""Pairs of one tiny random model with odd settings: transformers' own, and what tinytf opens of its directory."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import transformers
-from architectures import BERT, LLAMA, enliven
-from families import BERT_MASKED, BERT_POOLED, GPT2, give_weights
-from families import LLAMA as LLAMA_NAMES
+from architectures import enliven
 from torch import nn
 
-from tinytf.config import ModelConfig
+from tinytf.checkpoints.huggingface.load import load_directory, read_header
 from tinytf.model.transformer import Transformer
 
 V, C, N, H, F, T = 41, 24, 3, 4, 40, 32
-OURS: dict[str, Any] = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "d_ff": F, "context": T}
-_BERT_SIZES: dict[str, Any] = {
+_ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
+_GPT2: dict[str, Any] = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_positions": T, **_ENDS}
+_BERT: dict[str, Any] = {
     "vocab_size": V,
     "hidden_size": C,
     "num_hidden_layers": N,
@@ -23,7 +25,68 @@ _BERT_SIZES: dict[str, Any] = {
     "intermediate_size": F,
     "max_position_embeddings": T,
 }
-_LLAMA_SIZES = {**_BERT_SIZES, "num_key_value_heads": 2, "rope_theta": 500.0, "rms_norm_eps": 1e-6}
+_ROBERTA: dict[str, Any] = {**_BERT, **_ENDS, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_DISTILBERT: dict[str, Any] = {
+    "vocab_size": V,
+    "dim": C,
+    "n_layers": N,
+    "n_heads": H,
+    "hidden_dim": F,
+    "max_position_embeddings": T,
+}
+_LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 700.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+
+def _bert(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
+
+
+def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
+
+
+def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
+    config = getattr(transformers, f"{family}Config")(**{**_LLAMA, **settings})
+    return getattr(transformers, f"{family}{kind}")(config)
+
+
+FAMILIES: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
+    "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
+    "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
+    "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
+    "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
+    "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
+    "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
+    "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
+    "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
+        transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
+    ),
+    "llama": lambda: _decoder("Llama", rope_theta=500.0),
+    "llama, biases everywhere": lambda: _decoder("Llama", attention_bias=True, mlp_bias=True, hidden_act="gelu"),
+    "llama, linear scaling and tied": lambda: _decoder(
+        "Llama",
+        rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 700.0},
+        head_dim=10,
+        tie_word_embeddings=True,
+    ),
+    "llama 3": lambda: _decoder("Llama", rope_parameters=_LLAMA3, num_key_value_heads=1),
+    "mistral": lambda: _decoder("Mistral", sliding_window=4),
+    "mistral without a window": lambda: _decoder("Mistral", sliding_window=None, head_dim=8),
+    "qwen2": lambda: _decoder("Qwen2", rope_theta=500.0),
+    "qwen2 with a window": lambda: _decoder("Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=0),
+    "qwen3": lambda: _decoder("Qwen3", head_dim=10, tie_word_embeddings=True),
+    "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
+}
 
 
 @dataclass(frozen=True)
@@ -32,56 +95,18 @@ class Pair:
     ours: Transformer
 
 
-def gpt2() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
-    config = transformers.GPT2Config(
-        vocab_size=V, n_embd=C, n_layer=N, n_head=H, n_inner=F, n_positions=T, bos_token_id=0, eos_token_id=0
-    )
-    return transformers.GPT2LMHeadModel(config), ModelConfig(**OURS, activation="gelu_tanh"), GPT2
-
-
-def bert_masked() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
-    theirs = transformers.BertForMaskedLM(transformers.BertConfig(**_BERT_SIZES))
-    return theirs, ModelConfig(**OURS, **BERT, head="mlm", head_bias=True), BERT_MASKED
-
-
-def bert_pooled() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
-    theirs = transformers.BertModel(transformers.BertConfig(**_BERT_SIZES))
-    return theirs, ModelConfig(**OURS, **BERT, head="none", pooler=True), BERT_POOLED
-
-
-def llama() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**_LLAMA_SIZES))
-    return theirs, ModelConfig(**OURS, **LLAMA, n_kv_heads=2, rope_theta=500.0), LLAMA_NAMES
-
-
-def qwen2() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
-    theirs = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**_LLAMA_SIZES))
-    fields = {**LLAMA, "qkv_bias": True, "n_kv_heads": 2, "rope_theta": 500.0}
-    return theirs, ModelConfig(**OURS, **fields), LLAMA_NAMES
-
-
-def qwen3() -> tuple[nn.Module, ModelConfig, dict[str, Any]]:
-    theirs = transformers.Qwen3ForCausalLM(
-        transformers.Qwen3Config(**_LLAMA_SIZES, head_dim=10, tie_word_embeddings=True)
-    )
-    fields = {**LLAMA, "qk_norm": True, "d_head": 10, "n_kv_heads": 2, "rope_theta": 500.0, "tied_head": True}
-    return theirs, ModelConfig(**OURS, **fields), LLAMA_NAMES
-
-
-FAMILIES: dict[str, Callable[[], tuple[nn.Module, ModelConfig, dict[str, Any]]]] = {
-    "gpt2": gpt2,
-    "bert with a masked head": bert_masked,
-    "bert with a pooler": bert_pooled,
-    "llama": llama,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
-}
+@cache
+def saved(family: str) -> Path:
+    """The directory that transformers writes of that model."""
+    model = FAMILIES[family]()
+    enliven(model, 7)
+    directory = Path(tempfile.mkdtemp(prefix="tinytf-parity-"))
+    model.save_pretrained(directory)
+    return directory
 
 
 def pair(family: str) -> Pair:
-    theirs, config, names = FAMILIES[family]()
+    theirs = FAMILIES[family]()
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
-    ours = Transformer.initialised(config, 1)
-    give_weights(theirs, ours, names)
-    return Pair(theirs.eval(), ours)
+    return Pair(theirs.eval(), load_directory(read_header(saved(family))).transformer)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from tinytf.checkpoints.run import load_run, save_run
 from tinytf.errors import CheckpointError, ConfigError, TrainingError, UsageError
+from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.training.loop import held_out_loss, learning_rate, train
 from tinytf.training.recipe import Recipe
@@ -128,7 +129,8 @@ def test_a_run_learns_and_says_what_it_did(recipe, tmp_path):
 def test_the_checkpoint_is_the_model_whose_loss_was_measured(tmp_path):
     setups = []
     last = train([STORY], CAUSAL, tmp_path / "run", lambda _, setup: setups.append(setup))
-    model, tokenizer = load_run(tmp_path / "run")
+    opened = load(str(tmp_path / "run"))
+    model, tokenizer = opened.transformer, opened.tokenizer
     assert held_out_loss(model, setups[-1].examples) == pytest.approx(last.held_out_loss, abs=1e-6)
     assert tokenizer.to_json() == setups[-1].tokenizer.to_json()
     assert not model.training
@@ -196,7 +198,7 @@ def test_no_text_is_refused(texts, recipe, tmp_path):
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(TrainingError, match=r"^the loss is nan at step 4$"):
         train([STORY], CAUSAL, tmp_path / "run", spoil_at(4))
-    model, _ = load_run(tmp_path / "run")
+    model = load_run(tmp_path / "run")
     assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
     assert len((tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()) == 4
 
@@ -259,7 +261,8 @@ def refused(run: Path) -> CheckpointError:
 
 
 def test_a_run_comes_back_with_every_number(run, tmp_path):
-    model, tokenizer = load_run(run)
+    opened = load(str(run))
+    model, tokenizer = opened.transformer, opened.tokenizer
     save_run(tmp_path / "again", model, tokenizer)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes(), name
@@ -267,7 +270,7 @@ def test_a_run_comes_back_with_every_number(run, tmp_path):
 
 def test_weights_in_half_precision_come_back_in_float32(run):
     edit(run, lambda tensors: tensors.update({name: t.bfloat16() for name, t in tensors.items()}))
-    model, _ = load_run(run)
+    model = load_run(run)
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
 
 
@@ -348,14 +351,14 @@ def test_json_that_python_cannot_hold_is_a_damaged_checkpoint(run, text):
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_numbers(run):
-    _, tokenizer = load_run(run)
+    tokenizer = load(str(run)).tokenizer
     size = tokenizer.vocab_size
     edit_config(run, lambda data: data["model"].update(vocab_size=size - 1))
     assert refused(run).message == f"{run}: the tokenizer has {size} tokens, the model room for {size - 1}"
 
 
 def test_a_loaded_model_computes_what_was_saved(run):
-    model, _ = load_run(run)
+    model = load_run(run)
     same = Transformer(model.config)
     same.load_state_dict(load_file(run / "model.safetensors"))
     ids = torch.arange(10)[None]

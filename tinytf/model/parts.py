@@ -52,7 +52,7 @@ def sinusoidal_table(length: int, d_model: int, device: torch.device, dtype: tor
 
 
 def _stretched(frequency: Tensor, rope: Rope) -> Tensor:
-    """Llama 3's scaling of the rotary frequencies: long waves become slower, short ones stay (Grattafiori et al. 2024)."""
+    """Llama 3's scaling of the frequencies: long waves become slower, short ones stay (Grattafiori et al. 2024)."""
     wavelength = 2 * math.pi / frequency
     turns = rope.original_context / wavelength  # how often a wave turns within the context that was trained on
     keep = ((turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0.0, 1.0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from tinytf.checkpoints.run import save_run, to_json
+from tinytf.checkpoints.run import save_run
 from tinytf.errors import TrainingError, UsageError
-from tinytf.files import write_whole
+from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS

@@ -10,16 +10,21 @@ from tinytf_cli.output import Output, Result
 @click.argument("model", default="tiny")
 @output_options
 def command(model: str, output: Output) -> int:
-    """Show what MODEL consists of: tiny, tiny-encoder, the folder of a run, or preset:NAME."""
-    from tinytf.presets import preset
+    """Show what MODEL consists of: tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME."""
     from tinytf_cli.views.info import InfoView
 
     if model.startswith("preset:"):
-        view = InfoView(model, preset(model.removeprefix("preset:")), None, None)
-    else:
-        from tinytf.loading import load
+        from tinytf.presets import preset
 
-        opened = load(model, device="cpu")
-        view = InfoView(opened.name, opened.config, opened.n_parameters, opened.card())
+        view = InfoView(model, preset(model.removeprefix("preset:")))
+    else:
+        import torch
+
+        from tinytf.sources import find_source
+
+        source = find_source(model)
+        weighed = source.weigh(torch.float32, seed=0)
+        counted = sum(parameter.numel() for parameter in weighed.transformer.parameters())
+        view = InfoView(source.name, source.config(), source.family, counted, weighed.notes, source.card())
     output.show(Result(view.blocks, view.data, view.events))
     return 0 if view.counted in (None, view.total) else 1

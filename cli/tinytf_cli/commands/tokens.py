@@ -13,17 +13,18 @@ from tinytf_cli.output import Output, Result
 def command(texts: list[str], lines: bool, truncate: bool, model: str, output: Output) -> None:
     """Show the pieces, ids, offsets and bytes of TEXT, and what the tokenizer added."""
     from tinytf.errors import UsageError
-    from tinytf.loading import load_tokenizer
+    from tinytf.sources import find_source
     from tinytf_cli.several import show_all
     from tinytf_cli.views.tokens import TokensView
 
-    name, tokenizer, note, context = load_tokenizer(model)
+    source = find_source(model)
+    vocabulary = source.vocabulary()
     views = []
     for text in texts:
         if not text:
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
-        encoding = tokenizer.encode(text)
+        encoding = vocabulary.tokenizer.encode(text)
         if truncate:
-            encoding = encoding.truncated(context)
-        views.append(TokensView(name, tokenizer, note, encoding))
+            encoding = encoding.truncated(source.config().context)
+        views.append(TokensView(source.name, vocabulary.tokenizer, vocabulary.note, encoding))
     show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", lines)

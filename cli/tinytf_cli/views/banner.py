@@ -43,9 +43,11 @@ def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None =
 
 
 def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
-    """Model and tokenizer, a line each."""
+    """Model and tokenizer, a line each, and what is worth knowing of the model's files."""
     yield Line(model_words(model))
     yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, encoding))
+    for note in model.notes:
+        yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
 
 
 def model_data(model: Model) -> dict[str, object]:
@@ -54,6 +56,7 @@ def model_data(model: Model) -> dict[str, object]:
     return {
         "name": model.name,
         "source": model.source,
+        "notes": list(model.notes),
         "config": model.config.to_dict(),
         "parameters": model.n_parameters,
         "dtype": str(parameter.dtype).removeprefix("torch."),

@@ -1,6 +1,6 @@
 """A model's architecture, parameters, memory and work."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tinytf.analysis.size import cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
@@ -37,10 +37,22 @@ def _positions(config: ModelConfig) -> str:
 
 
 class InfoView:
-    """What a configuration amounts to, in every form; ``card`` is the model card of a built-in model."""
+    """What a configuration amounts to, in every form.
 
-    def __init__(self, name: str, config: ModelConfig, counted: int | None, card: Mapping[str, Any] | None) -> None:
-        self.name, self.config, self.card = name, config, card
+    ``family`` is the kind of the files, ``counted`` the parameters of the opened model, ``notes`` what is worth
+    knowing of its files, ``card`` the model card of a built-in model.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ModelConfig,
+        family: str = "preset",
+        counted: int | None = None,
+        notes: Sequence[str] = (),
+        card: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name, self.config, self.family, self.notes, self.card = name, config, family, notes, card
         self.parts = parameter_parts(config)
         self.total = parameter_count(config)
         self.counted = counted
@@ -51,6 +63,8 @@ class InfoView:
         yield Line(
             [Span(printable(self.name, spaces=False), "strong"), Span(f" · {c.kind} · {self.total:,} parameters")]
         )
+        for note in self.notes:
+            yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
         yield Heading("architecture")
         facts = list(self._architecture().items())
         yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
@@ -93,6 +107,7 @@ class InfoView:
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
+            "family": self.family,
             "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
@@ -143,6 +158,8 @@ class InfoView:
             "schema_version": SCHEMA_VERSION,
             "kind": "info",
             "model": self.name,
+            "family": self.family,
+            "notes": list(self.notes),
             "config": c.to_dict(),
             "parameters": [
                 {"component": p.name, "formula": p.formula, "each": p.each, "copies": p.copies, "total": p.total}

@@ -1,0 +1,254 @@
+"""Directories in all their spellings: what is read, what is refused by name, and what is said."""
+
+import pytest
+import torch
+import transformers
+from architectures import enliven, furthest
+from directories import logits, refused, shard
+from safetensors.torch import load_file
+
+from tinytf.checkpoints.huggingface.families import FAMILIES
+from tinytf.checkpoints.huggingface.load import load_directory, read_header
+
+LLAMA = {
+    "vocab_size": 31,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 24,
+    "max_position_embeddings": 24,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+BERT = {
+    key: value for key, value in LLAMA.items() if key not in {"num_key_value_heads", "bos_token_id", "eos_token_id"}
+}
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+
+@pytest.fixture
+def llama(tmp_path):
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    enliven(model, 3)
+    model.save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+@pytest.fixture
+def bert(tmp_path):
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
+    enliven(model, 3)
+    model.save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("transformer.", ""),
+        ("transformer.ln_f.", "ln_f."),  # half of them
+    ],
+)
+def test_gpt2_with_or_without_its_prefix(gpt2, rename, old, new):
+    before = logits(gpt2)
+    rename(gpt2, lambda tensors: {name.replace(old, new): tensor for name, tensor in tensors.items()})
+    assert torch.equal(logits(gpt2), before)
+
+
+def test_buffers_of_older_versions_are_passed_over(gpt2, rename):
+    before = logits(gpt2)
+    mask = torch.ones(1, 1, 24, 24).tril()
+    rename(
+        gpt2, lambda t: {**t, "transformer.h.0.attn.bias": mask, "transformer.h.1.attn.masked_bias": torch.tensor(-1e4)}
+    )
+    opened = load_directory(read_header(gpt2))
+    assert opened.notes == ()
+    assert torch.equal(logits(gpt2), before)
+
+
+def test_a_tied_head_may_be_stored_a_second_time(gpt2, rename):
+    before = logits(gpt2)
+    rename(gpt2, lambda tensors: {**tensors, "lm_head.weight": tensors["transformer.wte.weight"]})
+    assert torch.equal(logits(gpt2), before)
+    rename(gpt2, lambda tensors: {**tensors, "lm_head.weight": tensors["transformer.wte.weight"] + 1})
+    error = refused(gpt2)
+    assert "lm_head.weight differs from transformer.wte.weight" in error.message
+    assert '"tie_word_embeddings": false' in error.hint
+
+
+def test_berts_old_names_and_its_missing_prefix(bert, rename):
+    before = logits(bert)
+    spell = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def older(tensors):
+        for new, old in spell.items():
+            tensors = {name.replace(new, old).removeprefix("bert."): tensor for name, tensor in tensors.items()}
+        return tensors
+
+    rename(bert, older)
+    assert any(name.endswith("gamma") for name in load_file(bert / "model.safetensors"))
+    assert torch.equal(logits(bert), before)
+
+
+def test_berts_head_bias_under_either_name(bert, rename):
+    before = logits(bert)
+    rename(bert, lambda t: {n.replace("cls.predictions.bias", "cls.predictions.decoder.bias"): x for n, x in t.items()})
+    assert torch.equal(logits(bert), before)
+
+
+def test_a_next_sentence_head_is_passed_over_and_said(tmp_path):
+    model = transformers.BertForPreTraining(transformers.BertConfig(**BERT))
+    model.save_pretrained(tmp_path)
+    assert load_directory(read_header(tmp_path)).notes == ("not opened: the next-sentence head (cls)",)
+
+
+@pytest.mark.parametrize(
+    ("today", "older"),
+    [
+        ({"rope_theta": 700.0, "rope_type": "default"}, {"rope_theta": 700.0}),
+        (
+            {"rope_theta": 700.0, "rope_type": "linear", "factor": 4.0},
+            {"rope_theta": 700.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        ),
+        (
+            {"rope_theta": 700.0, "rope_type": "llama3", **LLAMA3},
+            {"rope_theta": 700.0, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+        ),
+    ],
+    ids=["theta", "linear", "llama3"],
+)
+def test_either_spelling_of_rotary_settings(llama, bend, today, older):
+    plain = logits(llama)
+    bend(llama, rope_parameters=today, rope_theta=..., rope_scaling=...)
+    expected = logits(llama)
+    bend(llama, rope_parameters=..., **older)
+    assert torch.equal(logits(llama), expected)
+    assert furthest(expected, plain) > 1e-3
+
+
+REFUSED = [
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not implemented"),
+    ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "lacks low_freq_factor"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not implemented"),
+    ({"hidden_act": "mish"}, "hidden_act 'mish' is not implemented"),
+    ({"hidden_size": "16"}, "hidden_size is '16', and has to be a whole number"),
+    ({"hidden_size": True}, "hidden_size is True, and has to be a whole number"),
+    ({"hidden_size": ...}, "lacks hidden_size"),
+    ({"hidden_size": 0}, "d_model 0 is not a whole number of at least 1"),
+    ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small', and has to be a number"),
+    ({"attention_bias": 1}, "attention_bias is 1, and has to be true or false"),
+    ({"num_attention_heads": 3, "head_dim": ...}, "d_model 16 is not divisible by n_heads 3"),
+    ({"model_type": "llamma"}, "the architecture 'llamma' is not one that tinytf opens"),
+    ({"model_type": ...}, "has no model_type"),
+    ({"quantization_config": {"bits": 4}}, "quantised weights (quantization_config) are not implemented"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_is_not_implemented_is_refused_by_name(llama, bend, keys, message):
+    bend(llama, rope_theta=..., **{"rope_parameters": ..., **keys})
+    error = refused(llama)
+    assert message in error.message
+    assert "config.json" in error.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("scale_attn_by_inverse_layer_idx", True), ("scale_attn_weights", False), ("add_cross_attention", True)],
+)
+def test_switches_of_gpt2_that_change_the_numbers_are_refused(gpt2, bend, key, value):
+    bend(gpt2, **{key: value})
+    assert f"{key} {value} is not implemented" in refused(gpt2).message
+
+
+@pytest.mark.parametrize(("key", "value"), [("position_embedding_type", "relative_key"), ("is_decoder", True)])
+def test_switches_of_bert_that_change_the_numbers_are_refused(bert, bend, key, value):
+    bend(bert, **{key: value})
+    assert f"{key} {value!r} is not implemented" in refused(bert).message
+
+
+def test_layers_with_and_without_a_window_in_one_model_are_refused(tmp_path):
+    config = transformers.Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=3, max_window_layers=1)
+    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    assert "layer_types full_attention, sliding_attention in one model" in refused(tmp_path).message
+
+
+def test_a_key_that_nobody_knows_is_said(llama, bend):
+    bend(llama, secret_sauce=3)
+    assert load_directory(read_header(llama)).notes == ("config.json has keys that tinytf does not know: secret_sauce",)
+
+
+def test_an_unknown_architecture_is_answered_with_those_that_are_known(llama, bend):
+    bend(llama, model_type="rwkv7")
+    assert refused(llama).hint == f"known: {', '.join(FAMILIES)}"
+    bend(llama, model_type="lama")
+    assert refused(llama).hint == "did you mean llama?"
+
+
+def test_every_tensor_is_accounted_for(gpt2, rename):
+    rename(gpt2, lambda tensors: {name: t for name, t in tensors.items() if "h.1.ln_2" not in name})
+    assert "lacks transformer.h.1.ln_2.weight (2 tensors are missing)" in refused(gpt2).message
+
+
+def test_a_tensor_without_a_place_is_refused_with_the_nearest_name(gpt2, rename):
+    rename(gpt2, lambda tensors: {**tensors, "transformer.h.0.ln_3.weight": torch.ones(16)})
+    error = refused(gpt2)
+    assert "holds transformer.h.0.ln_3.weight, which a GPT-2 model has no place for" in error.message
+    assert error.hint == "did you mean transformer.h.0.ln_2.weight?"
+
+
+def test_a_wrong_shape_is_named_with_both(gpt2, rename):
+    rename(gpt2, lambda tensors: {**tensors, "transformer.wpe.weight": torch.ones(9, 16)})
+    assert "transformer.wpe.weight has shape (9, 16), the configuration needs (24, 16)" in refused(gpt2).message
+
+
+def test_weights_that_are_no_numbers_are_opened_and_said(gpt2, rename):
+    def poison(tensors):
+        tensors["transformer.h.1.mlp.c_fc.weight"][3, 4] = torch.nan
+        return tensors
+
+    rename(gpt2, poison)
+    assert load_directory(read_header(gpt2)).notes == ("the weights hold NaN or infinities: blocks.1.ffn.up.weight",)
+
+
+def test_whole_numbers_are_no_weights(gpt2, rename):
+    rename(gpt2, lambda tensors: {**tensors, "transformer.wpe.weight": torch.ones(24, 16, dtype=torch.int32)})
+    assert "transformer.wpe.weight holds torch.int32, which are no weights" in refused(gpt2).message
+
+
+@pytest.mark.parametrize("safe", [True, False], ids=["safetensors", "bin"])
+def test_shards_are_read_by_their_index(tmp_path, gpt2, safe):
+    expected = logits(gpt2)
+    tensors = load_file(gpt2 / "model.safetensors")
+    (gpt2 / "model.safetensors").unlink()
+    shard(gpt2, tensors, safe)
+    assert torch.equal(logits(gpt2), expected)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_a_pickled_file_gives_the_same(gpt2, new_format):
+    expected = logits(gpt2)
+    tensors = load_file(gpt2 / "model.safetensors")
+    (gpt2 / "model.safetensors").unlink()
+    torch.save(tensors, gpt2 / "pytorch_model.bin", _use_new_zipfile_serialization=new_format)
+    assert torch.equal(logits(gpt2), expected)
+
+
+def test_weights_are_views_of_the_file(gpt2):
+    """Nothing is copied where the file holds the dtype that is asked for: q, k and v share one stored matrix."""
+    attention = load_directory(read_header(gpt2)).transformer.blocks[0].attention
+    assert attention.q.weight.untyped_storage().data_ptr() == attention.v.weight.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_another_dtype_is_one_rounding_away(gpt2, dtype):
+    single = load_directory(read_header(gpt2)).transformer.state_dict()
+    other = load_directory(read_header(gpt2), dtype).transformer.state_dict()
+    assert {tensor.dtype for tensor in other.values()} == {dtype}
+    assert all(torch.equal(other[name], single[name].to(dtype)) for name in single)

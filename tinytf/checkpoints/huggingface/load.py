@@ -1,0 +1,149 @@
+"""Opening a directory: configuration, then every stored tensor to its place, with a strict account of both."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tinytf.checkpoints.huggingface.families import family_of
+from tinytf.checkpoints.huggingface.fields import Fields
+from tinytf.checkpoints.huggingface.table import Change, Family
+from tinytf.checkpoints.weights import Shapes, Weights
+from tinytf.config import ModelConfig
+from tinytf.errors import CheckpointError, ConfigError
+from tinytf.files import read_json
+from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a directory says without its weights' values: family, configuration, and things a user should know."""
+
+    directory: Path
+    family: Family
+    config: ModelConfig
+    weights: Weights
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model in eval mode on the CPU, its family, and ``notes``: what was passed over or looks wrong."""
+
+    transformer: Transformer
+    family: Family
+    notes: tuple[str, ...]
+
+
+def read_header(directory: Path) -> Header:
+    """Family and configuration from config.json and the headers of the weight files."""
+    path = directory / "config.json"
+    data = read_json(path)
+    family = family_of(data, path)
+    if data.get("quantization_config"):
+        raise CheckpointError(f"{path}: quantised weights (quantization_config) are not implemented in this format")
+    weights = Weights(directory)
+    fields = Fields(data, path)
+    names = {family.plain(name) for name in weights.shapes}
+    names |= {copied for copy, copied in family.copies.items() if copy in names and copied not in names}
+    try:
+        config = family.read(fields, names)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error.message}", error.hint) from None
+    unused = fields.unused()
+    notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
+    return Header(directory, family, config, weights, notes)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where every stored tensor goes: to parameters of ours, to be compared with the one it copies, or nowhere."""
+
+    goes_to: Mapping[str, list[tuple[str, Change]]]
+    copy_of: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def _plan(family: Family, ours: Shapes, weights: Weights, source: Path, tied: bool) -> _Plan:
+    stored: dict[str, str] = {}  # plain name -> name in the file
+    for name in weights.shapes:
+        plain = family.plain(name)
+        if plain in stored:
+            raise CheckpointError(f"{source} holds both {stored[plain]} and {name}, which are the same tensor")
+        stored[plain] = name
+    for copy, copied in family.copies.items():
+        if copy in stored and copied not in stored:
+            stored[copied] = stored.pop(copy)
+    goes_to: dict[str, list[tuple[str, Change]]] = {}
+    missing = []
+    for parameter, shape in ours.items():
+        plain, change = family.place(parameter)
+        if plain not in stored:
+            missing.append(family.prefixed(plain))
+            continue
+        name, needed = stored[plain], change.stored_shape(shape)
+        if weights.shapes[name] != needed:
+            raise CheckpointError(
+                f"{source}: {name} has shape {weights.shapes[name]}, the configuration needs {needed}"
+            )
+        goes_to.setdefault(name, []).append((parameter, change))
+    if missing:
+        raise CheckpointError(f"{source} lacks {missing[0]} ({len(missing)} tensors are missing)")
+    copy_of: dict[str, str] = {}
+    said: set[str] = set()
+    for plain, name in stored.items():
+        if name in goes_to:
+            continue
+        left = family.why_left(plain)
+        if plain in family.copies:  # of an untied head, transformers reads the one that has a place above
+            copy_of |= {name: stored[family.copies[plain]]} if tied else {}
+        elif left is None:
+            hint = did_you_mean(name, [family.prefixed(family.place(parameter)[0]) for parameter in ours])
+            raise CheckpointError(f"{source} holds {name}, which a {family.name} model has no place for", hint)
+        elif left.said:
+            said.add(f"not opened: {left.why} ({plain.split('.')[0]})")
+    return _Plan(goes_to, copy_of, tuple(sorted(said)))
+
+
+def load_directory(header: Header, dtype: torch.dtype = torch.float32) -> Opened:
+    """The model of the directory that ``header`` was read from, its weights in ``dtype``.
+
+    Where the files hold that dtype already, weights are views of the mapped files and nothing is copied. Raises
+    CheckpointError naming the file, key or tensor for whatever is missing, left over, of another shape or damaged.
+    """
+    directory = header.directory
+    with torch.device("meta"):
+        model = Transformer(header.config)
+    ours = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    plan = _plan(header.family, ours, header.weights, directory, header.config.tied_head)
+    state: dict[str, Tensor] = {}
+    for name, tensor in header.weights.tensors():
+        if name in plan.copy_of:
+            _require_copy(name, tensor, plan.copy_of[name], header.weights, directory)
+        for parameter, change in plan.goes_to.get(name, ()):
+            if not tensor.is_floating_point():
+                raise CheckpointError(f"{directory}: {name} holds {tensor.dtype}, which are no weights")
+            state[parameter] = change.read(tensor).to(dtype)
+    model.load_state_dict(state, assign=True)
+    return Opened(model.eval(), header.family, (*header.notes, *plan.notes, *not_finite(state)))
+
+
+def _require_copy(name: str, tensor: Tensor, copied: str, weights: Weights, source: Path) -> None:
+    original = next(found for other, found in weights.tensors() if other == copied)
+    if not torch.equal(tensor, original):
+        raise CheckpointError(
+            f"{source}: {name} differs from {copied}, and the configuration says that they are one",
+            'if they are two, config.json has to say: "tie_word_embeddings": false',
+        )
+
+
+def not_finite(state: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """A note where weights hold NaN or infinities; a sum that is finite settles it for most tensors at once."""
+    bad = [n for n, t in state.items() if not torch.isfinite(t.sum()) and not torch.isfinite(t).all()]
+    if not bad:
+        return ()
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return (f"the weights hold NaN or infinities: {bad[0]}{more}",)

@@ -1,0 +1,126 @@
+"""Weight files of a model directory: names and shapes from their headers, values when they are asked for."""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from tinytf.errors import CheckpointError
+from tinytf.files import read_json
+
+Shapes = dict[str, tuple[int, ...]]
+
+_REMAP_BYTES = 64 * 2**20
+
+
+class Safetensors:
+    """A ``.safetensors`` file. Its tensors are views of the mapped file: what nobody reads is never loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with safe_open(path, framework="pt") as file:
+                self.shapes: Shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        except FileNotFoundError:
+            raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from None
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name. The file is mapped anew now and then, so that pages nobody keeps can be dropped."""
+        names, passed = list(self.shapes), 0
+        while names:
+            with safe_open(self.path, framework="pt") as file:
+                passed = 0
+                while names and passed < _REMAP_BYTES:
+                    tensor = file.get_tensor(names[0])
+                    passed += tensor.nbytes
+                    yield names.pop(0), tensor
+                    del tensor
+
+
+class Pickled:
+    """A ``.bin`` file of torch.save, read without running anything that it holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tensors = self._read()
+        self.shapes: Shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def _read(self) -> dict[str, Tensor]:
+        try:
+            try:
+                found = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError:  # the format of before torch 1.6 cannot be mapped
+                found = torch.load(self.path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            raise CheckpointError(f"there is no {self.path.name} in {self.path.parent}") from None
+        except pickle.UnpicklingError:
+            raise CheckpointError(
+                f"{self.path} is refused: it is damaged, or holds more than tensors, which could run code",
+                "convert it to safetensors where you trust it",
+            ) from None
+        except Exception as error:  # what a damaged archive raises differs from place to place
+            raise CheckpointError(
+                f"{self.path} is damaged: {str(error).splitlines()[0] if str(error) else error!r}"
+            ) from None
+        if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+            raise CheckpointError(f"{self.path} is not a table of tensors by name")
+        return found
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name."""
+        yield from self._tensors.items()
+
+
+_KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+"""The names of a weight file that is in one piece; shards are listed by NAME.index.json."""
+
+
+class Weights:
+    """All weight files of a directory together: ``shapes`` by tensor name, and every tensor once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = [_KINDS[path.suffix](path) for path in weight_files(directory)]
+        self.shapes: Shapes = {}
+        for file in self.files:
+            for name, shape in file.shapes.items():
+                if name in self.shapes:
+                    raise CheckpointError(f"{directory} holds {name} twice, the second time in {file.path.name}")
+                self.shapes[name] = shape
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, file after file."""
+        for file in self.files:
+            yield from file.tensors()
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The weight files of a directory: one, or the shards of its index; safetensors before pickled ones."""
+    for name in WHOLE:
+        if (directory / name).exists():
+            return [directory / name]
+        index = directory / f"{name}.index.json"
+        if index.exists():
+            return [directory / shard for shard in _shards(index)]
+    raise CheckpointError(f"there is no model.safetensors in {directory}")
+
+
+def _shards(index: Path) -> list[str]:
+    places: Any = read_json(index).get("weight_map")
+    if not isinstance(places, Mapping) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise CheckpointError(f"{index} has no weight_map of tensor names to file names")
+    shards = sorted(set(places.values()))
+    for shard in shards:
+        if PurePosixPath(shard).name != shard or PureWindowsPath(shard).name != shard:
+            raise CheckpointError(f"{index} names {shard!r}, which is not a file of its own folder")
+        if Path(shard).suffix not in _KINDS:
+            raise CheckpointError(f"{index} names {shard!r}, which is not a weight file")
+        if not (index.parent / shard).exists():
+            raise CheckpointError(f"{index} names {shard}, and there is no such file beside it")
+    return shards

@@ -1,0 +1,202 @@
+"""Where models come from: each kind of name that ``--model`` takes, opened step by step as far as is needed.
+
+A source knows its configuration from headers alone, its tokenizer without the weights, and its weights last.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tinytf.checkpoints.huggingface.load import Header, load_directory, read_header
+from tinytf.checkpoints.run import FORMAT, load_run, read_config
+from tinytf.config import ModelConfig
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import read_json
+from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+from tinytf.presets import PRESETS, preset
+from tinytf.text.huggingface import load_tokenizer_directory
+from tinytf.text.tokenizer import Tokenizer
+
+ASSETS = Path(__file__).parent / "assets"
+BUILT_IN = ("tiny", "tiny-encoder")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer, and in ``note`` where it is from when that is worth saying."""
+
+    tokenizer: Tokenizer
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was passed over or looks wrong."""
+
+    transformer: Transformer
+    notes: tuple[str, ...] = ()
+
+
+class Source(ABC):
+    """A model that can be opened. ``where`` says what it is in a few words, ``family`` is the kind of its files."""
+
+    name: str
+    where: str
+
+    @property
+    @abstractmethod
+    def family(self) -> str: ...
+
+    @abstractmethod
+    def config(self) -> ModelConfig:
+        """The architecture, without a look at the weights' values."""
+
+    @abstractmethod
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer, without the weights."""
+
+    @abstractmethod
+    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+        """The weights; ``seed`` makes those of a preset."""
+
+    def card(self) -> dict[str, Any] | None:
+        """The model card, where there is one."""
+        return None
+
+
+@dataclass(frozen=True)
+class PresetSource(Source):
+    """An architecture with random weights; its tokenizer is lent by a built-in model."""
+
+    name: str
+
+    where = "random weights"
+    family = "preset"
+
+    def config(self) -> ModelConfig:
+        return preset(self.name.removeprefix("preset:"))
+
+    def vocabulary(self) -> Vocabulary:
+        lender = "tiny" if self.config().causal else "tiny-encoder"
+        note = f"borrowed from {lender}: a preset has no vocabulary of its own"
+        return Vocabulary(Tokenizer.load(ASSETS / lender / "tokenizer.json"), note)
+
+    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+        return Weighed(Transformer.initialised(self.config(), seed).to(dtype))
+
+
+@dataclass(frozen=True)
+class RunSource(Source):
+    """A run directory of ours, a built-in model among them."""
+
+    name: str
+    where: str
+    directory: Path
+
+    family = "tinytf run"
+
+    def config(self) -> ModelConfig:
+        return read_config(self.directory)
+
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(Tokenizer.load(self.directory / "tokenizer.json"))
+
+    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+        return Weighed(load_run(self.directory, dtype))
+
+    def card(self) -> dict[str, Any] | None:
+        return read_json(self.directory / "card.json") if (self.directory / "card.json").exists() else None
+
+
+@dataclass(frozen=True)
+class DirectorySource(Source):
+    """A directory as transformers writes it."""
+
+    name: str
+    where: str
+    directory: Path
+
+    @cached_property
+    def header(self) -> Header:
+        return read_header(self.directory)
+
+    @property
+    def family(self) -> str:
+        return self.header.family.name
+
+    def config(self) -> ModelConfig:
+        return self.header.config
+
+    def vocabulary(self) -> Vocabulary:
+        found = load_tokenizer_directory(self.directory)
+        return Vocabulary(found.tokenizer, found.note)
+
+    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+        opened = load_directory(self.header, dtype)
+        return Weighed(opened.transformer, opened.notes)
+
+
+@dataclass(frozen=True)
+class GgufSource(Source):
+    """A ``.gguf`` file: configuration, vocabulary and weights in one."""
+
+    name: str
+    where: str
+    path: Path
+
+    family = "GGUF"
+
+    def config(self) -> ModelConfig:
+        from tinytf.checkpoints.gguf import read_gguf_config
+
+        return read_gguf_config(self.path)
+
+    def vocabulary(self) -> Vocabulary:
+        from tinytf.checkpoints.gguf import gguf_tokenizer
+
+        return Vocabulary(gguf_tokenizer(self.path), "from the file's metadata")
+
+    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+        from tinytf.checkpoints.gguf import load_gguf
+
+        opened = load_gguf(self.path, dtype)
+        return Weighed(opened.transformer, opened.notes)
+
+
+def find_source(model: str) -> Source:
+    """The source that a name, path, ``preset:NAME`` or ``hub:ORG/NAME`` means.
+
+    Raises UsageError for a name that is nothing known, with the nearest; CheckpointError for a file or folder that
+    is no model.
+    """
+    if model.startswith("preset:"):
+        preset(model.removeprefix("preset:"))
+        return PresetSource(model)
+    if model.startswith("hub:"):
+        from tinytf.checkpoints.hub import fetch
+
+        return DirectorySource(model.removeprefix("hub:"), model, fetch(model.removeprefix("hub:")))
+    if model in BUILT_IN:
+        return RunSource(model, "built in", ASSETS / model)
+    return source_at(Path(model))
+
+
+def source_at(path: Path) -> Source:
+    """The source at a path: a run directory, a directory of transformers, or a GGUF file."""
+    name = path.name or path.resolve().name
+    if path.is_file():
+        if path.suffix.lower() == ".gguf":
+            return GgufSource(name, str(path), path)
+        raise CheckpointError(f"{path} is a file", "tinytf opens folders with a config.json, and .gguf files")
+    if not path.is_dir():
+        known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
+        hint = did_you_mean(str(path), known) or f"known: {', '.join(known)}, a folder, a .gguf file, or hub:ORG/NAME"
+        raise UsageError(f"there is no model {str(path)!r}", hint)
+    data = read_json(path / "config.json")
+    kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource
+    return kind(name, str(path), path)
