@@ -256,7 +256,7 @@ def edit_config(run: Path, change) -> None:
 
 def refused(run: Path) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
-        load_run(run)
+        load(str(run))
     return caught.value
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.parts import make_norm, rotate
+from tinytf.model.parts import make_norm, rotary_frequencies, rotate
 
 Tap = Callable[[str, Tensor], Tensor]
 
@@ -128,6 +128,26 @@ class SelfAttention(nn.Module):
         self.q_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
         self.k_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
         self.core: nn.Module = FusedCore(Sight.of(config))
+
+    @torch.no_grad()
+    def look_back(self, config: ModelConfig, generator: torch.Generator) -> None:
+        """Set the rotary biases of half of the key heads so that their queries prefer the token before.
+
+        Of the pairs that turn fast enough to tell neighbours apart, a query's bias is the key's, one position back.
+        """
+        turn = rotary_frequencies(config.rope)
+        turn = turn[turn > 0.1]
+        size, half = (2 * math.sqrt(self.d_head)) ** 0.5, self.d_head // 2
+        for group in range(max(1, config.n_kv_heads // 2)):
+            phase = 2 * math.pi * torch.rand(len(turn), generator=generator)
+            heads = range(group * config.heads_per_kv, (group + 1) * config.heads_per_kv)
+            for bias, head, angle in [
+                (self.k.bias, group, phase),
+                *((self.q.bias, head, phase - turn) for head in heads),
+            ]:
+                for start, wave in ((0, angle.cos()), (half, angle.sin())):
+                    first = head * self.d_head + start
+                    bias[first : first + len(turn)] = size * wave
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H·D) -> (B, H, T, D)."""

@@ -66,13 +66,19 @@ ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
 }
 
 
+def rotary_frequencies(rope: Rope) -> Tensor:
+    """By how much each pair of dimensions turns from one position to the next, in radians, (d_head / 2,).
+
+    In float32, as the checkpoints of this family were trained with.
+    """
+    place = torch.arange(0, rope.d_head, 2, dtype=torch.int64).float() / rope.d_head
+    return ROPE_SCALINGS[rope.scaling](1.0 / rope.theta**place, rope)
+
+
 @lru_cache(maxsize=8)
 def _rotary(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False), torch.no_grad():
-        # The angles are made in float32, as the checkpoints of this family were trained with.
-        place = torch.arange(0, rope.d_head, 2, dtype=torch.int64).float() / rope.d_head
-        frequency = ROPE_SCALINGS[rope.scaling](1.0 / rope.theta**place, rope)
-        angle = torch.arange(length).float()[:, None] * frequency  # (T, D/2)
+        angle = torch.arange(length).float()[:, None] * rotary_frequencies(rope)  # (T, D/2)
         angle = torch.cat((angle, angle), dim=-1)  # (T, D): both halves turn by the same angles
         return angle.cos().to(device=device, dtype=dtype), angle.sin().to(device=device, dtype=dtype)
 

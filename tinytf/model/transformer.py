@@ -134,8 +134,9 @@ class Transformer(nn.Module):
         """Random weights from ``seed``: normal 1/√d_model, so that a map keeps the size of what it maps.
 
         What is added to the residual stream starts smaller by √(2·layers) (Radford et al. 2019). Norms start at 1,
-        biases at 0, but for those of rotary queries and keys: at 0 nothing would push either of them towards a
-        preference for a distance, such as for the token before.
+        biases at 0, but for rotary queries and keys that have biases: in the first block half of the key heads begin
+        with a preference for the token before. Copying takes such a head and another one above it that matches what
+        it brings, and neither is of use, so neither is learned for long, without the other (Olsson et al. 2022).
         """
         with torch.device("meta"):
             model = cls(config)
@@ -148,10 +149,10 @@ class Transformer(nn.Module):
                 if parameter.dim() == 2:
                     adds = name.endswith(("attention.o.weight", "ffn.down.weight"))
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
-                elif config.positions == "rotary" and name.endswith(("attention.q.bias", "attention.k.bias")):
-                    parameter.normal_(0.0, 0.5, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            if config.positions == "rotary" and config.qkv_bias:
+                next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
 
     def _attentions(self) -> Iterator[SelfAttention]:

@@ -90,7 +90,8 @@ class Tokenizer:
         return self.library.get_vocab_size()
 
     @cached_property
-    def _special_ids(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
+        """The ids of [CLS], <|endoftext|> and their like, which stand for no text."""
         return frozenset(i for i, added in self.library.get_added_tokens_decoder().items() if added.special)
 
     @cached_property
@@ -118,7 +119,7 @@ class Tokenizer:
         piece = self.library.id_to_token(token_id)
         if piece is None:
             return b""
-        if self._byte_level and token_id not in self._special_ids:
+        if self._byte_level and token_id not in self.special_ids:
             letters = _byte_of_letter()
             return bytes(letters[letter] for letter in piece) if all(c in letters for c in piece) else piece.encode()
         return piece.encode("utf-8")
@@ -144,9 +145,9 @@ class Tokenizer:
         for token_id, (start, end), added in zip(
             encoded.ids, encoded.offsets, encoded.special_tokens_mask, strict=True
         ):
-            own_bytes = self._byte_level or token_id in self._special_ids
+            own_bytes = self._byte_level or token_id in self.special_ids
             data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
-            is_special = bool(added) or token_id in self._special_ids
+            is_special = bool(added) or token_id in self.special_ids
             tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
         return Encoding(text, tuple(tokens), self._added(encoded))
 

@@ -50,7 +50,9 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     # The trainer numbers letters inside words in the order of a hash table, and breaks ties by those numbers. Given as
     # special tokens they have fixed numbers, and the same text always gives the same vocabulary.
-    inside = sorted({f"##{char}" for text in texts for char in normalizer.normalize_str(text) if not char.isspace()})
+    split = trained.pre_tokenizer.pre_tokenize_str
+    words = {word for text in texts for word, _ in split(normalizer.normalize_str(text))}
+    inside = sorted({f"##{char}" for word in words for char in word[1:]})
     specials = [*BERT_SPECIALS, *inside]
     trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=specials, show_progress=False)
     trained.train_from_iterator(texts, trainer)

@@ -20,7 +20,7 @@ IGNORED = -100
 """The target of a position that does not count towards the loss."""
 
 MASKED_SHARE = 0.15
-_PERIODS_GROW = 0.6  # the share of the first, repeating steps in which periods grow to their full length
+_LONGEST_PHRASE, _FEW_PHRASES = 8, 4
 _HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
 
 
@@ -77,11 +77,10 @@ class NextToken:
     """Windows of ``block`` tokens from the stream; each target is the token that follows.
 
     Half of the windows begin where a document does (behind an ``end`` token), the others anywhere.
-    A share ``repeats`` of the windows (in the first ``repeats_first`` steps all of them) are instead random ids below
-    ``vocab_size``, a passage of them said once and then again in pieces that begin and end anywhere, so that only
-    copying what followed the last time helps, and no fixed distance does. Only what can be copied is asked for.
-    Passages are log-uniform from 8 to half a block long, in the first ``repeats_first`` steps from 2 and growing:
-    copying is learned on the short ones, where few tokens are candidates.
+    A share ``repeats`` of the windows (in the first ``repeats_first`` steps all of them) is made of a few phrases of
+    random ids below ``vocab_size`` instead, told over and over in random order: only copying what followed the last
+    time helps, and no fixed distance does. There only what can be copied is asked for. A window has 2 phrases or more,
+    at first a handful and later as many as fit twice: copying is learned where few tokens are candidates.
     """
 
     def __init__(
@@ -116,32 +115,30 @@ class NextToken:
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
         progress = min(1.0, (step + 1) / self.repeats_first) if self.repeats_first else 1.0
-        longest = 4 * (self.block / 8) ** min(1.0, progress / _PERIODS_GROW)  # 4 … block / 2
         share = 1.0 if progress < 1.0 else self.repeats
         for row in np.flatnonzero(random.random(self.size) < share):
-            window, known = self._repeating(random, 2 if progress < 1.0 else 8, longest)
+            window, known = self._phrases(random, progress)
+            if not known.any():  # a block too short for a phrase to come back
+                continue
             batch.ids[row] = torch.from_numpy(window[:-1])
             batch.targets[row] = torch.from_numpy(np.where(known, window[1:], IGNORED))
         return batch
 
-    def _repeating(
-        self, random: np.random.Generator, shortest: int, longest: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A window (T + 1,) of one passage said again in pieces, and which of its T next tokens can be known."""
-        length = int(np.exp(random.uniform(np.log(shortest), np.log(max(shortest, longest) + 1))))
-        length = max(1, min(length, self.block // 2))
-        places, follows = list(range(length)), [False] + [True] * (length - 1)
-        while len(places) <= self.block:
-            start, count = int(random.integers(length)), int(random.integers(min(2, length), length + 1))
-            places += [(start + i) % length for i in range(count)]
-            follows += [length == 1] + [True] * (count - 1)
-        known, seen = np.zeros(self.block, dtype=bool), set()
-        for t in range(self.block):
-            if follows[t + 1]:
-                known[t] = places[t] in seen
-                seen.add(places[t])
-        passage = random.integers(0, self.vocab_size, length)
-        return passage[places[: self.block + 1]], known
+    def _phrases(self, random: np.random.Generator, progress: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """A window (T + 1,) of phrases told in random order, and which of its T next tokens can be known."""
+        length = int(random.integers(2, max(2, min(_LONGEST_PHRASE, self.block // 4)) + 1))
+        fit = max(2.0, self.block / length / 2)
+        most = min(fit, _FEW_PHRASES * (fit / _FEW_PHRASES) ** progress) if fit > _FEW_PHRASES else fit
+        count = int(np.exp(random.uniform(np.log(2), np.log(most + 1))))
+        phrases = random.integers(0, self.vocab_size, (count, length))
+        order = random.integers(0, count, self.block // length + 2)
+        start = int(random.integers(length))
+        told = slice(start, start + self.block + 1)
+        step = (order[:, None] * length + np.arange(length)).ravel()[told]  # (T + 1,) which phrase, and where in it
+        _, first = np.unique(step[1:], return_index=True)
+        known = step[1:] % length > 0
+        known[first] = False
+        return phrases.ravel()[step], known
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         count = (len(self.kept) - 1) // self.block
@@ -171,7 +168,8 @@ class MaskedTokens:
         if None in ids:
             raise TrainingError("the masked objective needs a tokenizer with [CLS], [SEP], [MASK] and [PAD]")
         self.cls, self.sep, self.mask, self.pad = (int(i or 0) for i in ids)
-        self.vocab_size, self.block, self.size, self.seed = tokenizer.vocab_size, block, batch, seed
+        self.block, self.size, self.seed = block, batch, seed
+        self.words = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
         self.train, self.kept = self._sentences(train, tokenizer), self._sentences(held_out, tokenizer)
         if not self.train:
             raise TrainingError("the text has no sentence to train on")
@@ -187,26 +185,28 @@ class MaskedTokens:
         encodings = tokenizer.library.encode_batch_fast([sentence for _, sentence in flat], add_special_tokens=False)
         return [(number, encoding.ids) for (number, _), encoding in zip(flat, encodings, strict=True)]
 
-    def _example(self, sentences: list[tuple[int, list[int]]], start: int, count: int) -> list[int]:
-        """``count`` sentences from ``start``, within their document, as many as fit the block."""
-        document, ids = sentences[start][0], list(sentences[start][1])
+    def _example(self, sentences: list[tuple[int, list[int]]], start: int, count: int) -> tuple[list[int], int]:
+        """``count`` sentences from ``start``, within their document, as many as fit the block; and how many fit."""
+        document, ids, used = sentences[start][0], list(sentences[start][1]), 1
         for number, more in sentences[start + 1 : start + count]:
             if number != document or len(ids) + len(more) > self.block - 2:
                 break
             ids += more
-        return [self.cls, *ids[: self.block - 2], self.sep]
+            used += 1
+        return [self.cls, *ids[: self.block - 2], self.sep], used
 
     def batch(self, step: int) -> Batch:
         random = _random(self.seed, step)
         starts = random.integers(0, len(self.train), self.size)
         counts = random.integers(1, 9, self.size)
-        return self._masked([self._example(self.train, s, c) for s, c in zip(starts, counts, strict=True)], random)
+        return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
         examples, place = [], 0
         while place < len(self.kept):
-            examples.append(self._example(self.kept, place, 8))
-            place += 8
+            example, used = self._example(self.kept, place, 8)
+            examples.append(example)
+            place += used
         for first in range(0, len(examples), self.size):
             if limit is not None and first >= limit * self.size:
                 return
@@ -225,6 +225,6 @@ class MaskedTokens:
         targets = np.where(chosen, ids, IGNORED)
         how = random.random(ids.shape)
         shown = np.where(chosen & (how < 0.8), self.mask, ids)
-        others = random.integers(0, self.vocab_size, ids.shape)
+        others = random.choice(self.words, ids.shape)
         shown = np.where(chosen & (how >= 0.8) & (how < 0.9), others, shown)
         return Batch(torch.from_numpy(shown), torch.from_numpy(targets), torch.from_numpy(real))

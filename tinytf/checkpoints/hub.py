@@ -1,0 +1,75 @@
+"""Models of the Hugging Face hub: fetched through huggingface_hub into its own cache, opened like any directory."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tinytf.errors import CheckpointError, UsageError
+
+_SMALL_FILES = ("*.json", "merges.txt", "vocab.txt", "*.model")
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors"), ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
+
+
+def _library() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise CheckpointError(
+            "models of the hub need the package huggingface_hub", 'pip install "tinytf[hub]"'
+        ) from None
+    return huggingface_hub
+
+
+def fetch(name: str) -> Path:
+    """The cached directory of ``ORG/NAME`` or ``ORG/NAME@REVISION``, downloaded where it is not there yet.
+
+    Progress, token, offline mode and the cache's place are huggingface_hub's own (HF_TOKEN, HF_HUB_OFFLINE, HF_HOME).
+    Raises UsageError for a name that is none, CheckpointError in one line for whatever the hub or the network says.
+    """
+    repository, _, revision = name.partition("@")
+    if repository.count("/") > 1 or not all(repository.split("/")):
+        raise UsageError(f"hub:{name} is not the name of a model", "such as hub:openai-community/gpt2")
+    library = _library()
+
+    def snapshot(*patterns: str) -> Path:
+        return Path(library.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
+
+    try:
+        for weights in _WEIGHTS:
+            directory = snapshot(*_SMALL_FILES, *weights)
+            if any(path for pattern in weights for path in directory.glob(pattern)):
+                break
+    except (OSError, ValueError, library.errors.HfHubHTTPError) as error:
+        reason = next(line for line in str(error).splitlines() if line.strip())
+        raise CheckpointError(f"cannot fetch hub:{name}: {reason}", _hint(error)) from None
+    return directory
+
+
+def _hint(error: Exception) -> str:
+    kind = type(error).__name__
+    if "Offline" in kind or "LocalEntryNotFound" in kind:
+        return "it is not in the cache, and the hub is out of reach or HF_HUB_OFFLINE is set"
+    if "Gated" in kind or "RepositoryNotFound" in kind:
+        return "check the name; a private or gated model needs HF_TOKEN"
+    return ""
+
+
+def cache_folder() -> Path:
+    """Where huggingface_hub keeps what it fetched: HF_HUB_CACHE, HF_HOME/hub, or ~/.cache/huggingface/hub."""
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+
+
+def cached() -> Iterator[tuple[str, Path]]:
+    """(ORG/NAME, directory of the newest snapshot) of every model in the cache, without huggingface_hub.
+
+    The cache keeps ``models--ORG--NAME/snapshots/COMMIT``, and in ``refs/main`` the commit that was last fetched.
+    """
+    for folder in sorted(cache_folder().glob("models--*")):
+        snapshots = [path for path in folder.glob("snapshots/*") if (path / "config.json").exists()]
+        main = folder / "refs" / "main"
+        wanted = main.read_text("utf-8").strip() if main.is_file() else ""
+        chosen = next((path for path in snapshots if path.name == wanted), None) or next(iter(sorted(snapshots)), None)
+        if chosen is not None:
+            yield folder.name.removeprefix("models--").replace("--", "/"), chosen
