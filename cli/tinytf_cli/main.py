@@ -16,7 +16,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 from tinytf_cli.output import ReaderGone
 
-COMMANDS = ("trace", "attention", "info", "tokens", "train")
+COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train")
 
 
 class Commands(click.Group):

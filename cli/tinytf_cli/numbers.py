@@ -25,3 +25,11 @@ def number(value: float, form: str = "") -> str:
     form = form or number_format(np.array([value], dtype=np.float32))
     text = form % value
     return text[1:] if text.startswith("-") and not text.strip("-0.e+") else text
+
+
+def in_bytes(number: int) -> str:
+    """A size in the largest binary unit that it fills: ``4.0 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number} B"

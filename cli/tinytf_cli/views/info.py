@@ -6,16 +6,10 @@ from typing import Any
 from tinytf.analysis.size import cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
+from tinytf_cli.numbers import in_bytes
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-
-
-def _bytes(number: int) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if number >= size:
-            return f"{number / size:,.1f} {unit}"
-    return f"{number} B"
 
 
 def _flops(number: int) -> str:
@@ -137,8 +131,8 @@ class InfoView:
         c = self.config
         work = work_per_token(c, c.context)
         rows = [
-            ("weights, fp32", _bytes(4 * self.total), "4 bytes a parameter"),
-            ("weights, bf16", _bytes(2 * self.total), "2 bytes a parameter"),
+            ("weights, fp32", in_bytes(4 * self.total), "4 bytes a parameter"),
+            ("weights, bf16", in_bytes(2 * self.total), "2 bytes a parameter"),
             ("work a token", _flops(work.total), f"at {c.context:,} tokens of context, a multiply and an add are two"),
             ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
             ("  attention", _flops(work.attention), "layers · 4 · H·d_head · tokens looked at"),
@@ -147,8 +141,8 @@ class InfoView:
         ]
         if c.causal:
             cache = cache_bytes_per_token(c, 4)
-            rows.append(("KV cache a token, fp32", _bytes(cache), "2 · layers · G · d_head · 4 bytes"))
-            rows.append(("KV cache, full context", _bytes(cache * c.context), f"× {c.context:,} tokens"))
+            rows.append(("KV cache a token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
+            rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows
 
     def data(self) -> dict[str, Any]:

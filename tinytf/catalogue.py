@@ -1,0 +1,67 @@
+"""Which models are at hand: built in, by preset, in a folder, and in the cache of the Hugging Face hub."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinytf.analysis.size import parameter_count
+from tinytf.checkpoints.hub import cached
+from tinytf.checkpoints.weights import weight_files
+from tinytf.config import ModelConfig
+from tinytf.errors import TinytfError
+from tinytf.presets import PRESETS
+from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, PresetSource, RunSource, Source, source_at
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that is there: ``name`` is what --model takes, ``place`` where it was found.
+
+    ``config`` and ``family`` are None and "" where it cannot be opened, and ``problem`` says why. ``bytes`` are those
+    of its weight files, 0 for a preset.
+    """
+
+    name: str
+    place: str
+    family: str = ""
+    config: ModelConfig | None = None
+    bytes: int = 0
+    problem: str = ""
+
+    @property
+    def parameters(self) -> int | None:
+        """How many parameters the configuration amounts to."""
+        return parameter_count(self.config) if self.config else None
+
+
+def catalogue(folder: Path) -> Iterator[Entry]:
+    """Every model at hand, each judged by its headers alone; ``folder`` and the folders in it are looked through."""
+    for name in BUILT_IN:
+        yield _entry(name, "built in", RunSource(name, "built in", ASSETS / name), ASSETS / name)
+    for name in PRESETS:
+        yield _entry(f"preset:{name}", "preset", PresetSource(f"preset:{name}"), None)
+    for path in _candidates(folder):
+        shown = path.name if folder == Path() else str(path)
+        try:
+            source = source_at(path)
+        except TinytfError as error:
+            yield Entry(shown, "folder", problem=error.message)
+        else:
+            yield _entry(shown, "folder", source, path)
+    for name, path in cached():
+        yield _entry(f"hub:{name}", "hub cache", DirectorySource(name, f"hub:{name}", path), path)
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """What in a folder, or in a folder of it, looks like a model."""
+    found = {path.parent for pattern in ("config.json", "*/config.json", "*/*/config.json") for path in folder.glob(pattern)}
+    return sorted({path for path in found if path != folder} | set(folder.glob("*.gguf")) | set(folder.glob("*/*.gguf")))
+
+
+def _entry(name: str, place: str, source: Source, path: Path | None) -> Entry:
+    try:
+        config, family = source.config(), source.family
+        files = [] if path is None else [path] if path.is_file() else weight_files(path)
+        return Entry(name, place, family, config, sum(file.stat().st_size for file in files))
+    except (TinytfError, OSError) as error:
+        return Entry(name, place, problem=getattr(error, "message", str(error)))

@@ -1,0 +1,142 @@
+"""The way back: a model of ours as a directory that transformers opens, with the same logits to the last bit."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from tinytf.checkpoints.huggingface.families import FAMILIES
+from tinytf.checkpoints.huggingface.fields import Fields
+from tinytf.checkpoints.huggingface.table import Change, Family
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.files import to_json, write_whole
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Tokenizer
+
+_ROLES = {
+    "bos_token": ("<s>", "<|begin_of_text|>"),
+    "eos_token": ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "sep_token": ("[SEP]",),
+    "pad_token": ("[PAD]", "<pad>"),
+    "cls_token": ("[CLS]",),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the family that it was written as, the class that opens it, and the files."""
+
+    family: str
+    architecture: str
+    files: tuple[Path, ...]
+
+
+def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exported:
+    """Write ``model`` and its tokenizer as transformers would, each file whole, the configuration last.
+
+    A scale on the embeddings, which no family here has, is multiplied into them, and the head that was tied to them
+    keeps the unscaled ones. Raises UsageError for an architecture that is none of the families, with what stands in
+    the way, and for a directory that is not empty.
+    """
+    config, state = _unscaled(model)
+    family, written = _family_for(config)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise UsageError(f"{directory} is not empty", "give a folder that is new or empty")
+    except OSError as error:
+        raise UsageError(f"cannot write to {directory}: {error.strerror}") from None
+    special = _special_tokens(tokenizer)
+    ids = {f"{role}_id": tokenizer.special_id(name) for role, name in special.items()}
+    dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
+    settings = {"model_type": family.model_type, **written, **_token_ids(family, written, ids), "dtype": dtype}
+    words = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.context, **special}
+    contents = {
+        "model.safetensors": save_tensors(dict(_stored(family, config, state)), metadata={"format": "pt"}),
+        "tokenizer.json": tokenizer.to_json().encode("utf-8"),
+        "tokenizer_config.json": to_json(words),
+        "config.json": to_json(settings),
+    }
+    for name, data in contents.items():
+        write_whole(directory / name, data)
+    return Exported(family.name, written["architectures"][0], tuple(directory / name for name in contents))
+
+
+def _unscaled(model: Transformer) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """The same function without a scale on its embeddings and without dropout."""
+    config, state = replace(model.config, dropout=0.0), dict(model.state_dict())
+    if config.embed_scale == 1.0:
+        return config, state
+    table = state["embed.tokens.weight"]
+    state["embed.tokens.weight"] = table * config.embed_scale
+    if config.tied_head and config.head != "none":
+        state["head.decoder.weight"] = table
+    return replace(config, embed_scale=1.0, tied_head=config.head == "none"), state
+
+
+def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
+    """The family whose own reading of what it writes is this configuration."""
+    nearest: tuple[Family, list[str]] | None = None
+    with torch.device("meta"):
+        parameters = [name for name, _ in Transformer(config).named_parameters()]
+    for family in FAMILIES.values():
+        written = family.write(config)
+        if written is None:
+            continue
+        names = {family.place(name)[0] for name in parameters if _has_place(family, name)}
+        again = family.read(Fields(written, Path("config.json")), names)
+        differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
+        if not differing:
+            return family, written
+        said = [f"{name} {getattr(config, name)!r}, not {getattr(again, name)!r}" for name in differing]
+        if nearest is None or len(said) < len(nearest[1]):
+            nearest = family, said
+    assert nearest is not None
+    raise UsageError(
+        f"this architecture is none of {', '.join(f.name for f in FAMILIES.values())}",
+        f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}",
+    )
+
+
+def _has_place(family: Family, name: str) -> bool:
+    try:
+        family.place(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors under the names that transformers stores, joint ones joined."""
+    parts: dict[str, list[tuple[Change, Tensor]]] = {}
+    for name, tensor in state.items():
+        plain, change = family.place(name)
+        parts.setdefault(plain, []).append((change, tensor.detach().cpu()))
+    for plain, pieces in parts.items():
+        ordered = sorted(pieces, key=lambda piece: piece[0].part)
+        joined = Change.join([tensor for _, tensor in ordered], ordered[0][0].transposed)
+        yield family.prefixed(plain), joined
+        for copy in (copy for copy, copied in family.copies.items() if copied == plain and copy.endswith("bias")):
+            yield family.prefixed(copy), joined.clone()
+
+
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    found = {}
+    for role, names in _ROLES.items():
+        name = next((name for name in names if tokenizer.special_id(name) is not None), None)
+        if name is not None:
+            found[role] = name
+    return found
+
+
+def _token_ids(family: Family, written: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
+    """Special ids for config.json; null where the tokenizer has none, so that no default of a family stands in."""
+    wanted = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {role: ids.get(role) for role in wanted if role not in written}
