@@ -147,15 +147,12 @@ class Tokenizer:
     @cached_property
     def _unknown_id(self) -> int | None:
         name = getattr(self.library.model, "unk_token", None)
-        return self.special_id(name) if name else None
+        return self.library.token_to_id(name) if name else None
 
     def special_id(self, *names: str) -> int | None:
-        """The id of the first of these special tokens that the vocabulary has."""
-        for name in names:
-            token_id = self.library.token_to_id(name)
-            if token_id is not None:
-                return int(token_id)
-        return None
+        """The id of the first of these that is a special token here; a piece of text of that name is none."""
+        ids = (self.library.token_to_id(name) for name in names)
+        return next((token_id for token_id in ids if token_id in self.special_ids), None)
 
     @property
     def mask_id(self) -> int | None:
