@@ -149,11 +149,13 @@ def _written(config: ModelConfig) -> dict[str, Any]:
 
 
 def _write_bert(config: ModelConfig) -> dict[str, Any] | None:
+    if not config.n_token_types:
+        return None
     return {"architectures": ["BertForMaskedLM" if config.head == "mlm" else "BertModel"], **_written(config)}
 
 
 def _write_roberta(config: ModelConfig) -> dict[str, Any] | None:
-    if not config.position_offset:
+    if not config.position_offset or not config.n_token_types:
         return None
     words = ["RobertaForMaskedLM" if config.head == "mlm" else "RobertaModel"]
     return {"architectures": words, **_written(config), "pad_token_id": config.position_offset - 1}

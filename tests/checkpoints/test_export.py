@@ -1,0 +1,117 @@
+"""Written for transformers: it opens what we write and says the same, and so do we."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from architectures import BERT, LLAMA, SIZES, config_of, furthest, lively
+
+import tinytf
+from tinytf.checkpoints.huggingface.export import export
+from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.sources import ASSETS
+from tinytf.text.tokenizer import Tokenizer
+
+LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
+WRITTEN = {
+    "gpt2": ("GPT-2", config_of("gpt2")),
+    "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
+    "bert with a masked head": ("BERT", config_of("bert with a masked head", head_activation="gelu")),
+    "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),
+    "bert with a pooler": ("BERT", config_of("bert with a pooler")),
+    "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
+    "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
+    "llama": ("Llama", config_of("llama, grouped")),
+    "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),
+    "llama 3": ("Llama", config_of("mistral, a window and stretched waves", window=0)),
+    "mistral": ("Mistral", config_of("mistral, a window and stretched waves")),
+    "qwen2, as tiny is": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY})),
+    "qwen2 with a window": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY, "window": 3})),
+    "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
+    "no head": ("Llama", config_of("llama, grouped", head="none")),
+}
+OPENERS = {
+    "ForCausalLM": transformers.AutoModelForCausalLM,
+    "LMHeadModel": transformers.AutoModelForCausalLM,
+    "ForMaskedLM": transformers.AutoModelForMaskedLM,
+    "Model": transformers.AutoModel,
+}
+IDS = torch.tensor([[5, 3, 9, 30, 7, 7, 11], [8, 4, 4, 19, 22, 3, 6]])
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(ASSETS / "tiny" / "tokenizer.json")
+
+
+def opened_by_transformers(directory, architecture):
+    opener = next(opener for ending, opener in OPENERS.items() if architecture.endswith(ending))
+    model, report = opener.from_pretrained(directory, output_loading_info=True)
+    assert not report["missing_keys"], report
+    return model.eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_transformers_and_we_open_what_was_written(kind, tokenizer, tmp_path):
+    family, config = WRITTEN[kind]
+    model = lively(config, 4)
+    exported = export(model, tokenizer, tmp_path / "out")
+    assert exported.family == family
+    expected = model(IDS)
+    theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(IDS)
+    assert furthest(theirs.logits if config.head != "none" else theirs.last_hidden_state, expected) < 1e-5
+    again = load_directory(read_header(tmp_path / "out"))
+    assert again.notes == ()
+    assert torch.equal(again.transformer(IDS), expected), "to the last bit"
+
+
+def test_tiny_is_a_model_of_transformers_with_its_tokenizer(tmp_path):
+    model = tinytf.load("tiny")
+    exported = export(model.transformer, model.tokenizer, tmp_path / "tiny")
+    theirs = opened_by_transformers(tmp_path / "tiny", exported.architecture)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "tiny")
+    for text in ("The cat sat on the mat.", "  Emoji 🙂 and\ttabs\n\nnew lines ", "ünïcode"):
+        ids = tokenizer(text)["input_ids"]
+        assert ids == model.encode(text).ids
+        with torch.no_grad():
+            expected = model.transformer(torch.tensor([ids]))
+            assert furthest(theirs(torch.tensor([ids])).logits, expected) < 1e-5
+    again = tinytf.load(str(tmp_path / "tiny"))
+    assert torch.equal(again.transformer(torch.tensor([ids])), expected)
+    assert again.encode("The cat").ids == model.encode("The cat").ids
+    assert tokenizer.eos_token_id == model.tokenizer.end_id
+    settings = json.loads((tmp_path / "tiny" / "config.json").read_text("utf-8"))
+    assert settings["eos_token_id"] == model.tokenizer.end_id
+
+
+def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tokenizer, tmp_path):
+    model = Transformer.initialised(ModelConfig(**SIZES, positions="rotary", activation="gelu_tanh"), 1)
+    with pytest.raises(UsageError) as caught:
+        export(model, tokenizer, tmp_path / "out")
+    assert caught.value.message.startswith("this architecture is none of GPT-2, BERT")
+    assert caught.value.hint == "the nearest is GPT-2; it differs in positions 'rotary', not 'learned'"
+    assert not (tmp_path / "out").exists()
+
+
+def test_token_types_are_not_quietly_dropped(tokenizer, tmp_path):
+    config = ModelConfig(**{**SIZES, **BERT, "head": "none", "n_token_types": 3, "causal": False})
+    assert export(lively(config), tokenizer, tmp_path / "out").family == "BERT"
+    assert load_directory(read_header(tmp_path / "out")).transformer.config.n_token_types == 3
+
+
+def test_a_folder_with_something_in_it_stays_as_it_was(tokenizer, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine", "utf-8")
+    with pytest.raises(UsageError, match="is not empty"):
+        export(lively(config_of("gpt2")), tokenizer, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tokenizer, tmp_path):
+    (tmp_path / "file").write_text("mine", "utf-8")
+    with pytest.raises(UsageError, match="cannot write to"):
+        export(lively(config_of("gpt2")), tokenizer, tmp_path / "file" / "out")
