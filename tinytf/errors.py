@@ -37,5 +37,9 @@ class CheckpointError(TinytfError):
     """A model directory that is missing, damaged, or not what its configuration says."""
 
 
+class MemoryShortage(TinytfError):
+    """What is asked for would not fit into the free memory."""
+
+
 class TrainingError(TinytfError):
     """Training cannot start, or cannot go on."""

@@ -1,5 +1,6 @@
 """Opening a model by what a user calls it, and what can be done with it at once."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,9 +66,12 @@ class Model:
             )
         return encoding.truncated(limit)
 
-    def trace(self, text: str, *, truncate: bool = False) -> Trace:
-        """Record every step of ``text`` through the model."""
-        return record(self.transformer, self.encode(text, truncate=truncate), self.tokenizer.mask_id)
+    def trace(
+        self, text: str, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+    ) -> Trace:
+        """Record every step of ``text`` through the model, or those of ``layers``; errors as of ``record``."""
+        encoding = self.encode(text, truncate=truncate)
+        return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
 
 
 def pick_device(device: str) -> torch.device:

@@ -83,7 +83,7 @@ def model_options(command: Command) -> Command:
         show_default=True,
         metavar="MODEL",
         shell_complete=_complete_model,
-        help="tiny, tiny-encoder, the folder of a run, or preset:NAME.",
+        help="tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME; tinytf models lists them.",
     )
     @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
     @click.option(
@@ -116,8 +116,14 @@ def model_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]  # fmt: skip
 
 
+def recording_options(command: Command) -> Command:
+    """--force: the command gets ``force``."""
+    force = click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
+    return force(command)
+
+
 def text_options(command: Command) -> Command:
-    """TEXT, --lines and --truncate: the command gets the ``texts``, ``lines`` and ``truncate``."""
+    """TEXT, --lines and --truncate: the command gets ``texts``, ``lines`` and ``truncate``."""
 
     @click.argument("words", nargs=-1, metavar="TEXT")
     @click.option("--lines", is_flag=True, help="Every line of the text is a text of its own.")

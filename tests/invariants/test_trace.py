@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from tinytf.analysis.heads import measure_heads
 from tinytf.analysis.repeats import repeat_scores, repeated_tokens
-from tinytf.errors import UsageError
+from tinytf.errors import AddressError, MemoryShortage, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.trace import memory
 from tinytf.trace.check import Check, Item, check
+from tinytf.trace.memory import recording_bytes
 from tinytf.trace.record import record
 from tinytf.trace.summary import pipeline, statistics
 from tinytf.trace.trace import Recording, Trace
@@ -253,7 +255,7 @@ def corrupted(trace: Trace, name: str, change: Callable[[Tensor], Tensor]) -> Tr
         **trace.recording.tensors,
         name: change(trace.recording.tensors[name].clone(memory_format=torch.contiguous_format)),
     }
-    return Trace(trace.model, trace.encoding, Recording(tensors, trace.recording.logit_rows))
+    return Trace(trace.model, trace.encoding, Recording(tensors, trace.recording.logit_rows, trace.recording.layers))
 
 
 def one_more(tensor: Tensor) -> Tensor:
@@ -436,3 +438,44 @@ def test_repeats_are_scored_on_the_weights_of_the_model():
 def test_an_encoder_has_no_repeats_to_score():
     with pytest.raises(UsageError, match="predicts no next token"):
         repeat_scores(Transformer.initialised(config_of("bert with a masked head"), 0))
+
+
+@pytest.mark.parametrize("layers", [(0,), (1,), (0, 1), ()])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_recording_holds_is_known_before(kind, layers):
+    model = lively(config_of(kind))
+    trace = record(model, encoding_of(range(3, 12)), layers=layers)
+    rows = len(trace.recording.logit_rows)
+    assert recording_bytes(model.config, 9, rows, 4, layers) == trace.recorded_bytes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recording_of_some_layers_adds_up_and_says_which_it_has(kind):
+    model = lively(config_of(kind, n_layers=4))
+    whole, part = (record(model, encoding_of(range(3, 12)), layers=layers) for layers in (None, (2, 1, 2)))
+    assert part.recording.layers == (1, 2)
+    assert torch.equal(part["L1-2.weights"], whole["L1-2.weights"])
+    assert torch.equal(part.last_hidden, whole.last_hidden)
+    assert check(part).holds
+    assert {row.layer for row in pipeline(part)} == {None, 1, 2}
+    with pytest.raises(AddressError) as caught:
+        part["L3.weights"]
+    assert (caught.value.message, caught.value.hint) == ("layer 3 was not recorded", "recorded: 1, 2")
+
+
+def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
+    model = lively(config_of("llama, grouped", n_layers=4))
+    needed = recording_bytes(model.config, 9, 1, 4, range(4))
+    one = recording_bytes(model.config, 9, 1, 4, (0,))
+    monkeypatch.setattr(memory, "_UNASKED", 0)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: (needed + one) // 2)
+    with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers holds") as caught:
+        record(model, encoding_of(range(3, 12)))
+    assert "--layer 0 --step weights" in caught.value.hint
+    assert "--force" in caught.value.hint
+    assert record(model, encoding_of(range(3, 12)), layers=(0,)).recorded_bytes == one
+    assert record(model, encoding_of(range(3, 12)), force=True).recorded_bytes == needed
+    monkeypatch.setattr(memory, "free_bytes", lambda device: one - 1)
+    with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
+        record(model, encoding_of(range(3, 12)), layers=(0,))
+    assert "--layer 0" not in caught.value.hint

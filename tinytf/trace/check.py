@@ -87,8 +87,9 @@ def _attention(trace: Trace, layer: int) -> Iterator[Item]:
 def _layer(trace: Trace, layer: int) -> Iterator[Item]:
     block: Any = trace.model.blocks[layer]
     step, table, pre = partial(trace.step, layer=layer), trace.steps.by_name, trace.config.norm_order == "pre"
-    before = trace.step("out" if pre else "norm2", layer - 1) if layer else trace.model_input
-    yield _compare(f"L{layer}.in", "what came out before goes in", step("in"), before)
+    if not layer or layer - 1 in trace.recording.layers:
+        before = trace.step("out" if pre else "norm2", layer - 1) if layer else trace.model_input
+        yield _compare(f"L{layer}.in", "what came out before goes in", step("in"), before)
     for name in ("q", "k", "v"):
         projected = getattr(block.attention, name)(step(table[name].inputs[0]))
         again = projected.unflatten(-1, (-1, trace.config.d_head)).transpose(0, 1)
@@ -119,7 +120,7 @@ def check(trace: Trace) -> Check:
         embeddings = trace.model.embed.norm(embeddings)
     items.append(_compare("embed.norm" if trace.config.embed_norm else "embed.out", "sum of embeddings",
                           trace.model_input, embeddings))  # fmt: skip
-    for layer in range(trace.config.n_layers):
+    for layer in trace.recording.layers:
         items.extend(_layer(trace, layer))
     if trace.config.final_norm:
         last = trace.step("out", trace.config.n_layers - 1)

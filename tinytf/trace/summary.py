@@ -107,5 +107,7 @@ def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
 
 
 def pipeline(trace: Trace) -> list[Row]:
-    """All steps in order."""
-    return [row_of(trace, number, step, layer) for number, (step, layer) in enumerate(trace.steps.rows, start=1)]
+    """All steps in order, of the layers that were recorded."""
+    rows = enumerate(trace.steps.rows, start=1)
+    recorded = (None, *trace.recording.layers)
+    return [row_of(trace, number, step, layer) for number, (step, layer) in rows if layer in recorded]

@@ -27,11 +27,12 @@ _KEPT_BYTES = 128 * 2**20
 class Recording:
     """What the hooks took, by full step name, without the batch axis.
 
-    ``logit_rows`` are the positions that ``logits`` were computed for.
+    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` those that were recorded.
     """
 
     tensors: dict[str, Tensor]
     logit_rows: tuple[int, ...]
+    layers: tuple[int, ...]
 
 
 class Trace:
@@ -78,6 +79,9 @@ class Trace:
         if full in self.recording.tensors and not self._partly_recorded(full):
             tensor = self.recording.tensors[full]
             return tensor if heads is None else tensor[self._head_index(step, heads)]
+        if layer is not None and layer not in self.recording.layers:
+            recorded = ", ".join(map(str, self.recording.layers)) or "none"
+            raise AddressError(f"layer {layer} was not recorded", f"recorded: {recorded}")
         key = (full, heads)
         if key in self._derived:
             self._derived.move_to_end(key)

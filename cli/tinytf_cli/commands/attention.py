@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.options import model_options, output_options, text_options
+from tinytf_cli.options import model_options, output_options, recording_options, text_options
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _WINDOW = re.compile(r"([0-9]{0,9}):([0-9]{0,9})(?:,([0-9]{0,9}):([0-9]{0,9}))?"
 @click.command("attention")
 @text_options
 @model_options
+@recording_options
 @click.option(
     "--by",
     type=click.Choice(_MEASURES),
@@ -43,6 +44,7 @@ def command(
     texts: list[str],
     lines: bool,
     truncate: bool,
+    force: bool,
     open_model: Callable[[], "Model"],
     by: str,
     heads: tuple[str, ...],
@@ -70,12 +72,13 @@ def command(
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = open_model()
     chosen = _heads(heads, StepTable(model.config))
+    recorded = {layer for layer, _ in chosen} or None
     holds = True
 
     def results() -> Any:
         nonlocal holds
         for text in texts:
-            trace = model.trace(text, truncate=truncate)
+            trace = model.trace(text, truncate=truncate, layers=recorded, force=force)
             choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
             view = AttentionView(model, trace, choice)
             holds = holds and check(trace).holds

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf_cli.options import model_options, output_options, text_options
+from tinytf_cli.options import model_options, output_options, recording_options, text_options
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.command("trace")
 @text_options
 @model_options
+@recording_options
 @click.option("--layer", type=int, default=0, show_default=True, help="Layer of the block that is shown in full.")
 @click.option("--head", type=int, default=0, show_default=True, help="Head of that block.")
 @click.option("--full", is_flag=True, help="Show the block of every layer.")
@@ -48,6 +49,7 @@ def command(
     texts: list[str],
     lines: bool,
     truncate: bool,
+    force: bool,
     open_model: Callable[[], "Model"],
     layer: int,
     head: int,
@@ -77,7 +79,9 @@ def command(
     chosen = [parse_address(text, table) for text in addresses]
     chosen += [where for name in steps for where in _step_addresses(name, layers, head, table)]
     selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top)
-    views = (TraceView(model, model.trace(text, truncate=truncate), selection) for text in texts)
+    recorded = {layer for where in chosen for layer in where.layers or ()} if chosen else None
+    traces = (model.trace(text, truncate=truncate, layers=recorded, force=force) for text in texts)
+    views = (TraceView(model, trace, selection) for trace in traces)
     holds = True
 
     def results() -> Any:
