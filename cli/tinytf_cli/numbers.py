@@ -27,6 +27,25 @@ def number(value: float, form: str = "") -> str:
     return text[1:] if text.startswith("-") and not text.strip("-0.e+") else text
 
 
+def widest(values: NDArray[np.float32], form: str) -> int:
+    """Columns that the widest of ``numbers(values, form)`` takes: one of the ends, or what is no number."""
+    finite = values[np.isfinite(values)]
+    ends = [finite.min(), finite.max()] if finite.size else []
+    return max((len(number(float(v), form)) for v in [*ends, *values[~np.isfinite(values)][:100]]), default=1)
+
+
+def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
+    """Every number of a matrix as ``number`` writes it."""
+    zero = number(0.0, form)
+    plain = np.isfinite(values).all(axis=1)
+    return [
+        [text if text != f"-{zero}" else zero for text in (form % value for value in row.tolist())]
+        if whole
+        else [number(float(value), form) for value in row]
+        for row, whole in zip(values, plain, strict=True)
+    ]
+
+
 def in_bytes(number: int) -> str:
     """A size in the largest binary unit that it fills: ``4.0 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

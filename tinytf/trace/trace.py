@@ -47,6 +47,7 @@ class Trace:
         self.encoding: Encoding = encoding
         self.recording: Recording = recording
         self._derived: OrderedDict[tuple[str, tuple[int, ...] | None], Tensor] = OrderedDict()
+        self._derived_bytes = 0
 
     @property
     def config(self) -> ModelConfig:
@@ -103,8 +104,9 @@ class Trace:
         if tensor.nbytes > _KEPT_BYTES // 2:
             return
         self._derived[key] = tensor
-        while sum(kept.nbytes for kept in self._derived.values()) > _KEPT_BYTES:
-            self._derived.popitem(last=False)
+        self._derived_bytes += tensor.nbytes
+        while self._derived_bytes > _KEPT_BYTES:
+            self._derived_bytes -= self._derived.popitem(last=False)[1].nbytes
 
     def address(self, text: str) -> Address:
         """Read an address for this trace's model; AddressError says what exists instead."""

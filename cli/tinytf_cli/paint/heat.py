@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
@@ -55,8 +55,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     columns = [shown(label, terminal) for label in block.column_labels]
     label_width = _label_width(rows, terminal)
     form = _form(block)
-    texts = [[number(float(v), form) for v in row] for row in block.values]
-    widest_number = max((len(t) for row in texts for t in row), default=1)
+    widest_number = widest(block.values, form)
     widest_label = max((cell_len(c) for c in columns), default=1)
     if terminal.cuts:
         widest_label = min(widest_label, max(widest_number, 8))
@@ -64,6 +63,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     room = max(1, (terminal.width - label_width - 2) // width)
     if len(columns) > room and not (block.asked and not terminal.cuts):
         return [*_small_cells(block, rows, label_width, terminal), legend(block, terminal)]
+    texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
         if first:

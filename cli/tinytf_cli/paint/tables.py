@@ -6,7 +6,7 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number_format, numbers
 from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import shade
 from tinytf_cli.paint.terminal import Terminal
@@ -116,7 +116,7 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     dims = block.values.shape[1]
     first = min(block.first, dims)
     form = number_format(block.values[:, :first])
-    texts = [[number(float(v), form) for v in row[:first]] for row in block.values]
+    texts = numbers(block.values[:, :first], form)
     width = max([len(t) for row in texts for t in row] + [len(f"d{first - 1}")]) + 1
     room = max(1, (terminal.width - label_width - 3) // width)
     strips = [range(min(first, room))]
