@@ -43,22 +43,24 @@ def read_special_tokens(
     """
     source = directory / "tokenizer_config.json"
     said = dict(settings)
-    extra = said.get("extra_special_tokens") or said.get("additional_special_tokens") or []
+    extra, more_roles = _extras(said, source)
     listed = said.get("added_tokens_decoder")
     if listed is None and (overlay := directory / "special_tokens_map.json").exists():
         source, over = overlay, read_json(overlay)
+        if extra:
+            over.pop("additional_special_tokens", None)
         said |= over
-        extra = _joined(extra, over.get("extra_special_tokens") or ([] if extra else over.get(_OLD_EXTRA)) or [])
+        extra_over, roles_over = _extras(over, source)
+        extra = [*extra, *(token for token in extra_over if token not in extra)]
+        more_roles |= roles_over
 
-    _require(isinstance(extra, (list, dict)), source, "the extra special tokens are neither a list nor an object")
     roles = {role: said.get(role, defaults.get(role)) for role in _NAMED}
     roles |= {
         role: token
         for role, token in said.items()
         if role.endswith("_token") and role not in _NAMED and isinstance(token, (str, dict))
     }
-    if isinstance(extra, dict):
-        roles, extra = roles | extra, []
+    roles |= more_roles
     named = {role: _token(token, source, special=True) for role, token in roles.items() if token is not None}
     extras = [_token(token, source, special=True) for token in extra]
     if listed is None:
@@ -78,8 +80,7 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
     missing = [token for token in tokens.added if repr(token) not in same]
     contents = {token.content for token in (*there, *missing)}
     for token in (*tokens.named.values(), *tokens.extra):
-        if token.content not in contents:
-            contents.add(token.content)
+        if token.content not in contents and token not in missing:
             missing.append(token)
     roles = set(tokens.names.values())
     for token in missing:
@@ -87,13 +88,12 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
     library.add_tokens(missing)
 
 
-_OLD_EXTRA = "additional_special_tokens"
-
-
-def _joined(extra: Any, more: Any) -> Any:
-    if isinstance(extra, list) and isinstance(more, list):
-        return [*extra, *(token for token in more if token not in extra)]
-    return more or extra
+def _extras(said: Mapping[str, Any], source: Path) -> tuple[list[Any], dict[str, Any]]:
+    """Special tokens beside the usual roles: those without a role, and, where they stand in an object, with one."""
+    extra, older = (said.get(key) or [] for key in ("extra_special_tokens", "additional_special_tokens"))
+    named, listed = (extra, older) if isinstance(extra, dict) else ({}, extra or older)
+    _require(isinstance(listed, list), source, "the extra special tokens are no list")
+    return listed, named
 
 
 def _older_additions(path: Path, special: set[str]) -> dict[int, AddedToken]:
