@@ -65,15 +65,16 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     if not isinstance(model, dict):
         raise CheckpointError(f"{path} is not a tokenizer: it has no model")
     kind = model.get("type", "BPE" if "merges" in model else "WordPiece")
-    _require_whole_templates(data.get("post_processor"), path)
     if kind not in _READ:
         raise CheckpointError(
-            f"{path} is a tokenizer of type {printable(str(kind))}, which tinytf does not read",
+            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
             f"tinytf reads {', '.join(_READ[:-1])} and {_READ[-1]}",
         )
+    _require_whole_templates(data.get("post_processor"), path)
     # With a tokenizer.json, what stands before and after a text is said there, and the switches say nothing.
     settings = {key: value for key, value in settings.items() if key not in _SWITCHES}
-    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in json.dumps(data))
+    around = json.dumps({key: value for key, value in data.items() if key != "model"})
+    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in around)
     if chosen is None:
         library = _library(data)
         special = read_special_tokens(directory, settings, added, {})
@@ -88,7 +89,7 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
 
 
 def _require_whole_templates(stored: Any, path: Path) -> None:
-    """A template whose special tokens have no ids loads, and ends the process in the middle of a text."""
+    """The library loads a template whose special tokens have no ids, and panics over the first text."""
     parts = stored.get("processors") if isinstance(stored, dict) and "processors" in stored else [stored]
     for part in parts if isinstance(parts, list) else []:
         if isinstance(part, dict) and isinstance(part.get("single"), list):
@@ -171,7 +172,7 @@ def _ends(directory: Path, config: Settings, library: Library, special: SpecialT
         ids = ids if isinstance(ids, list) else [ids] if ids is not None else []
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in ids):
             raise CheckpointError(
-                f"{directory / name}: eos_token_id is {said['eos_token_id']!r}, not a number or several"
+                f"{directory / name}: eos_token_id is {said['eos_token_id']!r:.60}, not a number or several"
             )
         if ids:
             return [number for number in dict.fromkeys(ids) if number >= 0]

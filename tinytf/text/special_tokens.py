@@ -16,6 +16,7 @@ from tinytf.errors import CheckpointError
 from tinytf.files import read_json
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXTRA, _OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -43,16 +44,17 @@ def read_special_tokens(
     """
     source = directory / "tokenizer_config.json"
     said = dict(settings)
-    extra, more_roles = _extras(said, source)
+    more_roles = _settle_extras(said)
     listed = said.get("added_tokens_decoder")
     if listed is None and (overlay := directory / "special_tokens_map.json").exists():
         source, over = overlay, read_json(overlay)
-        if extra:
-            over.pop("additional_special_tokens", None)
+        before, after = said.get(_EXTRA), over.get(_EXTRA)
         said |= over
-        extra_over, roles_over = _extras(over, source)
-        extra = [*extra, *(token for token in extra_over if token not in extra)]
-        more_roles |= roles_over
+        if isinstance(before, list) and isinstance(after, list):
+            said[_EXTRA] = [*before, *(token for token in after if token not in before)]
+    more_roles |= _settle_extras(said)
+    extra = said.get(_EXTRA) or []
+    _require(isinstance(extra, list), source, "the extra special tokens are no list")
 
     roles = {role: said.get(role, defaults.get(role)) for role in _NAMED}
     roles |= {
@@ -88,12 +90,11 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
     library.add_tokens(missing)
 
 
-def _extras(said: Mapping[str, Any], source: Path) -> tuple[list[Any], dict[str, Any]]:
-    """Special tokens beside the usual roles: those without a role, and, where they stand in an object, with one."""
-    extra, older = (said.get(key) or [] for key in ("extra_special_tokens", "additional_special_tokens"))
-    named, listed = (extra, older) if isinstance(extra, dict) else ({}, extra or older)
-    _require(isinstance(listed, list), source, "the extra special tokens are no list")
-    return listed, named
+def _settle_extras(said: dict[str, Any]) -> dict[str, Any]:
+    """The tokens beside the usual roles under their newer name, or, where that holds an object, as the roles in it."""
+    if not said.get(_EXTRA) and said.get(_OLDER_EXTRA):
+        said[_EXTRA] = said.pop(_OLDER_EXTRA)
+    return said.pop(_EXTRA) if isinstance(said.get(_EXTRA), dict) else {}
 
 
 def _older_additions(path: Path, special: set[str]) -> dict[int, AddedToken]:
@@ -115,12 +116,14 @@ def _token(entry: Any, source: Path, special: bool | None = None) -> AddedToken:
         return AddedToken(entry, special=True, normalized=False)
     content = entry.get("content") if isinstance(entry, dict) else None
     if not isinstance(content, str):
-        raise CheckpointError(f"{source} names a token that is neither a text nor an object with content: {entry!r}")
+        raise CheckpointError(
+            f"{source} names a token that is neither a text nor an object with content: {entry!r:.60}"
+        )
     flags = {flag: entry[flag] for flag in _FLAGS if flag in entry}
     if special is not None:
         flags.setdefault("special", special)
     _require(
-        all(isinstance(flag, bool) for flag in flags.values()), source, f"the flags of {content!r} are no booleans"
+        all(isinstance(flag, bool) for flag in flags.values()), source, f"the flags of {content!r:.60} are no booleans"
     )
     return AddedToken(content, **flags)
 
@@ -129,7 +132,7 @@ def _id(number: Any, source: Path) -> int:
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 11:
         return int(number)
     fits = isinstance(number, int) and not isinstance(number, bool) and number >= 0
-    _require(fits, source, f"{number!r} is no id of a token")
+    _require(fits, source, f"{number!r:.60} is no id of a token")
     return int(number)
 
 
