@@ -61,6 +61,14 @@ def test_ids_and_offsets_are_those_of_transformers(layout, directories):
     assert disagreements(tokenizer, directories[layout]) == []
 
 
+def test_an_untidy_word_list_is_read_as_transformers_reads_it(directories, tmp_path):
+    """Windows line ends, white space behind a word, a word twice, empty lines, a control that is no white space."""
+    words = (directories["bert_uncased"] / "vocab.txt").read_text("utf-8")
+    untidy = words.replace("\nthe\n", "\nthe \u3000\n").replace("\ncat\n", "\ncat\x1c\n") + "the\n\n\ncat\nlast"
+    write(tmp_path, vocab__txt=untidy.replace("\n", "\r\n"), config={"model_type": "bert"})
+    assert disagreements(load_tokenizer_directory(tmp_path).tokenizer, tmp_path) == []
+
+
 @pytest.mark.real
 @pytest.mark.skipif("TINYTF_REAL_WEIGHTS" not in os.environ, reason="TINYTF_REAL_WEIGHTS names no folder")
 @pytest.mark.parametrize("without", ["", "tokenizer.json"])
