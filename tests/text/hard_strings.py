@@ -5,7 +5,10 @@ import random
 SEED = 20_240_229
 COUNT = 2_000
 
-_WORDS = "the The THE cat don't I'll we've café naïve Straße ÅNGSTRÖM ﬁne x² ½ i̇stanbul İ ǆ résumé 3.14 1e-9".split()
+_WORDS = [
+    "the", "The", "THE", "cat", "don't", "I'll", "we've", "café", "naïve", "Straße",
+    "ÅNGSTRÖM", "ﬁne", "x²", "½", "i̇stanbul", "İ", "ǆ", "résumé", "3.14", "1e-9",
+]  # fmt: skip
 _CODE = [
     "def f(x):\n    return x ** 2  # squared\n",
     "for (int i = 0; i < n; ++i) {\n\t\ta[i] += b[i];\n}\r\n",
@@ -84,8 +87,8 @@ _DIGITS = ["0", "42", "2024-02-29", "1,000,000.00", "٣٤٥", "१२३", "³",
 _LOOK_ALIKES = [
     "<s>", "</s>", "<unk>", "<pad>", "<mask>", " <mask> ", "<s", "< s >", "<<s>>", "</s></s>",
     "[CLS]", "[SEP]", "[MASK]", "[UNK]", "[PAD]", "[mask]", "[ MASK ]", "[MASK][MASK]", " [MASK] ", "x[SEP]y",
-    "<|endoftext|>", "<|endoftext|", "<|im_start|>user\n", "<|im_end|>", "<tool_call>", "<|begin_of_text|>", "<|eot_id|>",
-    "<0x0A>", "<0xF0>", "▁", "▁▁the", "Ġ", "Ċ", "##ing", "@@", "</w>",
+    "<|endoftext|>", "<|endoftext|", "<|im_start|>user\n", "<|im_end|>", "<tool_call>",
+    "<|begin_of_text|>", "<|eot_id|>", "<0x0A>", "<0xF0>", "▁", "▁▁the", "Ġ", "Ċ", "##ing", "@@", "</w>",
 ]  # fmt: skip
 _PUNCTUATION = ["...", "?!", "—", "“x”", "'s", "'S", "’s", "$€£", "~`^|\\", "--", "#", "_", "a_b", "C++", "@user", "%"]
 _KINDS = (_WORDS, _CODE, _EMOJI, _SCRIPTS, _SPACES, _CONTROLS, _MARKS, _DIGITS, _LOOK_ALIKES, _PUNCTUATION)
@@ -95,10 +98,10 @@ def hard_strings(count: int = COUNT, seed: int = SEED) -> list[str]:
     """Every piece by itself, then mixtures of one kind, of all kinds, of any characters, and very long words."""
     dice = random.Random(seed)
     makers = (_of_one_kind, _of_all_kinds, _of_all_kinds, _of_any_characters, _very_long)
-    texts = ["", *(piece for kind in _KINDS for piece in kind)]
+    texts = dict.fromkeys(["", *(piece for kind in _KINDS for piece in kind)])
     while len(texts) < count:
-        texts.append(dice.choice(makers)(dice))
-    return texts[:count]
+        texts.setdefault(dice.choice(makers)(dice))
+    return list(texts)[:count]
 
 
 def _of_one_kind(dice: random.Random) -> str:

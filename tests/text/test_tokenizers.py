@@ -6,6 +6,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models
 
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.text.tokenizer import Tokenizer
@@ -171,6 +173,18 @@ def test_special_tokens_are_found_by_name():
     assert wordpiece.end_id == wordpiece.special_id("[SEP]") == 3
     assert (bpe.mask_id, bpe.end_id) == (None, bpe.special_id("<|endoftext|>"))
     assert (characters.mask_id, characters.end_id) == (None, None)
+
+
+def test_ends_and_the_mask_can_be_given():
+    given = Tokenizer(bpe.library, ends=(7, 3), mask=END_OF_TEXT)
+    assert (given.end_ids, given.end_id, given.mask_id) == ((7, 3), 7, bpe.end_id)
+    assert (bpe.end_ids, characters.end_ids) == ((bpe.end_id,), ())
+    assert wordpiece.special_ids == frozenset(range(5))
+
+
+def test_a_piece_of_text_that_looks_like_a_special_token_is_none():
+    library = LibraryTokenizer(models.BPE({"</s>": 0, "<mask>": 1}, []))
+    assert (Tokenizer(library).end_id, Tokenizer(library).mask_id) == (None, None)
 
 
 @pytest.mark.parametrize(("trainer", "size", "least"), [(train_bpe, 256, 257), (train_wordpiece, 99, 100)])

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from tinytf.errors import CheckpointError
 from tinytf.files import read_json
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.tokenizer import Tokenizer, library_errors
 from tinytf.text.tokenizer_classes import BERT, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
 from tinytf.text.vocabulary_files import nothing_to_read, read_merges, read_words
 
@@ -50,7 +49,7 @@ def load_tokenizer_directory(directory: Path) -> DirectoryTokenizer:
     config, settings = (_optional(directory / name) for name in ("config.json", "tokenizer_config.json"))
     stored = directory / "tokenizer.json"
     read = _from_tokenizer_json if stored.exists() else _from_vocabulary
-    with _library_errors_of(stored if stored.exists() else directory):
+    with library_errors(CheckpointError, f"{stored if stored.exists() else directory} is not a tokenizer"):
         library, special, note = read(directory, config, settings)
         library.no_truncation()
         library.no_padding()
@@ -68,12 +67,14 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     kind = model.get("type", "BPE" if "merges" in model else "WordPiece")
     if kind not in _READ:
         raise CheckpointError(
-            f"{path} is a tokenizer of type {printable(str(kind))}, which tinytf does not read",
+            f"{path} is a tokenizer of type {printable(str(kind))[:60]}, which tinytf does not read",
             f"tinytf reads {', '.join(_READ[:-1])} and {_READ[-1]}",
         )
+    _require_whole_templates(data.get("post_processor"), path)
     # With a tokenizer.json, what stands before and after a text is said there, and the switches say nothing.
     settings = {key: value for key, value in settings.items() if key not in _SWITCHES}
-    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in json.dumps(data))
+    around = json.dumps({key: value for key, value in data.items() if key != "model"})
+    chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in around)
     if chosen is None:
         library = _library(data)
         special = read_special_tokens(directory, settings, added, {})
@@ -87,19 +88,36 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     return library, special, _difference(chosen, stored, library)
 
 
+def _require_whole_templates(stored: Any, path: Path) -> None:
+    """The library loads a template whose special tokens have no ids, and panics over the first text."""
+    parts = stored.get("processors") if isinstance(stored, dict) and "processors" in stored else [stored]
+    for part in parts if isinstance(parts, list) else []:
+        if isinstance(part, dict) and isinstance(part.get("single"), list):
+            used = [item["SpecialToken"].get("id") for item in part["single"] if "SpecialToken" in item]
+            lacking = [name for name in used if name not in part["special_tokens"]]
+            if lacking:
+                raise CheckpointError(f"{path}: the post_processor adds {printable(str(lacking[0]))} without an id")
+
+
 def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:
-    merges, words = (directory / name for name in ("merges.txt", "vocab.txt"))
     chosen = choose_class(config.get("model_type"), _declared(config, settings), False)
-    if merges.exists() and (directory / "vocab.json").exists() and not (chosen is BERT and words.exists()):
-        model, note = read_merges(directory), "from vocab.json and merges.txt"
-        fits = chosen is not None and chosen.model == "BPE"
-        reader = chosen if chosen and fits else _reader_of_merges(model["vocab"], settings)
-    elif words.exists():
-        model, note, reader = read_words(words), "from vocab.txt", BERT
-    else:
+    there = [files for files in (("vocab.json", "merges.txt"), ("vocab.txt",)) if _all_in(directory, files)]
+    if not there:
         raise nothing_to_read(directory)
+    files = chosen.files if chosen and chosen.files in there else there[0]
+    if chosen and chosen.files != files:
+        raise CheckpointError(f"{directory} has no tokenizer.json, and a {chosen.name} is not read from {files[0]}")
+    if files == ("vocab.txt",):
+        model, reader = read_words(directory / "vocab.txt"), BERT
+    else:
+        model = read_merges(directory)
+        reader = chosen or _reader_of_merges(model["vocab"], settings)
     special = read_special_tokens(directory, settings, [], reader.specials)
-    return _built(reader, model, None, settings, special), special, note
+    return _built(reader, model, None, settings, special), special, f"from {' and '.join(files)}"
+
+
+def _all_in(directory: Path, files: tuple[str, ...]) -> bool:
+    return all((directory / name).exists() for name in files)
 
 
 def _reader_of_merges(vocabulary: Mapping[str, int], settings: Settings) -> TokenizerClass:
@@ -154,7 +172,7 @@ def _ends(directory: Path, config: Settings, library: Library, special: SpecialT
         ids = ids if isinstance(ids, list) else [ids] if ids is not None else []
         if not all(isinstance(number, int) and not isinstance(number, bool) for number in ids):
             raise CheckpointError(
-                f"{directory / name}: eos_token_id is {said['eos_token_id']!r}, not a number or several"
+                f"{directory / name}: eos_token_id is {said['eos_token_id']!r:.60}, not a number or several"
             )
         if ids:
             return [number for number in dict.fromkeys(ids) if number >= 0]
@@ -168,14 +186,3 @@ def _optional(path: Path) -> dict[str, Any]:
 
 def _library(data: Mapping[str, Any]) -> Library:
     return Library.from_str(json.dumps(data))
-
-
-@contextmanager
-def _library_errors_of(path: Path) -> Iterator[None]:
-    """The library raises plain Exception, and its own PanicException; here they are CheckpointErrors of ``path``."""
-    try:
-        yield
-    except (CheckpointError, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        raise CheckpointError(f"{path} is not a tokenizer: {printable(str(error), spaces=False)}") from None

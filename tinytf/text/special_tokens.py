@@ -16,6 +16,7 @@ from tinytf.errors import CheckpointError
 from tinytf.files import read_json
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_EXTRA, _OLDER_EXTRA = "extra_special_tokens", "additional_special_tokens"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -43,22 +44,25 @@ def read_special_tokens(
     """
     source = directory / "tokenizer_config.json"
     said = dict(settings)
-    extra = said.get("extra_special_tokens") or said.get("additional_special_tokens") or []
+    more_roles = _settle_extras(said)
     listed = said.get("added_tokens_decoder")
     if listed is None and (overlay := directory / "special_tokens_map.json").exists():
         source, over = overlay, read_json(overlay)
+        before, after = said.get(_EXTRA), over.get(_EXTRA)
         said |= over
-        extra = _joined(extra, over.get("extra_special_tokens") or ([] if extra else over.get(_OLD_EXTRA)) or [])
+        if isinstance(before, list) and isinstance(after, list):
+            said[_EXTRA] = [*before, *(token for token in after if token not in before)]
+    more_roles |= _settle_extras(said)
+    extra = said.get(_EXTRA) or []
+    _require(isinstance(extra, list), source, "the extra special tokens are no list")
 
-    _require(isinstance(extra, (list, dict)), source, "the extra special tokens are neither a list nor an object")
     roles = {role: said.get(role, defaults.get(role)) for role in _NAMED}
     roles |= {
         role: token
         for role, token in said.items()
         if role.endswith("_token") and role not in _NAMED and isinstance(token, (str, dict))
     }
-    if isinstance(extra, dict):
-        roles, extra = roles | extra, []
+    roles |= more_roles
     named = {role: _token(token, source, special=True) for role, token in roles.items() if token is not None}
     extras = [_token(token, source, special=True) for token in extra]
     if listed is None:
@@ -78,8 +82,7 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
     missing = [token for token in tokens.added if repr(token) not in same]
     contents = {token.content for token in (*there, *missing)}
     for token in (*tokens.named.values(), *tokens.extra):
-        if token.content not in contents:
-            contents.add(token.content)
+        if token.content not in contents and token not in missing:
             missing.append(token)
     roles = set(tokens.names.values())
     for token in missing:
@@ -87,13 +90,11 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
     library.add_tokens(missing)
 
 
-_OLD_EXTRA = "additional_special_tokens"
-
-
-def _joined(extra: Any, more: Any) -> Any:
-    if isinstance(extra, list) and isinstance(more, list):
-        return [*extra, *(token for token in more if token not in extra)]
-    return more or extra
+def _settle_extras(said: dict[str, Any]) -> dict[str, Any]:
+    """The tokens beside the usual roles under their newer name, or, where that holds an object, as the roles in it."""
+    if not said.get(_EXTRA) and said.get(_OLDER_EXTRA):
+        said[_EXTRA] = said.pop(_OLDER_EXTRA)
+    return said.pop(_EXTRA) if isinstance(said.get(_EXTRA), dict) else {}
 
 
 def _older_additions(path: Path, special: set[str]) -> dict[int, AddedToken]:
@@ -115,12 +116,14 @@ def _token(entry: Any, source: Path, special: bool | None = None) -> AddedToken:
         return AddedToken(entry, special=True, normalized=False)
     content = entry.get("content") if isinstance(entry, dict) else None
     if not isinstance(content, str):
-        raise CheckpointError(f"{source} names a token that is neither a text nor an object with content: {entry!r}")
+        raise CheckpointError(
+            f"{source} names a token that is neither a text nor an object with content: {entry!r:.60}"
+        )
     flags = {flag: entry[flag] for flag in _FLAGS if flag in entry}
     if special is not None:
         flags.setdefault("special", special)
     _require(
-        all(isinstance(flag, bool) for flag in flags.values()), source, f"the flags of {content!r} are no booleans"
+        all(isinstance(flag, bool) for flag in flags.values()), source, f"the flags of {content!r:.60} are no booleans"
     )
     return AddedToken(content, **flags)
 
@@ -129,7 +132,7 @@ def _id(number: Any, source: Path) -> int:
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 11:
         return int(number)
     fits = isinstance(number, int) and not isinstance(number, bool) and number >= 0
-    _require(fits, source, f"{number!r} is no id of a token")
+    _require(fits, source, f"{number!r:.60} is no id of a token")
     return int(number)
 
 

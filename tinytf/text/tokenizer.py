@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Self
 
 import tokenizers
 
-from tinytf.errors import CheckpointError, TokenizerError
+from tinytf.errors import CheckpointError, TinytfError, TokenizerError
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -103,6 +104,17 @@ def _kind_of(library: tokenizers.Tokenizer) -> str:
     raise TokenizerError(f"a tokenizer of type {model} is not one of {known}")
 
 
+@contextmanager
+def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
+    """What the library raises, plain Exception and its own PanicException, as ``kind`` after the words ``said``."""
+    try:
+        yield
+    except (kind, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise kind(f"{said}: {printable(str(error), spaces=False)}") from None
+
+
 class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take.
 
@@ -119,12 +131,10 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Self:
         """The tokenizer of a ``tokenizer.json``; CheckpointError when it is missing or damaged."""
-        try:
+        if not path.exists():
+            raise CheckpointError(f"there is no {path.name} in {path.parent}")
+        with library_errors(CheckpointError, f"{path} is not a tokenizer"):
             return cls(tokenizers.Tokenizer.from_str(path.read_text("utf-8")))
-        except FileNotFoundError:
-            raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
-        except Exception as error:  # the library raises plain Exception
-            raise CheckpointError(f"{path} is not a tokenizer: {error}") from None
 
     def to_json(self) -> str:
         """The ``tokenizer.json`` that ``load`` reads."""
@@ -194,11 +204,9 @@ class Tokenizer:
                 )
         if self.kind == CHARACTERS:
             self._refuse_unknown(text)
-        try:
+        with library_errors(TokenizerError, "the tokenizer cannot take this text"):
             encoded = self.library.encode(text, add_special_tokens=special)
             said = self._added(encoded)
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"the tokenizer cannot take this text: {error}") from None
         tokens = []
         for token_id, (start, end), added in zip(
             encoded.ids, encoded.offsets, encoded.special_tokens_mask, strict=True

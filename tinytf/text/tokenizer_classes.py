@@ -208,9 +208,9 @@ def choose_class(model_type: object, declared: object, byte_level: bool) -> Toke
     ``byte_level`` whether tokenizer.json speaks of ByteLevel, which no LlamaTokenizer has.
     """
     name = declared.removesuffix("Fast") if isinstance(declared, str) else ""
-    known = isinstance(model_type, str) and model_type in _REGISTERED
-    registered = _REGISTERED[model_type] if known and isinstance(model_type, str) else None
-    if not name or model_type in _REGISTERED_WHATEVER_IS_DECLARED or (known and registered is None):
+    family = model_type if isinstance(model_type, str) else ""
+    registered = _REGISTERED.get(family)
+    if not name or family in _REGISTERED_WHATEVER_IS_DECLARED or (family in _REGISTERED and registered is None):
         return registered
     if name == LLAMA.name and byte_level:
         return None

@@ -33,11 +33,13 @@ def read_merges(directory: Path) -> dict[str, Any]:
             continue
         pair = line.split(" ")
         if len(pair) != 2:
-            raise CheckpointError(f"{path}: line {number} is not two pieces with a space between: {printable(line)}")
+            raise CheckpointError(
+                f"{path}: line {number} is not two pieces with a space between: {printable(line)[:60]}"
+            )
         lacking = [piece for piece in (*pair, "".join(pair)) if piece not in vocabulary]
         if lacking:
             raise CheckpointError(
-                f"{path}: line {number} needs {printable(lacking[0])}, which vocab.json does not have"
+                f"{path}: line {number} needs {printable(lacking[0])[:60]}, which vocab.json does not have"
             )
         merges.append(pair)
     return {"type": "BPE", "vocab": vocabulary, "merges": merges}
@@ -48,7 +50,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     vocabulary = read_json(path)
     for piece, number in vocabulary.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
-            raise CheckpointError(f"{path}: {printable(piece)} has {number!r} for an id")
+            raise CheckpointError(f"{path}: {printable(piece)[:60]} has {number!r:.60} for an id")
     return vocabulary
 
 
