@@ -1,6 +1,8 @@
-"""One Tokenizer over the ``tokenizers`` library: characters, byte-level BPE and WordPiece alike."""
+"""One Tokenizer over the ``tokenizers`` library: characters, byte-level and SentencePiece BPE, WordPiece alike."""
 
 import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,15 +13,28 @@ import tokenizers
 from tinytf.errors import CheckpointError, TokenizerError
 from tinytf.text.printable import printable
 
-_KINDS = {"WordLevel": "characters", "BPE": "byte-level BPE", "WordPiece": "WordPiece"}
+BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
+
+# (type of the model, any of these in the library's own description of it and of the parts around it, what we call it)
+_KINDS = (
+    ("BPE", ('"ByteLevel"',), BYTE_LEVEL),
+    ("BPE", ('"Metaspace"', "▁", '"ByteFallback"', "byte_fallback=True"), SENTENCEPIECE),
+    ("BPE", ("",), "BPE"),
+    ("WordPiece", ("",), "WordPiece"),
+    ("WordLevel", (r'"Regex":"[\\s\\S]"',), CHARACTERS),
+    ("WordLevel", ("",), "words"),
+)
+_ENDS = ("<|endoftext|>", "</s>", "[SEP]")
+_MASKS = ("[MASK]", "<mask>")
 
 
 @dataclass(frozen=True)
 class Token:
     """One token of a text. ``text[start:end]`` is what it covers, in characters; a special token covers nothing.
 
-    ``data`` are the bytes that it stands for: of a byte-level token exactly its own, which can be a part of a
-    character; of any other token those of the text it covers. ``shown`` is safe to print.
+    ``data`` are the bytes that it stands for: of a special token, and of a byte-level or SentencePiece piece, exactly
+    its own, which can be a part of a character, and where ▁ is a space; of any other token, and of an unknown one,
+    those of the text it covers. ``shown`` is safe to print.
     """
 
     id: int
@@ -61,15 +76,45 @@ def _byte_of_letter() -> dict[str, int]:
     return {chr(byte): byte for byte in direct} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
-class Tokenizer:
-    """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take."""
+def _byte_level_bytes(piece: str) -> bytes:
+    letters = _byte_of_letter()
+    return bytes(letters[letter] for letter in piece) if all(c in letters for c in piece) else piece.encode()
 
-    def __init__(self, library: tokenizers.Tokenizer) -> None:
+
+def _sentencepiece_bytes(piece: str) -> bytes:
+    """SentencePiece writes a space as ▁, and a byte that no piece has as ``<0xF0>`` (Kudo and Richardson 2018)."""
+    byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+    return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode()
+
+
+_PIECE_BYTES: dict[str, Callable[[str], bytes]] = {BYTE_LEVEL: _byte_level_bytes, SENTENCEPIECE: _sentencepiece_bytes}
+
+
+def _kind_of(library: tokenizers.Tokenizer) -> str:
+    """The name of what it does, from its model and the parts around it; TokenizerError for a model we cannot show."""
+    model = type(library.model).__name__
+    parts = (library.normalizer, library.pre_tokenizer, library.decoder)
+    said = "".join(part.__getstate__().decode("utf-8") for part in parts if part is not None)
+    said += f"byte_fallback={getattr(library.model, 'byte_fallback', False)}"
+    for name, marks, kind in _KINDS:
+        if name == model and any(mark in said for mark in marks):
+            return kind
+    known = ", ".join(dict.fromkeys(name for name, _, _ in _KINDS))
+    raise TokenizerError(f"a tokenizer of type {model} is not one of {known}")
+
+
+class Tokenizer:
+    """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take.
+
+    ``ends`` are the ids after which a text is over, ``mask`` is the name of the mask token; without them the
+    vocabulary is searched for the usual names.
+    """
+
+    def __init__(self, library: tokenizers.Tokenizer, ends: Sequence[int] = (), mask: str | None = None) -> None:
         self.library = library
-        name = type(library.model).__name__
-        if name not in _KINDS:
-            raise TokenizerError(f"a tokenizer of type {name} is not one of {', '.join(_KINDS)}")
-        self.kind = _KINDS[name]
+        self.kind = _kind_of(library)
+        self._ends = tuple(ends)
+        self._masks = _MASKS if mask is None else (mask,)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -90,38 +135,48 @@ class Tokenizer:
         return self.library.get_vocab_size()
 
     @cached_property
-    def _special_ids(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that are no text: added by the tokenizer, or written out in a text, they stand for themselves."""
         return frozenset(i for i, added in self.library.get_added_tokens_decoder().items() if added.special)
 
     @cached_property
-    def _byte_level(self) -> bool:
-        return self.kind == "byte-level BPE"
+    def _written_out(self) -> frozenset[int]:
+        """Ids of the entries that were added to the vocabulary as text, not in the writing of its pieces."""
+        return frozenset(self.library.get_added_tokens_decoder())
+
+    @cached_property
+    def _unknown_id(self) -> int | None:
+        name = getattr(self.library.model, "unk_token", None)
+        return self.library.token_to_id(name) if name else None
 
     def special_id(self, *names: str) -> int | None:
-        """The id of the first of these special tokens that the vocabulary has."""
-        for name in names:
-            token_id = self.library.token_to_id(name)
-            if token_id is not None:
-                return int(token_id)
-        return None
+        """The id of the first of these that is a special token here; a piece of text of that name is none."""
+        ids = (self.library.token_to_id(name) for name in names)
+        return next((token_id for token_id in ids if token_id in self.special_ids), None)
 
     @property
     def mask_id(self) -> int | None:
-        return self.special_id("[MASK]", "<mask>")
+        return self.special_id(*self._masks)
+
+    @cached_property
+    def end_ids(self) -> tuple[int, ...]:
+        """Every token after which a text is over, the usual one first; none where nothing ends a text."""
+        if self._ends:
+            return self._ends
+        usual = self.special_id(*_ENDS)
+        return () if usual is None else (usual,)
 
     @property
     def end_id(self) -> int | None:
-        return self.special_id("<|endoftext|>", "</s>", "[SEP]")
+        return next(iter(self.end_ids), None)
 
     def piece_bytes(self, token_id: int) -> bytes:
         """The bytes that a vocabulary entry stands for by itself."""
         piece = self.library.id_to_token(token_id)
         if piece is None:
             return b""
-        if self._byte_level and token_id not in self._special_ids:
-            letters = _byte_of_letter()
-            return bytes(letters[letter] for letter in piece) if all(c in letters for c in piece) else piece.encode()
-        return piece.encode("utf-8")
+        plain = token_id in self._written_out or self.kind not in _PIECE_BYTES
+        return piece.encode("utf-8") if plain else _PIECE_BYTES[self.kind](piece)
 
     def shown(self, token_id: int) -> str:
         """The printable form of a vocabulary entry: ``·cat``, ``##ing``, ``\\xf0``; ``#31`` beyond the vocabulary."""
@@ -137,18 +192,24 @@ class Tokenizer:
                     f"the text has a lone surrogate (U+{ord(char):04X}) at character {place}",
                     "the text was not valid UTF-8 before it came here; re-encode it",
                 )
-        if self.kind == "characters":
+        if self.kind == CHARACTERS:
             self._refuse_unknown(text)
-        encoded = self.library.encode(text, add_special_tokens=special)
+        try:
+            encoded = self.library.encode(text, add_special_tokens=special)
+            said = self._added(encoded)
+        except Exception as error:  # the library raises plain Exception
+            raise TokenizerError(f"the tokenizer cannot take this text: {error}") from None
         tokens = []
         for token_id, (start, end), added in zip(
             encoded.ids, encoded.offsets, encoded.special_tokens_mask, strict=True
         ):
-            own_bytes = self._byte_level or token_id in self._special_ids
+            own_bytes = self.kind in _PIECE_BYTES or token_id in self.special_ids
+            if token_id == self._unknown_id and start < end:
+                own_bytes = False
             data = self.piece_bytes(token_id) if own_bytes else text[start:end].encode("utf-8")
-            is_special = bool(added) or token_id in self._special_ids
+            is_special = bool(added) or token_id in self.special_ids
             tokens.append(Token(token_id, self.shown(token_id), start, end, data, is_special))
-        return Encoding(text, tuple(tokens), self._added(encoded))
+        return Encoding(text, tuple(tokens), said)
 
     def _refuse_unknown(self, text: str) -> None:
         for place, char in enumerate(text):
@@ -158,14 +219,26 @@ class Tokenizer:
                     f"known: {''.join(printable(c) for c in sorted(self.library.get_vocab()))}",
                 )
 
-    @staticmethod
-    def _added(encoded: tokenizers.Encoding) -> str:
+    def _added(self, encoded: tokenizers.Encoding) -> str:
+        """What was put in, in words; special tokens that the text itself spells out were not."""
         names, masks = [printable(name) for name in encoded.tokens], encoded.special_tokens_mask
         own = [place for place, mask in enumerate(masks) if not mask]
-        first, last = (own[0], own[-1] + 1) if own else ((len(masks) + 1) // 2,) * 2
+        if own:
+            first, last = own[0], own[-1] + 1
+        else:
+            first = last = min(self._added_before, len(masks)) if masks else 0
         said = [f"{' '.join(names[:first])} added before"] if first else []
         said += [f"{' '.join(names[last:])} added after"] if last < len(names) else []
         return ", ".join(said) or "no start or end token added"
+
+    @cached_property
+    def _added_before(self) -> int:
+        """How many tokens are put before a text, learned from one that is sure to have a token of its own."""
+        for written_out in self.library.get_added_tokens_decoder().values():
+            masks = self.library.encode(written_out.content).special_tokens_mask
+            if 0 in masks:
+                return masks.index(0)
+        return 0
 
     def decode(self, ids: list[int]) -> str:
         """The text of these ids, special tokens left out."""

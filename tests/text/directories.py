@@ -1,0 +1,368 @@
+"""Small tokenizers, trained here on a few lines, in the file layouts that models come in."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hard_strings import hard_strings
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+END = "<|endoftext|>"
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@cache
+def corpus() -> list[str]:
+    """What the tokenizers learn from: other hard strings than the tests read."""
+    return hard_strings(600, seed=7)
+
+
+def write(directory: Path, **files: Any) -> None:
+    """``config={...}`` becomes config.json; a text goes as it is into the file whose dot is written ``__``."""
+    for name, content in files.items():
+        if isinstance(content, str):
+            (directory / name.replace("__", ".")).write_text(content, "utf-8", newline="")
+        else:
+            (directory / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+
+
+@cache
+def _trained(kind: str, size: int = 900) -> str:
+    """A trained model inside the plainest tokenizer, as JSON."""
+    if kind == "wordpiece":
+        library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        library.normalizer = normalizers.BertNormalizer(lowercase=True)
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=BERT_SPECIALS, show_progress=False)
+    elif kind == "cased wordpiece":
+        library = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=BERT_SPECIALS, show_progress=False)
+    elif kind == "pieces":
+        library = Tokenizer(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+        trainer = trainers.BpeTrainer(vocab_size=size, limit_alphabet=120, show_progress=False)
+    else:
+        words = {"bytes": None, "qwen2": QWEN2_WORDS, "llama3": LLAMA3_WORDS}[kind]
+        library = Tokenizer(models.BPE())
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words is None)
+        split = [pre_tokenizers.Split(Regex(words), "isolated")] if words else []
+        library.pre_tokenizer = pre_tokenizers.Sequence([*split, level]) if words else level
+        library.decoder = decoders.ByteLevel()
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    library.train_from_iterator(corpus(), trainer)
+    return library.to_str()
+
+
+def trained(kind: str) -> Tokenizer:
+    return Tokenizer.from_str(_trained(kind))
+
+
+def _merge_files(directory: Path, kind: str, first: list[str], last: list[str]) -> None:
+    """vocab.json with these special tokens before and after the pieces, and merges.txt."""
+    model = json.loads(_trained(kind))["model"]
+    pieces = [*first, *sorted(model["vocab"], key=model["vocab"].get), *last]
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in model["merges"])]
+    write(directory, vocab={piece: i for i, piece in enumerate(pieces)}, merges__txt="\n".join(lines) + "\n")
+
+
+def _added(content: str, **flags: bool) -> dict[str, Any]:
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"content": content, **plain, **flags}
+
+
+def _typed(content: str, **flags: bool) -> dict[str, Any]:
+    return {"__type": "AddedToken", **_added(content, **flags)}
+
+
+def plain_bytes(directory: Path) -> None:
+    library = trained("bytes")
+    library.add_special_tokens([END])
+    library.post_processor = processors.ByteLevel(trim_offsets=False)
+    write(directory, tokenizer__json=library.to_str())
+
+
+def cut_and_padded(directory: Path) -> None:
+    library = trained("bytes")
+    library.add_special_tokens([END])
+    library.enable_truncation(8)
+    library.enable_padding(length=16, pad_token=END, pad_id=library.token_to_id(END))
+    write(directory, tokenizer__json=library.to_str(), tokenizer_config={"pad_token": END})
+
+
+def split_specials(directory: Path) -> None:
+    plain_bytes(directory)
+    write(directory, tokenizer_config={"split_special_tokens": True, "eos_token": END})
+
+
+def gpt2_json(directory: Path) -> None:
+    library = trained("llama3")  # its pre-tokenizer is not GPT-2's, and transformers 5 does not ask it
+    library.add_special_tokens([END])
+    library.add_tokens(["naïve", AddedToken("the", single_word=True)])
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "gpt2", "eos_token_id": 900})
+
+
+def gpt2_files(directory: Path) -> None:
+    _merge_files(directory, "bytes", [], [END])
+    write(directory, config={"model_type": "gpt2"})
+
+
+def gpt2_old_files(directory: Path) -> None:
+    _merge_files(directory, "bytes", [], [END])
+    write(
+        directory,
+        tokenizer_config={"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True, "add_prefix_space": True},
+        special_tokens_map={
+            "bos_token": _added("<s>"),
+            "pad_token": "[PAD]",
+            "additional_special_tokens": ["<|im_end|>"],
+        },
+        added_tokens={"[PAD]": 902, "<s>": 901, "<tool_call>": 903},
+    )
+
+
+def opt_files(directory: Path) -> None:
+    _merge_files(directory, "bytes", ["<s>", "<pad>", "</s>", "<unk>"], [])
+    named = {
+        "bos_token": _typed("</s>"),
+        "eos_token": _typed("</s>"),
+        "unk_token": _typed("</s>"),
+        "pad_token": "<pad>",
+    }
+    settings = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "add_eos_token": True, **named}
+    write(directory, config={"model_type": "opt"}, tokenizer_config=settings)
+
+
+def roberta_files(directory: Path) -> None:
+    _merge_files(directory, "bytes", ROBERTA_SPECIALS[:4], ROBERTA_SPECIALS[4:])
+    write(directory, config={"model_type": "roberta", "eos_token_id": 2})
+
+
+def roberta_settings(directory: Path) -> None:
+    _merge_files(directory, "bytes", ROBERTA_SPECIALS[:4], ROBERTA_SPECIALS[4:])
+    mask = _typed("<mask>", lstrip=True, normalized=True)
+    write(
+        directory, tokenizer_config={"tokenizer_class": "RobertaTokenizer", "mask_token": mask, "trim_offsets": False}
+    )
+
+
+def roberta_json(directory: Path) -> None:
+    library = trained("bytes")
+    library.add_special_tokens([*ROBERTA_SPECIALS[:4], AddedToken("<mask>", lstrip=True)])
+    ends = [(name, library.token_to_id(name)) for name in ("</s>", "<s>")]
+    library.post_processor = processors.RobertaProcessing(*ends)
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "roberta"})
+
+
+def _vocab_txt(directory: Path, kind: str) -> None:
+    vocabulary = trained(kind).get_vocab()
+    write(directory, vocab__txt="\n".join(sorted(vocabulary, key=vocabulary.get)) + "\n")
+
+
+def bert_uncased(directory: Path) -> None:
+    _vocab_txt(directory, "wordpiece")
+    write(directory, config={"model_type": "bert"})
+
+
+def bert_cased(directory: Path) -> None:
+    _vocab_txt(directory, "cased wordpiece")
+    write(directory, config={"model_type": "bert"}, tokenizer_config={"do_lower_case": False})
+
+
+def bert_other_switches(directory: Path) -> None:
+    _vocab_txt(directory, "wordpiece")
+    settings = {"tokenize_chinese_chars": False, "strip_accents": False, "do_basic_tokenize": True, "never_split": None}
+    write(directory, tokenizer_config={"tokenizer_class": "BertTokenizer", **settings, "cls_token": "[CLS]"})
+
+
+def distilbert(directory: Path) -> None:
+    _vocab_txt(directory, "wordpiece")
+    settings = {"tokenizer_class": "DistilBertTokenizer", "do_lower_case": True, "model_max_length": 512}
+    write(directory, config={"model_type": "distilbert"}, tokenizer_config=settings)
+
+
+def bert_json(directory: Path) -> None:
+    library = trained("wordpiece")
+    library.add_special_tokens(BERT_SPECIALS)
+    ends = [(name, library.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    library.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    library.decoder = decoders.WordPiece()
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "bert"})
+
+
+def wordpiece_json(directory: Path) -> None:
+    bert_json(directory)
+    write(directory, config={"model_type": "xyz"}, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _pieces(normalizer: Any, pre_tokenizer: Any, specials: list[str], start: str) -> Tokenizer:
+    model = json.loads(_trained("pieces"))["model"]
+    learned = sorted(model["vocab"], key=model["vocab"].get)
+    names = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *learned]
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(names))}
+    merges = [tuple(merge) for merge in model["merges"]]
+    library = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if normalizer is not None:
+        library.normalizer = normalizer
+    if pre_tokenizer is not None:
+        library.pre_tokenizer = pre_tokenizer
+    library.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    library.add_special_tokens(specials)
+    ends = [(start, library.token_to_id(start))]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{start}:0 $A:0", pair=f"{start}:0 $A:0 {start}:1 $B:1", special_tokens=ends
+    )
+    return library
+
+
+def _old_llama() -> Tokenizer:
+    normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return _pieces(normalizer, None, ["<unk>", "<s>", "</s>"], "<s>")
+
+
+def llama(directory: Path) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": True, "add_eos_token": True}
+    named = {"bos_token": _typed("<s>"), "eos_token": _typed("</s>"), "unk_token": _typed("<unk>"), "pad_token": None}
+    write(
+        directory,
+        tokenizer__json=_old_llama().to_str(),
+        config={"model_type": "llama", "eos_token_id": 2},
+        tokenizer_config={**settings, **named},
+    )
+
+
+def llama_legacy(directory: Path) -> None:
+    write(
+        directory,
+        tokenizer__json=_old_llama().to_str(),
+        config={"model_type": "llama"},
+        tokenizer_config={"tokenizer_class": "LlamaTokenizerFast", "legacy": True, "eos_token": "</s>"},
+        special_tokens_map={"bos_token": _added("<s>"), "pad_token": _added("<pad>")},
+    )
+
+
+def mistral(directory: Path) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": True, "add_bos_token": True}
+    write(
+        directory,
+        tokenizer__json=_old_llama().to_str(),
+        config={"model_type": "mistral"},
+        tokenizer_config={**settings, "additional_special_tokens": ["[INST]"], "eos_token": "</s>"},
+    )
+
+
+def metaspace(directory: Path) -> None:
+    around = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
+    write(directory, tokenizer__json=_pieces(None, around, ["<unk>", "<s>", "</s>"], "<s>").to_str())
+
+
+def gemma(directory: Path) -> None:
+    split = pre_tokenizers.Split(" ", "merged_with_previous")
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    library = _pieces(normalizers.Replace(" ", "▁"), split, specials, "<bos>")
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "gemma2"})
+
+
+def _qwen2() -> Tokenizer:
+    library = trained("qwen2")
+    library.normalizer = normalizers.NFC()
+    library.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    library.add_special_tokens([END, "<|im_start|>", "<|im_end|>"])
+    library.add_tokens([AddedToken("<tool_call>", normalized=False)])
+    return library
+
+
+def qwen2(directory: Path) -> None:
+    library = _qwen2()
+    entries = library.get_added_tokens_decoder().items()
+    listed = {str(i): _added(token.content, special=token.special) for i, token in entries}
+    write(
+        directory,
+        tokenizer__json=library.to_str(),
+        config={"model_type": "qwen2", "eos_token_id": 902},
+        generation_config={"eos_token_id": [902, 900]},
+        tokenizer_config={
+            "tokenizer_class": "Qwen2Tokenizer",
+            "add_prefix_space": False,
+            "added_tokens_decoder": listed,
+            "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+            "bos_token": None,
+            "eos_token": "<|im_end|>",
+            "pad_token": END,
+            "unk_token": None,
+        },
+    )
+
+
+def qwen2_files(directory: Path) -> None:
+    _merge_files(directory, "qwen2", [], [])
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}
+    listed = {"900": _added(END), "901": _added("<|im_start|>"), "902": _added("<|im_end|>")}
+    write(directory, config={"model_type": "qwen2"}, tokenizer_config={**settings, "added_tokens_decoder": listed})
+
+
+def qwen3_as_stands(directory: Path) -> None:
+    write(directory, tokenizer__json=_qwen2().to_str(), tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _llama3() -> Tokenizer:
+    library = trained("llama3")
+    library.model.ignore_merges = True
+    library.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
+    start = [("<|begin_of_text|>", library.token_to_id("<|begin_of_text|>"))]
+    template = processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=start)
+    library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return library
+
+
+def llama3(directory: Path) -> None:
+    write(
+        directory,
+        tokenizer__json=_llama3().to_str(),
+        config={"model_type": "llama", "eos_token_id": 901},
+        generation_config={"eos_token_id": [901, 902]},
+        tokenizer_config={
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<|begin_of_text|>",
+            "eos_token": "<|eot_id|>",
+        },
+    )
+
+
+def llama3_called_llama(directory: Path) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<|begin_of_text|>", "legacy": False}
+    write(directory, tokenizer__json=_llama3().to_str(), config={"model_type": "llama"}, tokenizer_config=settings)
+
+
+def gpt_neox(directory: Path) -> None:
+    library = trained("bytes")
+    library.add_special_tokens([END, "<|padding|>"])
+    library.post_processor = processors.ByteLevel()
+    settings = {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True}
+    write(directory, tokenizer__json=library.to_str(), config={"model_type": "gpt_neox"}, tokenizer_config=settings)
+
+
+LAYOUTS: dict[str, Callable[[Path], None]] = {
+    layout.__name__: layout
+    for layout in (
+        plain_bytes, cut_and_padded, split_specials,
+        gpt2_json, gpt2_files, gpt2_old_files, opt_files,
+        roberta_files, roberta_settings, roberta_json,
+        bert_uncased, bert_cased, bert_other_switches, distilbert, bert_json, wordpiece_json,
+        llama, llama_legacy, mistral, metaspace, gemma,
+        qwen2, qwen2_files, qwen3_as_stands, llama3, llama3_called_llama, gpt_neox,
+    )
+}  # fmt: skip

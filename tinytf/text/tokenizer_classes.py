@@ -1,0 +1,217 @@
+"""The tokenizers that transformers 5 builds anew: which class reads a directory, and what it makes of a vocabulary.
+
+Most directories are read as their ``tokenizer.json`` stands. Some classes take only the vocabulary from it and put
+their own normalizer, pre-tokenizer and decoder around that; the ids are theirs, so we do the same. Source: the
+``__init__`` of each class, and ``AutoTokenizer.from_pretrained``, in transformers 5.23.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+
+from tinytf.errors import CheckpointError
+from tinytf.text.printable import printable
+
+Settings = Mapping[str, Any]  # tokenizer_config.json
+Names = Mapping[str, str]  # the named special tokens: "eos_token" -> "</s>"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What stands around a vocabulary, and how its model is set."""
+
+    pre_tokenizer: Any
+    decoder: Any
+    normalizer: Any = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """One class of transformers.
+
+    ``files`` are read where there is no tokenizer.json; ``specials`` are its special tokens where no file names others;
+    ``ends`` gives the post-processor, the one of tokenizer.json being its first argument.
+    """
+
+    name: str
+    model: str
+    files: tuple[str, ...]
+    specials: Names
+    parts: Callable[[Settings, Names], Parts]
+    ends: Callable[[Any, Settings, Names, Library], Any]
+
+
+def _with_id(name: str, library: Library) -> tuple[str, int]:
+    token_id = library.token_to_id(name)
+    if token_id is None:
+        raise CheckpointError(f"the vocabulary has no {printable(name)}")
+    return name, token_id
+
+
+def _start_and_end(settings: Settings, names: Names, library: Library) -> Any:
+    """The start and end token that ``add_bos_token`` and ``add_eos_token`` ask for."""
+    asked = {
+        key: names[key]
+        for key, switch in (("bos_token", "add_bos_token"), ("eos_token", "add_eos_token"))
+        if settings.get(switch) and key in names
+    }
+    single = [token for token in (asked.get("bos_token"), "$A", asked.get("eos_token")) if token is not None]
+    ids = [_with_id(name, library) for name in asked.values()]
+    return processors.TemplateProcessing(single=single, special_tokens=ids)
+
+
+def _as_in_file(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    asked = "add_bos_token" in settings or "add_eos_token" in settings
+    return _start_and_end(settings, names, library) if asked or stored is None else stored
+
+
+def _by_switches(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    return _start_and_end(settings, names, library)
+
+
+def _cls_and_sep(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    cls, sep = names.get("cls_token", "[CLS]"), names.get("sep_token", "[SEP]")
+    ids = [_with_id(name, library) for name in (cls, sep)]
+    return processors.TemplateProcessing(single=[cls, "$A", sep], special_tokens=ids)
+
+
+def _roberta_ends(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
+    sep, cls = names.get("sep_token", "</s>"), names.get("cls_token", "<s>")
+    trim, prefix = bool(settings.get("trim_offsets", True)), bool(settings.get("add_prefix_space", False))
+    ids = _with_id(sep, library), _with_id(cls, library)
+    return processors.RobertaProcessing(*ids, trim_offsets=trim, add_prefix_space=prefix)
+
+
+_NO_AFFIXES = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+
+
+def _gpt2(settings: Settings, names: Names) -> Parts:
+    prefix = bool(settings.get("add_prefix_space", False))
+    return Parts(pre_tokenizers.ByteLevel(add_prefix_space=prefix), decoders.ByteLevel(), model=_NO_AFFIXES)
+
+
+def _gpt_neox(settings: Settings, names: Names) -> Parts:
+    prefix, trim = bool(settings.get("add_prefix_space", False)), bool(settings.get("trim_offsets", True))
+    level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, trim_offsets=trim)
+    return Parts(level, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
+
+
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _qwen2(settings: Settings, names: Names) -> Parts:
+    words = pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated", invert=False)
+    level = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.get("add_prefix_space")), use_regex=False)
+    return Parts(pre_tokenizers.Sequence([words, level]), decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
+
+
+_PIECES_TO_TEXT = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
+def _llama(settings: Settings, names: Names) -> Parts:
+    given = settings.get("add_prefix_space")
+    prefix = True if given is None else bool(given)
+    scheme = ("always" if settings.get("legacy", False) else "first") if prefix else "never"
+    without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
+    return Parts(
+        pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False),
+        decoders.Sequence([*_PIECES_TO_TEXT, *without_prefix]),
+        model={"fuse_unk": True, "byte_fallback": True},
+    )
+
+
+def _gemma(settings: Settings, names: Names) -> Parts:
+    return Parts(
+        pre_tokenizers.Split(pattern=" ", behavior="merged_with_previous", invert=False),
+        decoders.Sequence(_PIECES_TO_TEXT),
+        normalizers.Replace(" ", "▁"),
+        {"fuse_unk": True, "byte_fallback": True, "unk_token": names.get("unk_token")},
+    )
+
+
+def _bert(settings: Settings, names: Names) -> Parts:
+    accents = settings.get("strip_accents")
+    return Parts(
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(prefix="##"),
+        normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+            strip_accents=None if accents is None else bool(accents),
+            lowercase=bool(settings.get("do_lower_case", True)),
+        ),
+        {
+            "unk_token": names.get("unk_token", "[UNK]"),
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+    )
+
+
+_MERGES = ("vocab.json", "merges.txt")
+_END_OF_TEXT = "<|endoftext|>"
+_GPT2_SPECIALS = {"bos_token": _END_OF_TEXT, "eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT}
+_LLAMA_SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_BERT_SPECIALS = {f"{word}_token": f"[{word.upper()}]" for word in ("unk", "sep", "pad", "cls", "mask")}
+_GEMMA_SPECIALS = {f"{word}_token": f"<{word}>" for word in ("bos", "eos", "unk", "pad", "mask")}
+_ROBERTA_SPECIALS = {
+    **_LLAMA_SPECIALS,
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
+_QWEN2_SPECIALS = {"eos_token": _END_OF_TEXT, "unk_token": _END_OF_TEXT, "pad_token": _END_OF_TEXT}
+
+GPT2 = TokenizerClass("GPT2Tokenizer", "BPE", _MERGES, _GPT2_SPECIALS, _gpt2, _as_in_file)
+ROBERTA = TokenizerClass("RobertaTokenizer", "BPE", _MERGES, _ROBERTA_SPECIALS, _gpt2, _roberta_ends)
+BERT = TokenizerClass("BertTokenizer", "WordPiece", ("vocab.txt",), _BERT_SPECIALS, _bert, _cls_and_sep)
+QWEN2 = TokenizerClass("Qwen2Tokenizer", "BPE", _MERGES, _QWEN2_SPECIALS, _qwen2, _as_in_file)
+LLAMA = TokenizerClass("LlamaTokenizer", "BPE", (), _LLAMA_SPECIALS, _llama, _as_in_file)
+GEMMA = TokenizerClass("GemmaTokenizer", "BPE", (), _GEMMA_SPECIALS, _gemma, _as_in_file)
+GPT_NEOX = TokenizerClass(
+    "GPTNeoXTokenizer", "BPE", _MERGES, {**_GPT2_SPECIALS, "pad_token": "<|padding|>"}, _gpt_neox, _by_switches
+)
+
+_CLASSES: Mapping[str, TokenizerClass] = {
+    **{known.name: known for known in (GPT2, ROBERTA, BERT, QWEN2, LLAMA, GEMMA, GPT_NEOX)},
+    "BartTokenizer": ROBERTA,
+    "DistilBertTokenizer": BERT,
+    "ElectraTokenizer": BERT,
+    "MobileBertTokenizer": BERT,
+}
+
+# model_type of config.json -> the class that transformers registers for it; None: as tokenizer.json stands.
+_REGISTERED: Mapping[str, TokenizerClass | None] = {
+    **dict.fromkeys(("codegen", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"), GPT2),
+    **dict.fromkeys(("bart", "longformer", "roberta", "roberta-prelayernorm"), ROBERTA),
+    **dict.fromkeys(("bert", "convbert", "distilbert", "electra", "ernie", "megatron-bert", "squeezebert"), BERT),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN2),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"), GEMMA),
+    **dict.fromkeys(("gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv"), GPT_NEOX),
+    **dict.fromkeys(("granite", "ministral", "mistral", "mixtral", "olmo2", "phi3", "pixtral", "stablelm"), None),
+}
+_REGISTERED_WHATEVER_IS_DECLARED = {"qwen2"}
+
+
+def choose_class(model_type: object, declared: object, byte_level: bool) -> TokenizerClass | None:
+    """The class that rebuilds a tokenizer; None where its tokenizer.json is taken as it stands.
+
+    ``model_type`` is config.json's, ``declared`` the ``tokenizer_class`` of tokenizer_config.json or config.json,
+    ``byte_level`` whether tokenizer.json speaks of ByteLevel, which no LlamaTokenizer has.
+    """
+    name = declared.removesuffix("Fast") if isinstance(declared, str) else ""
+    known = isinstance(model_type, str) and model_type in _REGISTERED
+    registered = _REGISTERED[model_type] if known and isinstance(model_type, str) else None
+    if not name or model_type in _REGISTERED_WHATEVER_IS_DECLARED or (known and registered is None):
+        return registered
+    if name == LLAMA.name and byte_level:
+        return None
+    return _CLASSES.get(name)
