@@ -1,0 +1,188 @@
+"""The header of a GGUF file: metadata by key, and where each tensor lies.
+
+The format is ggml's (docs/gguf.md there), versions 2 and 3, little-endian. Everything is checked against the size of
+the file before it is believed: the library's own reader follows whatever counts and lengths a file claims, and makes
+two numpy arrays of every string, which for a vocabulary takes seconds.
+"""
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytf.checkpoints.gguf.cursor import Cursor, quoted
+from tinytf.checkpoints.gguf.library import gguf_library
+from tinytf.errors import CheckpointError
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_STRING, _ARRAY, _FLOAT32 = 8, 9, 6
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", _FLOAT32: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_SHORTEST_ENTRY = 8 + 4 + 1  # an empty key, a type, a byte
+_SHORTEST_TENSOR = 8 + 4 + 8 + 4 + 8  # an empty name, one dimension, a type, an offset
+_MOST_ELEMENTS = 2**23  # of all arrays together; the largest vocabularies have 2^18 tokens and twice as many merges
+_MOST_DIMENSIONS = 4
+_DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor in the file: ``shape`` has rows first, ``kind`` is its ggml type, ``start`` counts from byte 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Any
+    start: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says before its data."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+
+
+def read_header(path: Path) -> Header:
+    """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign."""
+    gguf_library()
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _walk(Cursor(data, path))
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {path}") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise CheckpointError(f"{path} is empty") from None
+
+
+def _walk(cursor: Cursor) -> Header:
+    path = cursor.path
+    if cursor.data[:4] != _MAGIC:
+        raise CheckpointError(f"{path} is not a GGUF file: it starts with {cursor.data[:4]!r}, not with {_MAGIC!r}")
+    cursor.at = len(_MAGIC)
+    version = cursor.whole(_U32, "the version")
+    if version not in _VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        kind = f"big-endian, version {swapped}" if swapped in _VERSIONS else f"of version {version}"
+        raise CheckpointError(f"{path} is {kind}; tinytf opens GGUF 2 and 3, little-endian")
+    n_tensors, n_entries = cursor.whole(_U64, "the number of tensors"), cursor.whole(_U64, "the number of entries")
+    cursor.require(n_entries, _SHORTEST_ENTRY, f"a header of {n_entries:,} entries")
+    cursor.require(n_tensors, _SHORTEST_TENSOR, f"a header of {n_tensors:,} tensors")
+    metadata = _entries(cursor, n_entries)
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise CheckpointError(f"{path} is damaged: general.alignment is {alignment!r}, and has to be a power of two")
+    return Header(path, metadata, _tensors(cursor, n_tensors, alignment))
+
+
+def _entries(cursor: Cursor, count: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    elements = 0
+    for place in range(count):
+        key = cursor.string(f"key {place}")
+        if key in found:
+            raise cursor.fail(f"the key {quoted(key)} is there twice")
+        kind = cursor.whole(_U32, f"the type of {quoted(key)}")
+        if kind == _ARRAY:
+            found[key] = _array(cursor, key, _MOST_ELEMENTS - elements)
+            elements += len(found[key])
+        else:
+            found[key] = _value(cursor, key, kind)
+    return found
+
+
+def _value(cursor: Cursor, key: str, kind: int) -> Any:
+    if kind == _STRING:
+        return cursor.string(f"the value of {quoted(key)}")
+    if kind not in _NUMBERS:
+        raise cursor.fail(f"{quoted(key)} has the unknown type {kind}")
+    (value,) = cursor.numbers(struct.Struct(f"<{_NUMBERS[kind]}"), f"the value of {quoted(key)}")
+    # 1e-5 was written as the nearest float32, 9.9999997e-06: the shortest number that is stored so was meant.
+    return float(str(np.float32(value))) if kind == _FLOAT32 else value
+
+
+def _array(cursor: Cursor, key: str, most: int) -> list[str] | tuple[int | float, ...]:
+    kind, count = cursor.whole(_U32, f"the type of {quoted(key)}"), cursor.whole(_U64, f"the length of {quoted(key)}")
+    what = f"{quoted(key)}, an array of {count:,},"
+    cursor.require(count, 1, what)
+    if count > most:
+        raise cursor.fail(f"{what} makes the header longer than {_MOST_ELEMENTS:,} elements, which no model has")
+    if kind == _STRING:
+        return cursor.strings(count, what)
+    if kind not in _NUMBERS:
+        raise cursor.fail(f"{quoted(key)} is an array of the unknown type {kind}")
+    cursor.require(count, struct.calcsize(f"<{_NUMBERS[kind]}"), what)
+    return cursor.numbers(struct.Struct(f"<{count}{_NUMBERS[kind]}"), what)
+
+
+def _tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, StoredTensor]:
+    listed: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for place in range(count):
+        name = cursor.string(f"the name of tensor {place}")
+        if name in listed:
+            raise cursor.fail(f"the tensor {quoted(name)} is there twice")
+        n_dimensions = cursor.whole(_U32, f"the dimensions of {quoted(name)}")
+        if not 1 <= n_dimensions <= _MOST_DIMENSIONS:
+            raise cursor.fail(f"{quoted(name)} has {n_dimensions:,} dimensions, and 1 to {_MOST_DIMENSIONS} are known")
+        sizes = cursor.numbers(struct.Struct(f"<{n_dimensions}Q"), f"the dimensions of {quoted(name)}")
+        kind, offset = cursor.whole(_U32, f"the type of {quoted(name)}"), cursor.whole(_U64, f"the place of {name!r}")
+        listed[name] = tuple(int(size) for size in reversed(sizes)), kind, offset
+    return _placed(cursor, listed, alignment)
+
+
+def _placed(
+    cursor: Cursor, listed: Mapping[str, tuple[tuple[int, ...], int, int]], alignment: int
+) -> dict[str, StoredTensor]:
+    """Every tensor with the bytes it takes: one behind the other, each on a multiple of ``alignment``."""
+    path, size = cursor.path, len(cursor.data)
+    data_start = _aligned(cursor.at, alignment)
+    found: dict[str, StoredTensor] = {}
+    expected = 0
+    for name, (shape, number, offset) in listed.items():
+        kind, block, block_bytes = _kind(path, name, number)
+        if 0 in shape:
+            raise CheckpointError(f"{path} is damaged: {quoted(name)} has shape {shape}, which holds nothing")
+        if shape[-1] % block:
+            raise CheckpointError(
+                f"{path} is damaged: {quoted(name)} has rows of {shape[-1]:,} numbers, and {kind.name} stores {block} "
+                "at a time"
+            )
+        n_bytes = math.prod(shape) // block * block_bytes
+        if offset != expected:
+            raise CheckpointError(
+                f"{path} is damaged: the data of {quoted(name)} is said to start at {offset:,}, and that before it "
+                f"ends at {expected:,}"
+            )
+        start = data_start + offset
+        if start + n_bytes > size:
+            raise CheckpointError(
+                f"{path} is truncated: {quoted(name)} takes {n_bytes:,} bytes from {start:,}, and the file has {size:,}"
+            )
+        found[name] = StoredTensor(name, shape, kind, start, n_bytes)
+        expected = _aligned(offset + n_bytes, alignment)
+    return found
+
+
+def _kind(path: Path, name: str, number: int) -> tuple[Any, int, int]:
+    """A tensor type with the numbers and the bytes of its blocks."""
+    library = gguf_library()
+    try:
+        kind = library.GGMLQuantizationType(number)
+        block, block_bytes = library.GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError):
+        raise CheckpointError(f"{path}: {quoted(name)} is of tensor type {number}, which is not known") from None
+    return kind, block, block_bytes
+
+
+def _aligned(place: int, alignment: int) -> int:
+    return -(-place // alignment) * alignment

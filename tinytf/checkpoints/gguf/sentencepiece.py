@@ -1,0 +1,59 @@
+"""SentencePiece BPE from a GGUF file: pieces with scores, and no merges (Kudo and Richardson 2018)."""
+
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, pre_tokenizers
+
+from tinytf.checkpoints.gguf.cursor import quoted
+from tinytf.checkpoints.gguf.metadata import Metadata
+from tinytf.errors import CheckpointError
+
+_LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise
+
+
+def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
+    """The tokenizer of a file's pieces, and that texts start with a start token unless the file says so.
+
+    Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
+    LlamaTokenizer.
+    """
+    scores = keys.numbers("tokenizer.ggml.scores", len(tokens))
+    if not scores:
+        raise CheckpointError(f"{keys.path} lacks tokenizer.ggml.scores")
+    longest = max(tokens, key=len)
+    if len(longest) > _LONGEST_PIECE:
+        raise CheckpointError(
+            f"{keys.path}: the piece {quoted(longest)} has {len(longest):,} characters, and at most "
+            f"{_LONGEST_PIECE} are expected"
+        )
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    unknown = keys.whole("tokenizer.ggml.unknown_token_id", 0)
+    model = models.BPE(
+        vocabulary,
+        _merges(vocabulary, scores),
+        unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None,
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    library = Library(model)
+    prefix = keys.flag("tokenizer.ggml.add_space_prefix", True)
+    library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first" if prefix else "never", split=False)
+    without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
+    to_text = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *without_prefix]
+    library.decoder = decoders.Sequence(to_text)
+    return library, True
+
+
+def _merges(vocabulary: dict[str, int], scores: tuple[float, ...]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two others, the best piece first.
+
+    SentencePiece joins whichever neighbours make the piece of the highest score. Among ways to make the same piece the
+    order is that of transformers: longer left halves first, then those of the earlier pieces.
+    """
+    ways: list[tuple[float, int, int, str, str]] = []
+    for piece, score in zip(vocabulary, scores, strict=True):
+        halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        own = [(left, right) for left, right in halves if left in vocabulary and right in vocabulary]
+        own.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        ways += [(score, len(left), len(right), left, right) for left, right in own]
+    ways.sort(key=lambda way: way[:3], reverse=True)
+    return [(left, right) for *_, left, right in ways]
