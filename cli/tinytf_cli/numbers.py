@@ -37,12 +37,11 @@ def widest(values: NDArray[np.float32], form: str) -> int:
 def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
     """Every number of a matrix as ``number`` writes it."""
     zero = number(0.0, form)
-    plain = np.isfinite(values).all(axis=1)
     return [
         [text if text != f"-{zero}" else zero for text in (form % value for value in row.tolist())]
-        if whole
+        if np.isfinite(row).all()
         else [number(float(value), form) for value in row]
-        for row, whole in zip(values, plain, strict=True)
+        for row in values
     ]
 
 
