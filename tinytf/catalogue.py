@@ -53,13 +53,10 @@ def catalogue(folder: Path) -> Iterator[Entry]:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """What in a folder, or in a folder of it, looks like a model."""
-    found = {
-        path.parent for pattern in ("config.json", "*/config.json", "*/*/config.json") for path in folder.glob(pattern)
-    }
-    return sorted(
-        {path for path in found if path != folder} | set(folder.glob("*.gguf")) | set(folder.glob("*/*.gguf"))
-    )
+    """What in a folder, or in the folders of it, looks like a model."""
+    configs = (path for pattern in ("*/config.json", "*/*/config.json") for path in folder.glob(pattern))
+    files = (path for pattern in ("*.gguf", "*/*.gguf", "*/*/*.gguf") for path in folder.glob(pattern))
+    return sorted({*(path.parent for path in configs), *files})
 
 
 def _entry(name: str, place: str, source: Source, path: Path | None) -> Entry:

@@ -130,7 +130,7 @@ def check(trace: Trace) -> Check:
         rows = list(trace.recording.logit_rows)
         again = trace.model.unembed(trace.last_hidden[rows])
         items.append(_compare("logits", "unembedded last hidden state", trace.recorded_logits, again))
-        sums = probabilities(trace.recorded_logits).sum(dim=-1)
+        sums = probabilities(trace.recorded_logits).sum(dim=-1, dtype=torch.float64)
         items.append(_compare("probs", "sum to 1", sums, torch.ones_like(sums)))
     dtype = trace.last_hidden.dtype
     return Check(tuple(items), TOLERANCE.get(dtype, 1e-5))
