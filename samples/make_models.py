@@ -131,7 +131,10 @@ def measure_encoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
 
 
 MODELS = {
-    "tiny": (measure_decoder, "predicts the next token of simple English stories; a decoder of the same parts as Qwen2"),
+    "tiny": (
+        measure_decoder,
+        "predicts the next token of simple English stories; a decoder of the same parts as Qwen2",
+    ),
     "tiny-encoder": (measure_encoder, "fills [MASK] in simple English sentences; post-norm encoder as in BERT"),
 }
 

@@ -58,7 +58,7 @@ def load_run(directory: Path, dtype: torch.dtype = torch.float32) -> Transformer
     with torch.device("meta"):
         model = Transformer(config)
     require_match({name: tuple(t.shape) for name, t in model.named_parameters()}, weights.shapes, weights.path)
-    model.load_state_dict({name: tensor.to(dtype) for name, tensor in weights.tensors()}, assign=True)
+    model.load_state_dict(dict(weights.tensors(dtype)), assign=True)
     return model.eval()
 
 

@@ -14,7 +14,8 @@ from tinytf.files import read_json
 
 Shapes = dict[str, tuple[int, ...]]
 
-_REMAP_BYTES = 64 * 2**20
+_PIECE = 4 * 2**20
+"""Numbers that are converted at a time."""
 
 
 class Safetensors:
@@ -30,17 +31,41 @@ class Safetensors:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged: {error}") from None
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name. The file is mapped anew now and then, so that pages nobody keeps can be dropped."""
-        names, passed = list(self.shapes), 0
-        while names:
+    def stored(self, name: str) -> Tensor:
+        """One tensor as it is stored."""
+        with safe_open(self.path, framework="pt") as file:
+            return file.get_tensor(name)
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, in ``dtype`` if it holds floating point numbers: a view where it is stored so."""
+        with safe_open(self.path, framework="pt") as file:
+            views = {name: tensor for name in self.shapes if (tensor := file.get_tensor(name)).dtype == dtype}
+        yield from views.items()
+        del views
+        for name in self.shapes:
             with safe_open(self.path, framework="pt") as file:
-                passed = 0
-                while names and passed < _REMAP_BYTES:
-                    tensor = file.get_tensor(names[0])
-                    passed += tensor.nbytes
-                    yield names.pop(0), tensor
-                    del tensor
+                stored = file.get_tensor(name)
+                kind = stored.dtype
+                if kind == dtype:
+                    continue
+                if not kind.is_floating_point:
+                    yield name, stored
+                    continue
+                shape = stored.shape
+                del stored
+            yield name, self._converted(name, shape, dtype)
+
+    def _converted(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """A tensor in another dtype. The file is mapped anew for every piece, so that pages already read are dropped."""
+        result = torch.empty(shape, dtype=dtype)
+        if not shape:
+            with safe_open(self.path, framework="pt") as file:
+                return result.copy_(file.get_tensor(name))
+        step = max(1, _PIECE // max(1, result.numel() // max(1, shape[0])))
+        for first in range(0, shape[0], step):
+            with safe_open(self.path, framework="pt") as file:
+                result[first : first + step] = file.get_slice(name)[first : first + step]
+        return result
 
 
 class Pickled:
@@ -72,9 +97,14 @@ class Pickled:
             raise CheckpointError(f"{self.path} is not a table of tensors by name")
         return found
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name."""
-        yield from self._tensors.items()
+    def stored(self, name: str) -> Tensor:
+        """One tensor as it is stored."""
+        return self._tensors[name]
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, in ``dtype`` if it holds floating point numbers."""
+        for name, tensor in self._tensors.items():
+            yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 _KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}
@@ -94,10 +124,14 @@ class Weights:
                     raise CheckpointError(f"{directory} holds {name} twice, the second time in {file.path.name}")
                 self.shapes[name] = shape
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, file after file."""
+    def stored(self, name: str) -> Tensor:
+        """One tensor as it is stored."""
+        return next(file.stored(name) for file in self.files if name in file.shapes)
+
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, file after file; floating point numbers in ``dtype``."""
         for file in self.files:
-            yield from file.tensors()
+            yield from file.tensors(dtype)
 
 
 def weight_files(directory: Path) -> list[Path]:

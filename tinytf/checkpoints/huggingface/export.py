@@ -20,7 +20,6 @@ from tinytf.text.tokenizer import Tokenizer
 
 _ROLES = {
     "bos_token": ("<s>", "<|begin_of_text|>"),
-    "eos_token": ("<|endoftext|>", "</s>", "<|end_of_text|>", "<|im_end|>"),
     "unk_token": ("[UNK]", "<unk>"),
     "sep_token": ("[SEP]",),
     "pad_token": ("[PAD]", "<pad>"),
@@ -54,7 +53,9 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror}") from None
     special = _special_tokens(tokenizer)
-    ids = {f"{role}_id": tokenizer.special_id(name) for role, name in special.items()}
+    ids: dict[str, Any] = {f"{role}_id": tokenizer.special_id(name) for role, name in special.items()}
+    if len(tokenizer.end_ids) > 1:
+        ids["eos_token_id"] = list(tokenizer.end_ids)
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     settings = {"model_type": family.model_type, **written, **_token_ids(family, written, ids), "dtype": dtype}
     words = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.context, **special}
@@ -133,10 +134,11 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
         name = next((name for name in names if tokenizer.special_id(name) is not None), None)
         if name is not None:
             found[role] = name
-    return found
+    end = tokenizer.library.id_to_token(tokenizer.end_ids[0]) if tokenizer.end_ids else None
+    return found | ({"eos_token": end} if end else {})
 
 
-def _token_ids(family: Family, written: Mapping[str, Any], ids: Mapping[str, int | None]) -> dict[str, Any]:
+def _token_ids(family: Family, written: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
     """Special ids for config.json; null where the tokenizer has none, so that no default of a family stands in."""
     wanted = ("bos_token_id", "eos_token_id", "pad_token_id")
     return {role: ids.get(role) for role in wanted if role not in written}

@@ -120,20 +120,19 @@ def load_directory(header: Header, dtype: torch.dtype = torch.float32) -> Opened
     ours = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     plan = _plan(header.family, ours, header.weights, directory, header.config.tied_head)
     state: dict[str, Tensor] = {}
-    for name, tensor in header.weights.tensors():
+    for name, tensor in header.weights.tensors(dtype):
         if name in plan.copy_of:
-            _require_copy(name, tensor, plan.copy_of[name], header.weights, directory)
+            _require_copy(name, plan.copy_of[name], header.weights, directory)
         for parameter, change in plan.goes_to.get(name, ()):
             if not tensor.is_floating_point():
                 raise CheckpointError(f"{directory}: {name} holds {tensor.dtype}, which are no weights")
-            state[parameter] = change.read(tensor).to(dtype)
+            state[parameter] = change.read(tensor)
     model.load_state_dict(state, assign=True)
     return Opened(model.eval(), header.family, (*header.notes, *plan.notes, *not_finite(state)))
 
 
-def _require_copy(name: str, tensor: Tensor, copied: str, weights: Weights, source: Path) -> None:
-    original = next(found for other, found in weights.tensors() if other == copied)
-    if not torch.equal(tensor, original):
+def _require_copy(name: str, copied: str, weights: Weights, source: Path) -> None:
+    if not torch.equal(weights.stored(name), weights.stored(copied)):
         raise CheckpointError(
             f"{source}: {name} differs from {copied}, and the configuration says that they are one",
             'if they are two, config.json has to say: "tie_word_embeddings": false',
