@@ -12,17 +12,13 @@ def markdown() -> str:
     decoder_config, encoder_config = read_config(ASSETS / "tiny"), read_config(ASSETS / "tiny-encoder")
     repeats = tiny["random_repeats"]
     previous, induction = repeats["previous_token"], repeats["induction"]
-    copying = (
-        f"{induction['head']} an induction head ({induction['score']})"
-        if induction["score"] > 0.5
-        else f"but no head is an induction head (the best score is {induction['score']}, at {induction['head']})"
-    )
     decoder = (
         f"- `tiny`: {tiny['what']}; {_shape(decoder_config)}. Held-out perplexity "
         f"{tiny['held_out_perplexity_per_word']} a word, where a 5-gram model with back-off (Kneser-Ney, same text, "
         f"same tokens) has {tiny['five_gram_perplexity_per_word']}. On random tokens said twice its loss is "
         f"{repeats['first_half_loss']} in the first half and {repeats['second_half_loss']} in the second; "
-        f"{previous['head']} is a previous-token head (score {previous['score']}), {copying}."
+        f"{previous['head']} is a previous-token head (score {previous['score']}), "
+        f"{induction['head']} an induction head ({induction['score']})."
     )
     masked = (
         f"- `tiny-encoder`: {encoder['what']}; {_shape(encoder_config)}. It fills "

@@ -53,10 +53,12 @@ def test_the_encoder_fills_the_verb_of_the_cat_on_the_mat_with_a_verb(encoder: M
     assert first_prediction(encoder, trace, row) in forms
 
 
-def test_random_repeats_are_easier_the_second_time_and_there_is_a_previous_token_head(tiny: Model) -> None:
-    scores = repeat_scores(tiny.transformer, length=50, count=16, seed=7)
-    assert scores.second_loss < scores.first_loss - 1
+@pytest.mark.parametrize("length", [20, 50, 100])
+def test_random_repeats_are_copied_by_a_previous_token_head_and_an_induction_head(tiny: Model, length: int) -> None:
+    scores = repeat_scores(tiny.transformer, length=length, count=16, seed=7)
+    assert scores.second_loss < scores.first_loss - 5
     assert float(scores.previous.max()) > 0.5
+    assert float(scores.induction.max()) > 0.5
 
 
 def test_the_previous_token_head_of_the_card_looks_back_on_ordinary_text_too(tiny: Model) -> None:
