@@ -56,7 +56,7 @@ class Safetensors:
             yield name, self._converted(name, shape, dtype)
 
     def _converted(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A tensor in another dtype. The file is mapped anew for every piece, so that pages that were read are dropped."""
+        """A tensor in another dtype. The file is mapped anew for every piece, so that pages once read are dropped."""
         result = torch.empty(shape, dtype=dtype)
         if not shape:
             with safe_open(self.path, framework="pt") as file:

@@ -59,7 +59,7 @@ def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> list[B
         [
             Column("#", [str(row.number) for row in rows], "right", drop=2, said="step"),
             Column("step", names, said=""),
-            Column("formula", formulas, shrink=12, said="formula"),
+            Column("formula", formulas, shrink=12, drop=1, said="formula"),
             Column("shape", shapes, narrow=[_short_shape(row) for row in rows]),
             Column("mean", _figures(rows, "mean"), "right"),
             Column("std", _figures(rows, "std"), "right"),
