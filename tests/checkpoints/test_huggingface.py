@@ -136,6 +136,8 @@ REFUSED = [
     ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not implemented"),
     ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "lacks low_freq_factor"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not implemented"),
+    ({"rope_interleaved": True}, "rope_interleaved True is not implemented"),
+    ({"use_mrope": True}, "use_mrope True is not implemented"),
     ({"hidden_act": "mish"}, "hidden_act 'mish' is not implemented"),
     ({"hidden_size": "16"}, "hidden_size is '16', and has to be a whole number"),
     ({"hidden_size": True}, "hidden_size is True, and has to be a whole number"),

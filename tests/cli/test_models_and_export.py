@@ -144,6 +144,23 @@ def test_a_recording_that_does_not_fit_is_refused_and_forced(
     assert tinytf("attention", SENTENCE, "-m", llama, "--head", "L2H1").status == 0
 
 
+def test_a_model_in_the_cache_is_opened_without_the_network(
+    tinytf: Tinytf, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    repository = tmp_path / "models--some--llama"
+    shutil.copytree(llama, repository / "snapshots" / "abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc", "utf-8")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    ran = tinytf("trace", SENTENCE, "-m", "hub:some/llama", "--json")
+    assert ran.status == 0
+    told = json.loads(ran.out)["model"]
+    assert (told["name"], told["source"]) == ("some/llama", "hub:some/llama")
+
+
 @pytest.mark.parametrize("name", ["hub:a/b/c", "hub:", "hub:/x"])
 def test_a_name_that_is_none_of_the_hub(tinytf: Tinytf, name: str) -> None:
     ran = tinytf("trace", SENTENCE, "-m", name)

@@ -32,6 +32,8 @@ _SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 def _rope(fields: Fields) -> dict[str, Any]:
     """Rotary settings in any of their spellings: rope_theta and rope_scaling, or rope_parameters."""
     fields.require("partial_rotary_factor", (1, 1.0), 1.0)
+    fields.require("rope_interleaved", (False,), False)
+    fields.require("use_mrope", (False,), False)
     parameters = fields.object("rope_parameters")
     scaling = parameters or fields.object("rope_scaling") or Fields({}, fields.path)
     scaling.require("partial_rotary_factor", (1, 1.0), 1.0)
