@@ -26,11 +26,11 @@ def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
             f"{_LONGEST_PIECE} are expected"
         )
     vocabulary = {token: place for place, token in enumerate(tokens)}
-    unknown = keys.whole("tokenizer.ggml.unknown_token_id", 0)
+    unknown = keys.place("tokenizer.ggml.unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
         _merges(vocabulary, scores),
-        unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None,
+        unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
     )
