@@ -12,6 +12,9 @@ import numpy as np
 import torch
 import transformers
 from architectures import enliven
+from hard_strings import hard_strings
+from tokenizers import Tokenizer as Library
+from tokenizers import models, pre_tokenizers, trainers
 from torch import nn
 
 from tinytf.text.train import train_bpe
@@ -22,7 +25,7 @@ Array = np.ndarray[Any, Any]
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _TEXT = (
     "The cat sat on the mat, and the other cats sat there too. It's what they'll do: don't they? We're in 2024, at "
-    "12:30, with 365 days and 1000000 things.\n\tdef f(x):\n        return x + 1  # and on\n\n你好，世界！ 你好 naïve café "
+    "12:30, with 365 days and 1000000 things.\n\tdef f(x):\n        return x + 1  # and on\n\n你好，世界！ naïve "
 )
 _LAYER = {
     "self_attn.q_proj": "attn_q",
@@ -190,3 +193,40 @@ def model_and_parts(
 def small_parts(architecture: str = "llama", **settings: Any) -> Parts:
     """A file of a few kilobytes, to be bent and broken."""
     return model_and_parts(architecture, **{**SMALL, **settings})[1]
+
+
+@cache
+def pieces(count: int) -> tuple[tuple[str, float, int], ...]:
+    """A SentencePiece vocabulary: pieces that were learned, each with a score that falls with its rank."""
+    library = Library(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=count, limit_alphabet=150, show_progress=False)
+    library.train_from_iterator(
+        [*(text for text in hard_strings() if "<" not in text), *["the cat sat on the mat"] * 99], trainer
+    )
+    learned = sorted(library.get_vocab().items(), key=lambda entry: entry[1])
+    control = [("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)]
+    byte_pieces = [(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
+    joined = [(piece, -float(rank), NORMAL) for rank, (piece, _) in enumerate(learned) if len(piece) > 1]
+    single = [(piece, -1e6, NORMAL) for piece, _ in learned if len(piece) == 1]
+    return (*control, *byte_pieces, *joined, *single, ("<note>", 0.0, USER_DEFINED))
+
+
+def sentencepiece_parts(**keys: Any) -> Parts:
+    entries = pieces(700)
+    parts = small_parts(vocab_size=500)
+    parts.keys = {key: value for key, value in parts.keys.items() if not key.startswith("tokenizer.")}
+    parts.tensors["token_embd.weight"] = parts.tensors["output.weight"] = small_parts(vocab_size=len(entries)).tensors[
+        "token_embd.weight"
+    ]
+    parts.keys |= {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [piece for piece, _, _ in entries],
+        "tokenizer.ggml.scores": [score for _, score, _ in entries],
+        "tokenizer.ggml.token_type": [kind for _, _, kind in entries],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+    parts.keys |= {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+    return parts
