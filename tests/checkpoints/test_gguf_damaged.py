@@ -1,5 +1,6 @@
 """Damaged and hostile GGUF files: always one clear error, soon, and without the memory that they claim to need."""
 
+import os
 import random
 import resource
 import struct
@@ -126,7 +127,9 @@ def test_a_header_without_anything(tmp_path):
 
 def test_what_is_no_file(tmp_path):
     assert "there is no file" in refused(tmp_path / "absent.gguf")
-    assert "cannot read" in refused(tmp_path)
+    assert "is not a file" in refused(tmp_path)
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "is not a file" in refused(tmp_path / "pipe.gguf")
 
 
 def test_every_truncation_is_noticed(tmp_path):

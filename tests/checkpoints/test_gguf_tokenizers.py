@@ -169,7 +169,7 @@ TOKENS = byte_level_keys(300)["tokenizer.ggml.tokens"]
         ({"token_type": [1, 2]}, "token_type has 2 entries, and has to have 300"),
         ({"token_type": [9] * 300}, "the token type 9 is not one of 1 to 6"),
         ({"token_type": ["a"] * 300}, "has to be an array of numbers"),
-        ({"bos_token_id": 300}, "bos_token_id is 300, and has to be below 300"),
+        ({"bos_token_id": 300}, "bos_token_id is 300, and has to be one of 0 to 299"),
         ({"eos_token_id": "a"}, "eos_token_id is 'a', and has to be a whole number"),
         ({"bos_token_id": ..., "add_bos_token": True}, "add_bos_token is true, and there is no bos_token_id"),
         ({"add_bos_token": 1}, "add_bos_token is 1, and has to be true or false"),

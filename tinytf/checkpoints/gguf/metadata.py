@@ -68,7 +68,7 @@ class Metadata:
             return None
         found = self.whole(key)
         if not 0 <= found < count:
-            raise CheckpointError(f"{self.path}: {key} is {found:,}, and has to be below {count:,}")
+            raise CheckpointError(f"{self.path}: {key} is {found:,}, and has to be one of 0 to {count - 1:,}")
         return found
 
     def require(self, key: str, only: Collection[Any]) -> None:
