@@ -8,10 +8,9 @@ from tinytf.checkpoints.gguf.cursor import quoted
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.metadata import Metadata
 from tinytf.checkpoints.gguf.rotary import FACTORS, scaling_from_factors, scaling_from_keys
-from tinytf.checkpoints.gguf.values import read_values
+from tinytf.checkpoints.gguf.values import read_vector
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, ConfigError
-from tinytf.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def architecture_of(header: Header) -> Architecture:
     if name not in ARCHITECTURES:
         raise CheckpointError(
             f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
-            did_you_mean(name, ARCHITECTURES),
+            f"known: {', '.join(ARCHITECTURES)}",
         )
     return ARCHITECTURES[name]
 
@@ -136,7 +135,7 @@ def _scaling(header: Header, keys: Metadata, architecture: Architecture, d_head:
         return said
     if stored.shape != (d_head // 2,):
         raise CheckpointError(f"{header.path}: {FACTORS} has shape {stored.shape}, and has to have {(d_head // 2,)}")
-    found = scaling_from_factors(read_values(header.path, stored).tolist(), d_head, theta) if theta > 0 else None
+    found = scaling_from_factors(read_vector(header.path, stored).tolist(), d_head, theta) if theta > 0 else None
     if found is None or (found and said):
         raise CheckpointError(
             f"{header.path}: the rotary factors in {FACTORS} are not those of a Llama 3 scaling",

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer as Library
 from tinytf.checkpoints.gguf.cursor import quoted
 from tinytf.checkpoints.gguf.metadata import Metadata
 from tinytf.errors import CheckpointError
-from tinytf.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ def byte_level(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
     """The tokenizer of a file's vocabulary and merges, and whether texts start with a start token unless it says so."""
     name = keys.word("tokenizer.ggml.pre")
     if name not in CUTS:
-        known = f"known: {', '.join(CUTS)}"
         raise CheckpointError(
             f"{keys.path}: the pre-tokenizer {quoted(name)} is not one that tinytf knows",
-            did_you_mean(name, CUTS) or known,
+            f"known: {', '.join(CUTS)}",
         )
     cut = CUTS[name]
     merges = [_pair(keys, merge) for merge in keys.strings("tokenizer.ggml.merges")]

@@ -54,6 +54,8 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign."""
     gguf_library()
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} is not a file")
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _walk(Cursor(data, path))

@@ -57,7 +57,7 @@ def _planned(header: Header) -> tuple[ModelConfig, list[Place]]:
 
 
 def _kinds(header: Header) -> str:
-    """The tensor types of a file, the one with most of its numbers first."""
+    """The tensor types of a file, the one with most of its bytes first."""
     bytes_of: Counter[str] = Counter()
     for tensor in header.tensors.values():
         bytes_of[tensor.kind.name] += tensor.n_bytes

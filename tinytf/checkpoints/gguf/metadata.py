@@ -62,6 +62,15 @@ class Metadata:
             raise CheckpointError(f"{self.path}: {key} has {len(found):,} entries, and has to have {count:,}")
         return found
 
+    def place(self, key: str, count: int) -> int | None:
+        """The number of one of ``count`` things, such as a token id; None where the key is missing."""
+        if key not in self.data:
+            return None
+        found = self.whole(key)
+        if not 0 <= found < count:
+            raise CheckpointError(f"{self.path}: {key} is {found:,}, and has to be one of 0 to {count - 1:,}")
+        return found
+
     def require(self, key: str, only: Collection[Any]) -> None:
         """Refuse any value but those in ``only``: the others change the numbers, and are not implemented."""
         self.asked.add(key)

@@ -14,7 +14,7 @@ def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
     """The tokenizer of a file's pieces, and that texts start with a start token unless the file says so.
 
     Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
-    LlamaTokenizer.
+    LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
     """
     scores = keys.numbers("tokenizer.ggml.scores", len(tokens))
     if not scores:
@@ -26,11 +26,11 @@ def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
             f"{_LONGEST_PIECE} are expected"
         )
     vocabulary = {token: place for place, token in enumerate(tokens)}
-    unknown = keys.whole("tokenizer.ggml.unknown_token_id", 0)
+    unknown = keys.place("tokenizer.ggml.unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
         _merges(vocabulary, scores),
-        unk_token=tokens[unknown] if 0 <= unknown < len(tokens) else None,
+        unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
     )
@@ -46,14 +46,14 @@ def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
 def _merges(vocabulary: dict[str, int], scores: tuple[float, ...]) -> list[tuple[str, str]]:
     """Every way to put a piece together from two others, the best piece first.
 
-    SentencePiece joins whichever neighbours make the piece of the highest score. Among ways to make the same piece the
-    order is that of transformers: longer left halves first, then those of the earlier pieces.
+    SentencePiece joins whichever neighbours make the piece of the highest score. Among ways of the same score the order
+    is that of transformers: longer left halves first, then earlier pieces.
     """
     ways: list[tuple[float, int, int, str, str]] = []
     for piece, score in zip(vocabulary, scores, strict=True):
-        halves = ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
-        own = [(left, right) for left, right in halves if left in vocabulary and right in vocabulary]
-        own.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-        ways += [(score, len(left), len(right), left, right) for left, right in own]
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in vocabulary and right in vocabulary:
+                ways.append((score, len(left), len(right), left, right))
     ways.sort(key=lambda way: way[:3], reverse=True)
     return [(left, right) for *_, left, right in ways]

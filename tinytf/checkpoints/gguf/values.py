@@ -1,6 +1,7 @@
 """The numbers of stored tensors: read from the file in pieces, and dequantised by the ``gguf`` library."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,8 +43,18 @@ def pieces(file: BinaryIO, path: Path, stored: StoredTensor) -> Iterator[tuple[i
         yield first, library.quants.dequantize(data, stored.kind).reshape(count, width)
 
 
-def read_values(path: Path, stored: StoredTensor) -> Values:
+def read_vector(path: Path, stored: StoredTensor) -> Values:
     """All numbers of a vector, in float32."""
     require_known_kind(path, stored)
-    with path.open("rb") as file:
+    with opened(path) as file:
         return next(pieces(file, path, stored))[1][0]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file to read from; CheckpointError where the system will not."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None

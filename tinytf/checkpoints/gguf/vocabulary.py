@@ -39,7 +39,9 @@ def tokenizer_of(header: Header) -> Tokenizer:
     tokens = keys.strings(f"{_PREFIX}tokens")
     _require_different(keys, tokens)
     library, starts = _BUILDERS[kind](keys, tokens)
-    ends = tuple(dict.fromkeys(found for key in _ENDS if (found := _named(keys, key, len(tokens))) is not None))
+    ends = tuple(
+        dict.fromkeys(found for key in _ENDS if (found := keys.place(f"{_PREFIX}{key}", len(tokens))) is not None)
+    )
     _add_special(keys, library, tokens, ends)
     _add_start_and_end(keys, library, starts, len(tokens))
     keys.refuse_unknown(_PREFIX, _HARMLESS, ("_token_id", "_token_ids"))
@@ -55,16 +57,6 @@ def _require_different(keys: Metadata, tokens: list[str]) -> None:
         raise CheckpointError(f"{keys.path}: the vocabulary has {quoted(twice)} twice")
 
 
-def _named(keys: Metadata, key: str, count: int) -> int | None:
-    """The id that a key names; None where it is missing."""
-    found = keys.whole(f"{_PREFIX}{key}", -1)
-    if f"{_PREFIX}{key}" not in keys.data:
-        return None
-    if not 0 <= found < count:
-        raise CheckpointError(f"{keys.path}: {key} is {found:,}, and the vocabulary has {count:,} tokens")
-    return found
-
-
 def _add_special(keys: Metadata, library: Library, tokens: list[str], ends: tuple[int, ...]) -> None:
     """Tokens that stand for themselves when a text spells them out: control tokens, and those that users defined."""
     types = keys.numbers(f"{_PREFIX}token_type", len(tokens))
@@ -72,7 +64,8 @@ def _add_special(keys: Metadata, library: Library, tokens: list[str], ends: tupl
     if wrong is not None:
         raise CheckpointError(f"{keys.path}: the token type {wrong} is not one of 1 to 6")
     special = {place for place, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL)}
-    special |= {*ends, *(() if (start := _named(keys, "bos_token_id", len(tokens))) is None else (start,))}
+    start = keys.place(f"{_PREFIX}bos_token_id", len(tokens))
+    special |= {*ends} if start is None else {*ends, start}
     library.add_special_tokens([AddedToken(tokens[place], normalized=False, special=True) for place in sorted(special)])
     defined = [place for place, kind in enumerate(types) if kind == _USER_DEFINED and place not in special]
     library.add_tokens([AddedToken(tokens[place], normalized=False, special=False) for place in defined])
@@ -85,7 +78,7 @@ def _add_start_and_end(keys: Metadata, library: Library, starts: bool, count: in
     for name, switch, default in asked:
         if not keys.flag(f"{_PREFIX}{switch}", default):
             continue
-        token_id = _named(keys, f"{name}_token_id", count)
+        token_id = keys.place(f"{_PREFIX}{name}_token_id", count)
         if token_id is None:
             raise CheckpointError(f"{keys.path}: {switch} is true, and there is no {name}_token_id")
         template = [name, *template] if name == "bos" else [*template, name]

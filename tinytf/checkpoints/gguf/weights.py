@@ -12,7 +12,7 @@ from tinytf.checkpoints.gguf.architecture import Architecture
 from tinytf.checkpoints.gguf.cursor import quoted
 from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.gguf.rotary import FACTORS
-from tinytf.checkpoints.gguf.values import pieces, require_known_kind
+from tinytf.checkpoints.gguf.values import opened, pieces, require_known_kind
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.nearest import did_you_mean
@@ -84,13 +84,8 @@ def plan(header: Header, config: ModelConfig, architecture: Architecture) -> lis
 
 def read_weights(header: Header, planned: list[Place], dtype: torch.dtype) -> Mapping[str, Tensor]:
     """Every parameter by our name, in ``dtype``; beside them there is never more than a few rows of one in memory."""
-    try:
-        with header.path.open("rb") as file:
-            return {
-                place.ours: _read(file, header.path, header.tensors[place.stored], place, dtype) for place in planned
-            }
-    except OSError as error:
-        raise CheckpointError(f"cannot read {header.path}: {error.strerror}") from None
+    with opened(header.path) as file:
+        return {place.ours: _read(file, header.path, header.tensors[place.stored], place, dtype) for place in planned}
 
 
 def _read(file: BinaryIO, path: Path, stored: StoredTensor, place: Place, dtype: torch.dtype) -> Tensor:
