@@ -158,3 +158,12 @@ def _shards(index: Path) -> list[str]:
         if not (index.parent / shard).exists():
             raise CheckpointError(f"{index} names {shard}, and there is no such file beside it")
     return shards
+
+
+def not_finite(state: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """A note where weights hold NaN or infinities; a sum that is finite settles it for most tensors at once."""
+    bad = [n for n, t in state.items() if not torch.isfinite(t.sum()) and not torch.isfinite(t).all()]
+    if not bad:
+        return ()
+    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return (f"the weights hold NaN or infinities: {bad[0]}{more}",)

@@ -10,7 +10,7 @@ from tinytf.checkpoints.gguf.architecture import architecture_of, config_of
 from tinytf.checkpoints.gguf.header import Header, read_header
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import Place, plan, read_weights
-from tinytf.checkpoints.huggingface.load import not_finite
+from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer

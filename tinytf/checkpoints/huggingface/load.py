@@ -10,7 +10,7 @@ from torch import Tensor
 from tinytf.checkpoints.huggingface.families import family_of
 from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import Change, Family
-from tinytf.checkpoints.weights import Shapes, Weights
+from tinytf.checkpoints.weights import Shapes, Weights, not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, ConfigError
 from tinytf.files import read_json
@@ -137,12 +137,3 @@ def _require_copy(name: str, copied: str, weights: Weights, source: Path) -> Non
             f"{source}: {name} differs from {copied}, and the configuration says that they are one",
             'if they are two, config.json has to say: "tie_word_embeddings": false',
         )
-
-
-def not_finite(state: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """A note where weights hold NaN or infinities; a sum that is finite settles it for most tensors at once."""
-    bad = [n for n, t in state.items() if not torch.isfinite(t.sum()) and not torch.isfinite(t).all()]
-    if not bad:
-        return ()
-    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    return (f"the weights hold NaN or infinities: {bad[0]}{more}",)
