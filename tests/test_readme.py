@@ -45,7 +45,10 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 
 
 @pytest.mark.parametrize("line", TOUR)
-def test_every_command_of_the_tour_runs(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_of_the_tour_runs(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(shlex.split(line, comments=True)[1:]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
