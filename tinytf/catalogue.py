@@ -37,9 +37,9 @@ class Entry:
 def catalogue(folder: Path) -> Iterator[Entry]:
     """Every model at hand, each judged by its headers alone; ``folder`` and the folders in it are looked through."""
     for name in BUILT_IN:
-        yield _entry(name, "built in", RunSource(name, "built in", ASSETS / name), ASSETS / name)
+        yield entry_of(name, "built in", RunSource(name, "built in", ASSETS / name), ASSETS / name)
     for name in PRESETS:
-        yield _entry(f"preset:{name}", "preset", PresetSource(f"preset:{name}"), None)
+        yield entry_of(f"preset:{name}", "preset", PresetSource(f"preset:{name}"), None)
     for path in _candidates(folder):
         shown = path.name if folder == Path() else str(path)
         try:
@@ -47,9 +47,9 @@ def catalogue(folder: Path) -> Iterator[Entry]:
         except TinytfError as error:
             yield Entry(shown, "folder", problem=error.message)
         else:
-            yield _entry(shown, "folder", source, path)
+            yield entry_of(shown, "folder", source, path)
     for name, path in cached():
-        yield _entry(f"hub:{name}", "hub cache", DirectorySource(name, f"hub:{name}", path), path)
+        yield entry_of(f"hub:{name}", "hub cache", DirectorySource(name, f"hub:{name}", path), path)
 
 
 def _candidates(folder: Path) -> list[Path]:
@@ -59,7 +59,8 @@ def _candidates(folder: Path) -> list[Path]:
     return sorted({*(path.parent for path in configs), *files})
 
 
-def _entry(name: str, place: str, source: Source, path: Path | None) -> Entry:
+def entry_of(name: str, place: str, source: Source, path: Path | None) -> Entry:
+    """What is known of a source from its headers; ``path`` is where its files are."""
     try:
         config, family = source.config(), source.family
         files = [] if path is None else [path] if path.is_file() else weight_files(path)

@@ -51,7 +51,7 @@ def main() -> int:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tinytf.catalogue import _entry
+    from tinytf.catalogue import entry_of
     from tinytf.checkpoints.huggingface.load import load_directory, read_header
     from tinytf.sources import source_at
 
@@ -61,7 +61,7 @@ def main() -> int:
         runs = {
             "tinytf": lambda: load_directory(read_header(folder)),
             "transformers": lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            "catalogue entry": lambda: _entry("gpt2", "folder", source_at(folder), folder),
+            "catalogue entry": lambda: entry_of("gpt2", "folder", source_at(folder), folder),
         }
         seconds = in_turns(runs, chosen.repeat)
         rows = [

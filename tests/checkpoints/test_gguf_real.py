@@ -14,7 +14,8 @@ from hard_strings import hard_strings
 from llama_cpp import EXPRESSIONS, cut
 from tokenizers import pre_tokenizers
 
-from tinytf.checkpoints.gguf import GgufModel, gguf_tokenizer, load_gguf, read_gguf_config
+from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf_config
+from tinytf.loading import Model, load
 
 pytestmark = pytest.mark.real
 
@@ -40,8 +41,8 @@ def path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ours(path: Path) -> GgufModel:
-    return load_gguf(path, torch.float32)
+def ours(path: Path) -> Model:
+    return load(str(path), device="cpu")
 
 
 @pytest.fixture(scope="session")
@@ -102,22 +103,21 @@ def test_every_text_comes_back_from_its_tokens(ours):
 
 
 _MEASURE = """
-import resource, sys, time
+import resource, sys
 from pathlib import Path
 import torch
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before, started = peak(), time.process_time()
+before = peak()
 from tinytf.checkpoints.gguf import load_gguf
 model = load_gguf(Path(sys.argv[1]), getattr(torch, sys.argv[2])).transformer
 weights = sum(parameter.nbytes for parameter in model.parameters()) / 2**20
-print(time.process_time() - started, (peak() - before), weights)
+print(peak() - before, weights)
 """
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_it_opens_in_four_seconds_and_little_more_memory_than_its_weights(path, dtype):
+def test_it_opens_in_little_more_memory_than_its_weights(path, dtype):
     command = [sys.executable, "-c", _MEASURE, str(path), dtype]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    seconds, memory, weights = map(float, said.split())
-    assert seconds < 4
+    memory, weights = map(float, said.split())
     assert memory < 1.15 * weights + 32, "MiB"

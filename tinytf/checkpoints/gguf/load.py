@@ -18,10 +18,9 @@ from tinytf.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class GgufModel:
-    """A transformer in eval mode on the CPU, its tokenizer, and ``notes``: what a banner should say of the file."""
+    """A transformer in eval mode on the CPU, and ``notes``: what a banner should say of the file."""
 
     transformer: Transformer
-    tokenizer: Tokenizer
     notes: tuple[str, ...]
 
 
@@ -43,12 +42,11 @@ def load_gguf(path: Path, dtype: torch.dtype) -> GgufModel:
     """
     header = read_header(path)
     config, planned = _planned(header)
-    tokenizer = tokenizer_of(header)
     with torch.device("meta"):
         transformer = Transformer(config)
     state = read_weights(header, planned, dtype)
     transformer.load_state_dict(state, assign=True)
-    return GgufModel(transformer.eval(), tokenizer, (_kinds(header), *_scaled(config), *not_finite(state)))
+    return GgufModel(transformer.eval(), (f"weights stored as {_kinds(header)}", *_scaled(config), *not_finite(state)))
 
 
 def _planned(header: Header) -> tuple[ModelConfig, list[Place]]:
