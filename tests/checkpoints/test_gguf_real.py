@@ -78,7 +78,7 @@ def test_ids_are_those_of_transformers_but_for_numbers(path):
     reference = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     tokenizer = gguf_tokenizer(path)
     texts = [text for text in TEXTS if not regex.search(r"\s\p{N}", text)]
-    assert len(texts) > 1_500
+    assert len(texts) > 1_400
     assert [text for text in texts if tokenizer.encode(text).ids != reference(text)["input_ids"]] == []
 
 
