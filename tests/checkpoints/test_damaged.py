@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from directories import refused, shard
+from checkpoint_directories import refused, shard
 from safetensors.torch import load_file, save_file
 
 from tinytf.errors import CheckpointError

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 from architectures import enliven, furthest
-from directories import logits, refused, shard
+from checkpoint_directories import logits, refused, shard
 from safetensors.torch import load_file
 
 from tinytf.checkpoints.huggingface.families import FAMILIES
