@@ -15,7 +15,6 @@ import torch
 from gguf_files import Kind, Parts, sentencepiece_parts, small_parts
 
 from tinytf.checkpoints.gguf import gguf_tokenizer, load, load_gguf, read_gguf_config
-from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.errors import CheckpointError
 
 HUGE = (0, 1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**63 - 1, 2**63, 2**64 - 32, 2**64 - 1)
@@ -146,13 +145,13 @@ def test_every_truncation_is_noticed(tmp_path):
 
 def test_a_file_that_shrinks_while_it_is_open(tmp_path, monkeypatch):
     path = small_parts().write(tmp_path / "a.gguf")
-    whole = path.read_bytes()
+    whole, read = path.read_bytes(), load.read_weights
 
-    def shrink(header):
+    def shrink(*given):
         path.write_bytes(whole[:-4096])
-        return tokenizer_of(header)
+        return read(*given)
 
-    monkeypatch.setattr(load, "tokenizer_of", shrink)
+    monkeypatch.setattr(load, "read_weights", shrink)
     with pytest.raises(CheckpointError, match="is truncated: it ends within"):
         load_gguf(path, torch.float32)
 

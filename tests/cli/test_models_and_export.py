@@ -141,7 +141,6 @@ def test_a_recording_that_does_not_fit_is_refused_and_forced(
         assert tinytf(command, SENTENCE, "-m", llama, "--force").status == 0
     assert tinytf("trace", SENTENCE, "-m", llama, "--step", "weights").status == 0
     assert tinytf("trace", SENTENCE, "-m", llama, "--at", "L0-1.q").status == 1
-    assert tinytf("attention", SENTENCE, "-m", llama, "--head", "L2H1").status == 0
 
 
 def test_a_model_in_the_cache_is_opened_without_the_network(

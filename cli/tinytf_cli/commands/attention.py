@@ -72,13 +72,12 @@ def command(
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = open_model()
     chosen = _heads(heads, StepTable(model.config))
-    recorded = {layer for layer, _ in chosen} or None
     holds = True
 
     def results() -> Any:
         nonlocal holds
         for text in texts:
-            trace = model.trace(text, truncate=truncate, layers=recorded, force=force)
+            trace = model.trace(text, truncate=truncate, force=force)
             choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
             view = AttentionView(model, trace, choice)
             holds = holds and check(trace).holds
