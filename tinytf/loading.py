@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
@@ -23,8 +24,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 class Model:
     """A transformer with its tokenizer.
 
-    ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``notes`` what a user should know of its
-    files: what was passed over, or looks wrong.
+    ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was passed over in its
+    files.
     """
 
     name: str
@@ -32,7 +33,12 @@ class Model:
     tokenizer: Tokenizer
     source: str
     tokenizer_note: str = ""
-    notes: tuple[str, ...] = ()
+    file_notes: tuple[str, ...] = ()
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: what was passed over in the files, and weights that are no finite numbers."""
+        return (*self.file_notes, *not_finite(dict(self.transformer.named_parameters())))
 
     @property
     def config(self) -> ModelConfig:

@@ -20,11 +20,14 @@ def command(model: str, output: Output) -> int:
     else:
         import torch
 
+        from tinytf.checkpoints.weights import not_finite
         from tinytf.sources import find_source
 
         source = find_source(model)
         weighed = source.weigh(torch.float32, seed=0)
-        counted = sum(parameter.numel() for parameter in weighed.transformer.parameters())
-        view = InfoView(source.name, source.config(), source.family, counted, weighed.notes, source.card())
+        parameters = dict(weighed.transformer.named_parameters())
+        counted = sum(parameter.numel() for parameter in parameters.values())
+        notes = (*weighed.notes, *not_finite(parameters))
+        view = InfoView(source.name, source.config(), source.family, counted, notes, source.card())
     output.show(Result(view.blocks, view.data, view.events))
     return 0 if view.counted in (None, view.total) else 1

@@ -10,7 +10,6 @@ from tinytf.checkpoints.gguf.architecture import architecture_of, config_of
 from tinytf.checkpoints.gguf.header import Header, read_header
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import Place, plan, read_weights
-from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -46,7 +45,7 @@ def load_gguf(path: Path, dtype: torch.dtype) -> GgufModel:
         transformer = Transformer(config)
     state = read_weights(header, planned, dtype)
     transformer.load_state_dict(state, assign=True)
-    return GgufModel(transformer.eval(), (f"weights stored as {_kinds(header)}", *_scaled(config), *not_finite(state)))
+    return GgufModel(transformer.eval(), (f"weights stored as {_kinds(header)}", *_scaled(config)))
 
 
 def _planned(header: Header) -> tuple[ModelConfig, list[Place]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tinytf.checkpoints.huggingface.families import family_of
 from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import Change, Family
-from tinytf.checkpoints.weights import Shapes, Weights, not_finite
+from tinytf.checkpoints.weights import Shapes, Weights
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, ConfigError
 from tinytf.files import read_json
@@ -128,7 +128,7 @@ def load_directory(header: Header, dtype: torch.dtype = torch.float32) -> Opened
                 raise CheckpointError(f"{directory}: {name} holds {tensor.dtype}, which are no weights")
             state[parameter] = change.read(tensor)
     model.load_state_dict(state, assign=True)
-    return Opened(model.eval(), header.family, (*header.notes, *plan.notes, *not_finite(state)))
+    return Opened(model.eval(), header.family, (*header.notes, *plan.notes))
 
 
 def _require_copy(name: str, copied: str, weights: Weights, source: Path) -> None:
