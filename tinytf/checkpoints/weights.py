@@ -40,20 +40,17 @@ class Safetensors:
         """Every tensor by name, in ``dtype`` if it holds floating point numbers: a view where it is stored so."""
         with safe_open(self.path, framework="pt") as file:
             views = {name: tensor for name in self.shapes if (tensor := file.get_tensor(name)).dtype == dtype}
+        others = [name for name in self.shapes if name not in views]
         yield from views.items()
-        del views
-        for name in self.shapes:
-            with safe_open(self.path, framework="pt") as file:
-                stored = file.get_tensor(name)
-                kind = stored.dtype
-                if kind == dtype:
-                    continue
-                if not kind.is_floating_point:
-                    yield name, stored
-                    continue
+        views.clear()
+        for name in others:
+            stored = self.stored(name)
+            if stored.is_floating_point():
                 shape = stored.shape
                 del stored
-            yield name, self._converted(name, shape, dtype)
+                yield name, self._converted(name, shape, dtype)
+            else:
+                yield name, stored
 
     def _converted(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """A tensor in another dtype. The file is mapped anew for every piece, so that pages once read are dropped."""

@@ -76,13 +76,13 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
     around = json.dumps({key: value for key, value in data.items() if key != "model"})
     chosen = choose_class(config.get("model_type"), _declared(config, settings), '"ByteLevel"' in around)
     if chosen is None:
-        library = _library(data)
+        library = Library.from_file(str(path))
         special = read_special_tokens(directory, settings, added, {})
         put_in(library, special)
         return library, special, ""
     if kind != chosen.model:
         raise CheckpointError(f"{path} has a {kind} model, and a {chosen.name} has {chosen.model}")
-    stored = _library({**data, "added_tokens": [], "model": _EMPTY[kind]})
+    stored = Library.from_str(json.dumps({**data, "added_tokens": [], "model": _EMPTY[kind]}))
     special = read_special_tokens(directory, settings, added, chosen.specials)
     library = _built(chosen, model, stored.post_processor, settings, special)
     return library, special, _difference(chosen, stored, library)
@@ -131,7 +131,8 @@ def _built(
     """The vocabulary of ``model`` with everything else from its class; ``stored`` is the file's post-processor."""
     parts = chosen.parts(settings, special.names)
     kept = {key: model[key] for key in ("vocab", "merges") if key in model}
-    library = _library({"version": "1.0", "added_tokens": [], "model": {"type": chosen.model, **parts.model, **kept}})
+    model = {"type": chosen.model, **parts.model, **kept}
+    library = Library.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     library.normalizer, library.pre_tokenizer = parts.normalizer, parts.pre_tokenizer
     library.decoder = parts.decoder
     put_in(library, special)
@@ -182,7 +183,3 @@ def _ends(directory: Path, config: Settings, library: Library, special: SpecialT
 
 def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
-
-
-def _library(data: Mapping[str, Any]) -> Library:
-    return Library.from_str(json.dumps(data))

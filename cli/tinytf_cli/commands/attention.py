@@ -58,7 +58,6 @@ def command(
 
     Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
     """
-    from tinytf.trace.check import check
     from tinytf.trace.steps import StepTable
     from tinytf_cli.output import Result
     from tinytf_cli.several import show_all
@@ -80,8 +79,8 @@ def command(
             trace = model.trace(text, truncate=truncate, force=force)
             choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
             view = AttentionView(model, trace, choice)
-            holds = holds and check(trace).holds
             yield Result(view.blocks, view.data, view.events, view.tensors)
+            holds = holds and view.outcome.holds
 
     show_all(output, results(), "attentions", lines)
     return 0 if holds else 1  # fmt: skip

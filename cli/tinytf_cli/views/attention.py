@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.errors import UsageError
 from tinytf.loading import Model
-from tinytf.trace.check import check
+from tinytf.trace.check import Check, check
 from tinytf.trace.trace import Trace
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
@@ -64,6 +65,10 @@ class AttentionView:
                     f"a range is first:end, with 0 ≤ first < end ≤ {count}",
                 )
 
+    @cached_property
+    def outcome(self) -> Check:
+        return check(self.trace)
+
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The overview, or each chosen head."""
         yield from banner(self.model, self.trace.encoding)
@@ -71,7 +76,7 @@ class AttentionView:
             yield from self._overview()
         for layer, head in self.choice.heads:
             yield from self._head(layer, head, terminal)
-        yield from check_blocks(check(self.trace))
+        yield from check_blocks(self.outcome)
 
     def _overview(self) -> Iterator[Block]:
         yield Heading(f"heads by {self.choice.by}", MEASURES[self.choice.by][1], "attention")
@@ -157,7 +162,7 @@ class AttentionView:
             **text_data(self.trace.encoding),
             "measures": measures,
             "heads": heads,
-            "check": check(self.trace).to_dict(),
+            "check": self.outcome.to_dict(),
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
