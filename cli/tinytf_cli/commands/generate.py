@@ -1,6 +1,6 @@
 """``tinytf generate``: text that goes on from a prompt, as it is made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -83,12 +83,12 @@ def command(
             on_overflow=on_overflow,
             top=top if watch or output.wants_data else 0,
         )
-        views.append(GenerateView(model, encoding, steps, sampling, seed, cache))
+        views.append(GenerateView(model, encoding, steps, sampling, seed, cache, watch))
 
-    text_of = [None if watch else view.text for view in views]
-    results = [
-        Result(view.blocks, view.data, view.events, text=text, live=True)
-        for view, text in zip(views, text_of, strict=True)
-    ]
-    show_all(output, results, "generations", lines)
+    def results() -> Iterator[Result]:
+        for view in views:
+            if not any(earlier.interrupted for earlier in views):
+                yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
+
+    show_all(output, results(), "generations", lines)
     return 130 if any(view.interrupted for view in views) else 0

@@ -32,8 +32,10 @@ class GenerateView:
         sampling: Sampling,
         seed: int,
         cache: KVCache | None,
+        watch: bool = False,
     ) -> None:
         self.model, self.encoding, self.sampling, self.seed, self.cache = model, encoding, sampling, seed, cache
+        self.watch = watch
         self.made: list[Step] = []
         self.ended = ""
         self._coming = steps
@@ -96,16 +98,18 @@ class GenerateView:
         return "\n".join(lines) + text[len(core) :]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """Every step with its candidates as bars, the text, and what the cache holds."""
+        """The text, and where it is watched every step with its candidates as bars, and what the cache holds."""
         yield from banner(self.model, self.encoding)
         for step in self._steps():
-            yield from self._step_blocks(step)
+            yield from self._step_blocks(step) if self.watch else ()
         new = "".join(step.text for step in self.made)
         yield Heading("text", self._end_in_words(), "output")
-        start, *more = _lines_of("", self.encoding.text).split("\n")
-        yield from (Line(Span(line, "dim")) for line in (start, *more))
-        yield from (Line(line) for line in _lines_of("", new).split("\n"))
-        if self.cache is not None:
+        *whole, last = _lines_of("", self.encoding.text).split("\n")
+        first, *more = _lines_of(self.encoding.text, new).split("\n")
+        yield from (Line(Span(line, "dim")) for line in whole)
+        yield Line([Span(last, "dim"), Span(first, "output")])
+        yield from (Line(Span(line, "output")) for line in more)
+        if self.watch and self.cache is not None:
             yield from _cache_blocks(self.cache)
 
     def _step_blocks(self, step: Step) -> Iterator[Block]:

@@ -6,6 +6,7 @@ from typing import Any
 from tinytf.generate.score import Score
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
+from tinytf_cli.numbers import number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
@@ -37,7 +38,7 @@ class ScoreView:
             [
                 Column("#", [str(one.position) for one in scored], "right", said="token"),
                 Column("piece", coloured, said=""),
-                Column("log p", [f"{one.log_probability:.3f}" for one in scored], "right"),
+                Column("log p", [number(one.log_probability, "%.3f") for one in scored], "right"),
                 Column("rank", [f"{one.rank:,}" for one in scored], "right"),
                 Column("surprise", [f"{one.surprise:.2f} bits" for one in scored], "right"),
                 Column("entropy", [f"{one.entropy:.2f} bits" for one in scored], "right", drop=1),
