@@ -1,6 +1,7 @@
 """tinytf: see every number inside a transformer.
 
-``load`` opens a model, ``Model.trace`` records a text; both import torch only when they are first used.
+``load`` opens a model, ``Model.trace`` records a text, ``Model.generate`` goes on from one; they import torch only when
+they are first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,16 +10,18 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 
 if TYPE_CHECKING:
+    from tinytf.generate.samplers import Sampling
     from tinytf.loading import Model, load
     from tinytf.trace.record import record
     from tinytf.trace.trace import Trace
 
 __version__ = "0.1.0"
-__all__ = ["Model", "ModelConfig", "TinytfError", "Trace", "load", "record"]
+__all__ = ["Model", "ModelConfig", "Sampling", "TinytfError", "Trace", "load", "record"]
 
 _LAZY = {
     "Model": "tinytf.loading",
     "load": "tinytf.loading",
+    "Sampling": "tinytf.generate.samplers",
     "record": "tinytf.trace.record",
     "Trace": "tinytf.trace.trace",
 }

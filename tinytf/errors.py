@@ -43,3 +43,7 @@ class MemoryShortage(TinytfError):
 
 class TrainingError(TinytfError):
     """Training cannot start, or cannot go on."""
+
+
+class GenerationError(TinytfError):
+    """A text cannot go on: the model's numbers are no numbers, or its context is full."""

@@ -1,14 +1,19 @@
 """Opening a model by what a user calls it, and what can be done with it at once."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
+from tinytf.generate.loop import Step, stream
+from tinytf.generate.samplers import Sampling
+from tinytf.generate.score import Score, score
+from tinytf.model.cache import KVCache, require_decoder
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.sources import PresetSource, RunSource, Source, find_source
@@ -78,6 +83,49 @@ class Model:
         """Record every step of ``text`` through the model, or those of ``layers``; errors as of ``record``."""
         encoding = self.encode(text, truncate=truncate)
         return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        max_tokens: int = 50,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        stops: Sequence[str] = (),
+        truncate: bool = False,
+        use_cache: bool = True,
+        cache: KVCache | None = None,
+        on_overflow: str = "stop",
+        top: int = 0,
+    ) -> Iterator[Step]:
+        """Go on from ``prompt``, a Step a token, as soon as it is there; greedy unless ``sampling`` says otherwise.
+
+        Ends as ``tinytf.generate.loop.stream`` says, whose errors these are too, and at the tokenizer's end tokens.
+        """
+        require_decoder(self.config)
+        return stream(
+            self.transformer,
+            self.encode(prompt, truncate=truncate).ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            seed=seed,
+            use_cache=use_cache,
+            cache=cache,
+            ends=self.tokenizer.end_ids,
+            decode=self.tokenizer.decode,
+            stops=stops,
+            on_overflow=on_overflow,
+            top=top,
+        )
+
+    def generate(self, prompt: str, **settings: Any) -> str:
+        """The text that follows ``prompt``, without it; ``settings`` are those of ``stream``."""
+        return "".join(step.text for step in self.stream(prompt, **settings))
+
+    def score(self, text: str, *, truncate: bool = False) -> Score:
+        """How well the model foresaw each token of ``text``; errors as of ``encode`` and of a text of one token."""
+        require_decoder(self.config)
+        return score(self.transformer, self.encode(text, truncate=truncate).ids)
 
 
 def pick_device(device: str) -> torch.device:

@@ -16,7 +16,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
 from tinytf_cli.output import ReaderGone
 
-COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train")
+COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train", "generate", "score")
 
 
 class Commands(click.Group):
@@ -55,6 +55,7 @@ def cli(debug: bool) -> None:
     \b
     tinytf trace "The cat sat"            every step from the text to the next token
     tinytf attention "The cat sat"        every head at a glance
+    tinytf generate "The cat sat"         what comes next; --watch shows each choice
     tinytf info tiny                      architecture, parameters, memory
     """
 

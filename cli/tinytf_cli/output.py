@@ -32,13 +32,16 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names.
+    ``tensors`` the recorded tensors under their step names. ``text`` are pieces of text that stand for the view
+    wherever it is written without pictures; of a ``live`` result each part is seen as soon as it is there.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
+    text: Callable[[Terminal], Iterator[str]] | None = None
+    live: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ class Output:
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO | None = field(default_factory=lambda: sys.stderr)
 
+    @property
+    def wants_data(self) -> bool:
+        """Whether what is written is JSON or NDJSON."""
+        suffix = "" if self.file is None else self.file.suffix.lower()
+        return self.format != "text" or suffix in (".json", ".ndjson")
+
     def show(self, result: Result) -> None:
         """Write one result; a file appears whole or not at all."""
         if self.file is not None:
@@ -59,6 +68,8 @@ class Output:
         try:
             for part in self._parts(result, self.format, self.terminal):
                 self.stdout.write(part)
+                if result.live:
+                    self.stdout.flush()
             self.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
@@ -74,6 +85,8 @@ class Output:
         elif form == "ndjson":
             for event in result.events():
                 yield self._safe(to_json(event, one_line=True)) + "\n"
+        elif result.text is not None:
+            yield from result.text(terminal)
         else:
             from tinytf_cli.paint.painter import paint
 

@@ -45,4 +45,10 @@ def _joined(results: list[Result], kind: str) -> Result:
             for name, tensor in result.tensors().items()
         }
 
-    return Result(blocks, data, events, tensors if results[0].tensors else None)
+    def text(terminal: Terminal) -> Iterator[str]:
+        for place, result in enumerate(results):
+            yield "\n" if place else ""
+            yield from result.text(terminal) if result.text else ()
+
+    tensors_of = tensors if results[0].tensors else None
+    return Result(blocks, data, events, tensors_of, text if results[0].text else None)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.model.cache import LayerCache
 from tinytf.model.parts import make_norm, rotary_frequencies, rotate
 
 Tap = Callable[[str, Tensor], Tensor]
@@ -59,14 +60,17 @@ class Sight:
     def of(cls, config: ModelConfig) -> "Sight":
         return cls(config.causal, config.window)
 
-    def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device) -> Tensor | None:
+    def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look; None where everything is allowed.
 
-        ``padding_mask`` is (B, T), True for a real token. The result is (T, T), or (B, 1, T, T) with padding.
+        ``padding_mask`` is (B, K), True for a real token. The queries are the last ``length`` of K = past + length
+        tokens. The result is (Q, K), or (B, 1, Q, K) with padding.
         """
-        allowed = torch.ones(length, length, dtype=torch.bool, device=device).tril() if self.causal else None
-        if allowed is not None and self.cuts(length):
-            allowed = allowed.triu(1 - self.window)
+        allowed = None
+        if self.causal:
+            allowed = torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
+        if allowed is not None and self.cuts(past + length):
+            allowed = allowed.triu(past + 1 - self.window)
         if padding_mask is None:
             return allowed
         keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
@@ -87,10 +91,11 @@ class FusedCore(nn.Module):
         self.sight = sight
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        grouped, length = q.shape[1] != k.shape[1], q.shape[2]
-        if padding_mask is None and not self.sight.cuts(length):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=self.sight.causal, enable_gqa=grouped)
-        allowed = self.sight.allowed(length, padding_mask, q.device)
+        grouped, length, past = q.shape[1] != k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
+        if padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
+            causal = self.sight.causal and not past  # the only query behind a past sees all of it
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        allowed = self.sight.allowed(length, padding_mask, q.device, past)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, enable_gqa=grouped)
 
 
@@ -104,7 +109,7 @@ class SteppedCore(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         n_heads, length, d_head = q.shape[1:]
-        allowed = self.sight.allowed(length, padding_mask, q.device)
+        allowed = self.sight.allowed(length, padding_mask, q.device, k.shape[2] - length)
         scores = self.tap("scores", attention_scores(q, repeat_groups(k, n_heads)))  # (B, H, Q, K)
         scaled = self.tap("scaled", scale_scores(scores, d_head))
         masked = self.tap("masked", mask_scores(scaled, allowed))
@@ -153,11 +158,19 @@ class SelfAttention(nn.Module):
         """(B, T, H·D) -> (B, H, T, D)."""
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, padding_mask: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor] | None,
+        padding_mask: Tensor | None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
         q = self.q_norm(self.split_heads(self.q(x)))  # (B, H, T, D)
         k = self.k_norm(self.split_heads(self.k(x)))  # (B, G, T, D)
         v = self.split_heads(self.v(x))  # (B, G, T, D)
         if rotation is not None:
             q, k = rotate(q, *rotation), rotate(k, *rotation)
+        if cache is not None:
+            k, v = cache.extend(k, v)  # (B, G, past + T, D)
         heads = self.core(q, k, v, padding_mask)  # (B, H, T, D)
         return self.o(heads.transpose(1, 2).flatten(2))  # (B, T, H·D) -> (B, T, C)

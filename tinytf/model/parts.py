@@ -119,8 +119,9 @@ class LearnedPositions(nn.Module):
         self.offset = config.position_offset
         self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.d_model))
 
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.weight[self.offset : self.offset + ids.shape[1]].to(dtype)  # (T, C)
+    def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
+        first = self.offset + start
+        return self.weight[first : first + ids.shape[1]].to(dtype)  # (T, C)
 
 
 class SinusoidalPositions(nn.Module):
@@ -130,8 +131,8 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.d_model = config.d_model
 
-    def forward(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return sinusoidal_table(ids.shape[1], self.d_model, ids.device, dtype)  # (T, C)
+    def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
+        return sinusoidal_table(start + ids.shape[1], self.d_model, ids.device, dtype)[start:]  # (T, C)
 
 
 class FeedForward(nn.Module):

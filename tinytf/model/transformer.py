@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.attention import CORES, SelfAttention, Sight, Tap
+from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.parts import (
     ACTIVATIONS,
     Embedding,
@@ -39,12 +40,12 @@ class Embeddings(nn.Module):
         self.norm = make_norm(config) if config.embed_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, ids: Tensor, token_types: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, token_types: Tensor | None = None, start: int = 0) -> Tensor:
         x = self.tokens(ids)  # (B, T) -> (B, T, C)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
         if self.positions is not None:
-            x = x + self.positions(ids, x.dtype)
+            x = x + self.positions(ids, x.dtype, start)
         return self.dropout(self.norm(x))
 
 
@@ -63,16 +64,28 @@ class Block(nn.Module):
 class PreNormBlock(Block):
     """Norm before each part; the residual stream itself is never normed (GPT-2, Llama)."""
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, padding_mask: Tensor | None) -> Tensor:
-        mid = x + self.dropout(self.attention(self.norm1(x), rotation, padding_mask))
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor] | None,
+        padding_mask: Tensor | None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        mid = x + self.dropout(self.attention(self.norm1(x), rotation, padding_mask, cache))
         return mid + self.dropout(self.ffn(self.norm2(mid)))
 
 
 class PostNormBlock(Block):
     """Norm after each residual sum (Vaswani et al. 2017, BERT)."""
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None, padding_mask: Tensor | None) -> Tensor:
-        x = self.norm1(x + self.dropout(self.attention(x, rotation, padding_mask)))
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor] | None,
+        padding_mask: Tensor | None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        x = self.norm1(x + self.dropout(self.attention(x, rotation, padding_mask, cache)))
         return self.norm2(x + self.dropout(self.ffn(x)))
 
 
@@ -163,23 +176,43 @@ class Transformer(nn.Module):
         for attention in self._attentions():
             attention.core = CORES[core](Sight.of(self.config), tap)
 
-    def hidden(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+    def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
+        """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
+        weight = next(self.parameters())
+        return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        padding_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
         """The last hidden states, after the final norm: ids (B, T) -> (B, T, C).
 
-        ``padding_mask`` (B, T) is True for a real token. Raises UsageError beyond the context.
+        ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
+        and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
+        beyond the context, or beyond the room of the cache.
         """
-        length = ids.shape[1]
-        if length > self.config.context:
+        length, start = ids.shape[1], 0 if cache is None else cache.position
+        if start + length > self.config.context:
             raise UsageError(
-                f"{length} tokens are more than the model's context of {self.config.context}",
+                f"{start + length} tokens are more than the model's context of {self.config.context}",
                 "shorten the text, or cut it on purpose with --truncate",
             )
-        x = self.embed(ids, token_types)
+        if cache is not None:
+            cache.require_room(len(ids), length)
+        x = self.embed(ids, token_types, start)
         rotation = None
         if self.config.positions == "rotary":
-            rotation = rotary_table(length, self.config.rope, ids.device, x.dtype)
-        for block in self.blocks:
-            x = block(x, rotation, padding_mask)
+            cosine, sine = rotary_table(start + length, self.config.rope, ids.device, x.dtype)
+            rotation = (cosine[start:], sine[start:])
+        layers = [None] * len(self.blocks) if cache is None else cache.layers
+        for block, layer in zip(self.blocks, layers, strict=True):
+            x = block(x, rotation, padding_mask, layer)
+        if cache is not None:
+            cache.advance(length)
         return self.final_norm(x)
 
     def unembed(self, hidden: Tensor) -> Tensor:

@@ -50,9 +50,11 @@ def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.i
     return np.clip(share * (LEVELS - 1) + 0.5, 0, LEVELS - 1).astype(np.int64)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def role_style(role: str) -> Style:
-    """The style of a role; an unknown role is plain text."""
+    """The style of a role; ``unit:N`` is the cell of level N (0…255) of viridis; an unknown role is plain text."""
+    if role.startswith("unit:"):
+        return cell_style("unit", int(role.removeprefix("unit:")))
     if role in ACCENTS:
         return Style(color=ACCENTS[role])
     return {

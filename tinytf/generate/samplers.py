@@ -1,0 +1,106 @@
+"""How the next token is chosen: pure functions over the logits (V,) of one position.
+
+A warper sets what it leaves out to −∞. Their order in ``warp`` is that of transformers, so that the same settings
+mean the same there.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The settings; a ``temperature`` of 0 takes the most probable token. The others leave all as it is by default.
+
+    ``top_k`` 0 is no limit. Raises UsageError, with the number, for a value outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise UsageError(f"a temperature of {self.temperature} is not a number of at least 0", "0 is greedy")
+        if self.top_k < 0:
+            raise UsageError(f"top-k {self.top_k} is below 1", "leave it out for no limit")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p {self.top_p} is outside (0, 1]", "1 leaves nothing out")
+        if not 0 <= self.min_p <= 1:
+            raise UsageError(f"min-p {self.min_p} is outside [0, 1]", "0 leaves nothing out")
+        if not (self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)):
+            raise UsageError(f"a repetition penalty of {self.repetition_penalty} is not above 0", "1 is none")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def changes(self) -> bool:
+        """Whether what is drawn from differs from the model's own distribution."""
+        return self != Sampling(temperature=1.0)
+
+
+def with_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, for a temperature above 0: below 1 sharper, above 1 flatter."""
+    return logits / temperature
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """The k largest, and what ties with the last of them (Fan et al. 2018)."""
+    if k >= len(logits):
+        return logits
+    return logits.masked_fill(logits < logits.topk(k).values[-1], -math.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """The smallest set of the most probable whose mass reaches p, at least one (Holtzman et al. 2020)."""
+    if p >= 1:
+        return logits
+    ordered, places = logits.sort(descending=True, stable=True)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # the mass of those that are more probable
+    before[0] = 0.0
+    return logits.masked_fill(torch.zeros_like(logits, dtype=torch.bool).scatter(0, places, before >= p), -math.inf)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Those at least p times as probable as the most probable one (Nguyen et al. 2024)."""
+    probabilities = logits.softmax(-1)
+    return logits.masked_fill(probabilities < p * probabilities.max(), -math.inf)
+
+
+def penalise_repetition(logits: Tensor, seen: Sequence[int], penalty: float) -> Tensor:
+    """Positive logits of the ids that were ``seen`` divided by the penalty, negative ones times it (Keskar 2019)."""
+    if penalty == 1 or not seen:
+        return logits
+    places = torch.tensor(sorted(set(seen)), device=logits.device)
+    old = logits[places]
+    return logits.scatter(0, places, torch.where(old < 0, old * penalty, old / penalty))
+
+
+def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:
+    """The logits (V,) that a token is drawn from; of a greedy choice all but the largest are −∞."""
+    logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
+    if sampling.greedy:
+        return torch.full_like(logits, -math.inf).index_fill(0, logits.argmax(), 0.0)
+    logits = with_temperature(logits, sampling.temperature)
+    if sampling.top_k:
+        logits = keep_top_k(logits, sampling.top_k)
+    logits = keep_top_p(logits, sampling.top_p)
+    return keep_min_p(logits, sampling.min_p) if sampling.min_p else logits
+
+
+def choose(warped: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """An id from warped logits (V,): the largest when greedy, else drawn by ``generator``."""
+    if sampling.greedy:
+        return int(warped.argmax())
+    return int(torch.multinomial(warped.softmax(-1), 1, generator=generator))

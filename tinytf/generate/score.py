@@ -1,0 +1,74 @@
+"""How well a model foresaw a text: the probability of each token, given those before it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tinytf.errors import GenerationError, UsageError
+from tinytf.generate.loop import entropy_bits
+from tinytf.model.cache import require_decoder
+from tinytf.model.transformer import Transformer
+
+_ROWS = 128
+"""Positions whose logits are held at a time."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One token of a text: ``log_probability`` in nats, ``rank`` from 1, ``surprise`` and ``entropy`` in bits."""
+
+    position: int
+    id: int
+    log_probability: float
+    rank: int
+    surprise: float
+    entropy: float
+
+
+@dataclass(frozen=True)
+class Score:
+    """Every token but the first, which nothing comes before; ``loss`` is their mean −log p in nats."""
+
+    tokens: tuple[Scored, ...]
+
+    @property
+    def loss(self) -> float:
+        return -math.fsum(token.log_probability for token in self.tokens) / len(self.tokens)
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+
+@torch.no_grad()
+def score(model: Transformer, ids: Sequence[int]) -> Score:
+    """Score ``ids`` in one pass. Raises UsageError for an encoder and for fewer than two tokens."""
+    require_decoder(model.config)
+    if model.head is None:
+        raise UsageError("this model has no language-model head, so it predicts no next token")
+    if len(ids) < 2:
+        raise UsageError(f"{len(ids)} token is too few: only what comes after another can be foreseen", "give more")
+    training = model.training
+    model.eval()
+    try:
+        hidden = model.hidden(torch.tensor([list(ids)], device=next(model.parameters()).device))[0, :-1]  # (T − 1, C)
+        found: list[Scored] = []
+        for start in range(0, len(hidden), _ROWS):
+            logits = model.unembed(hidden[start : start + _ROWS]).float()  # (rows, V)
+            targets = torch.tensor(ids[start + 1 : start + 1 + len(logits)], device=logits.device)
+            if not bool(logits.amax(-1).isfinite().all()):
+                raise GenerationError(
+                    f"the logits of tokens {start + 1} to {start + len(logits)} are not finite",
+                    "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
+                )
+            all_of = logits.log_softmax(-1)
+            own = all_of.gather(1, targets[:, None])
+            ranks = (logits > logits.gather(1, targets[:, None])).sum(-1) + 1
+            columns = (targets, own[:, 0], ranks, entropy_bits(all_of))
+            for token_id, log_p, rank, entropy in zip(*(column.tolist() for column in columns), strict=True):
+                found.append(Scored(len(found) + 1, token_id, log_p, rank, -log_p / math.log(2), entropy))
+    finally:
+        model.train(training)
+    return Score(tuple(found))

@@ -1,0 +1,97 @@
+"""Keys and values of the tokens that have been seen, so that the next one does not compute them again."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LayerUse:
+    """What the cache of one layer takes: its shape is that of the keys, and of the values again."""
+
+    layer: int
+    shape: tuple[int, int, int, int]
+    used: int
+    allocated_bytes: int
+    used_bytes: int
+    bytes_per_token: int
+
+
+class KVCache:
+    """Room for the keys and values of ``capacity`` tokens in every layer, (B, G, T_max, D) each, taken at once.
+
+    ``position`` is how many tokens are in, a Python int. Grouped heads are held once a group, rotated as they are
+    compared. Raises UsageError for an encoder, whose tokens also see what comes after them, and for a capacity that
+    is no number of tokens up to the context.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        capacity: int | None = None,
+        *,
+        batch: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        require_decoder(config)
+        self.capacity = config.context if capacity is None else capacity
+        if not 1 <= self.capacity <= config.context:
+            raise UsageError(
+                f"a cache of {self.capacity:,} tokens is not between 1 and the model's context of {config.context:,}"
+            )
+        shape = (batch, config.n_kv_heads, self.capacity, config.d_head)
+        self.batch, self.position = batch, 0
+        self.layers = [
+            LayerCache(self, *torch.zeros(2, *shape, device=device, dtype=dtype)) for _ in range(config.n_layers)
+        ]
+
+    def require_room(self, batch: int, tokens: int) -> None:
+        """Raise UsageError where ``tokens`` more do not fit, or where they are of another number of texts."""
+        if batch != self.batch:
+            raise UsageError(f"{batch} texts cannot go on in a cache that was made for {self.batch}")
+        if self.position + tokens > self.capacity:
+            raise UsageError(
+                f"the cache has room for {self.capacity:,} tokens: {self.position:,} are in, and {tokens:,} more came",
+                "make a larger one, up to the model's context",
+            )
+
+    def advance(self, tokens: int) -> None:
+        """Count in what every layer has stored; until then an interrupted pass leaves the cache as it was."""
+        self.position += tokens
+
+    def use(self) -> list[LayerUse]:
+        """How much of every layer's room is taken."""
+        found = []
+        for number, layer in enumerate(self.layers):
+            batch, groups, capacity, width = layer.keys.shape
+            each = 2 * batch * groups * width * layer.keys.itemsize
+            taken = self.position
+            shape = (batch, groups, capacity, width)
+            found.append(LayerUse(number, shape, taken, each * capacity, each * taken, each))
+        return found
+
+
+class LayerCache:
+    """The part of one layer."""
+
+    def __init__(self, whole: KVCache, keys: Tensor, values: Tensor) -> None:
+        self.whole, self.keys, self.values = whole, keys, values
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store those of T new tokens, (B, G, T, D); all so far are the answer, (B, G, position + T, D), as views."""
+        start = self.whole.position
+        end = start + k.shape[2]
+        self.keys[:, :, start:end] = k
+        self.values[:, :, start:end] = v
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def require_decoder(config: ModelConfig) -> None:
+    """Raise UsageError for a model that does not predict the next token."""
+    if not config.causal:
+        raise UsageError("the model is an encoder and predicts masked tokens", "use trace with [MASK] in the text")
