@@ -163,8 +163,8 @@ def _run(arguments: list[str], interrupt: _Interrupt) -> int:
 
 def main() -> None:
     """The console script."""
-    # Importing torch makes some hundred thousand objects that stay. Looking through them for garbage while they are made,
-    # and once more on the way out, takes a quarter of a short command's time.
+    # Importing torch makes some hundred thousand objects that stay. Looking through them for garbage while they are
+    # made, and once more on the way out, takes a quarter of a short command's time.
     gc.set_threshold(100_000, 20, 20)
     status = run()
     gc.freeze()
