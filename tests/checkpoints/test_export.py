@@ -14,6 +14,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.sources import ASSETS
+from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
@@ -48,6 +49,15 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.load(ASSETS / "tiny" / "tokenizer.json")
 
 
+@pytest.fixture(scope="module")
+def qwens_tokenizer(tmp_path_factory, tokenizer) -> Tokenizer:
+    """The same vocabulary with the parts that transformers gives every Qwen2."""
+    folder = tmp_path_factory.mktemp("qwen2")
+    (folder / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
+    (folder / "config.json").write_text('{"model_type": "qwen2"}', "utf-8")
+    return load_tokenizer_directory(folder).tokenizer
+
+
 def opened_by_transformers(directory, architecture):
     opener = next(opener for ending, opener in OPENERS.items() if architecture.endswith(ending))
     model, report = opener.from_pretrained(directory, output_loading_info=True)
@@ -57,10 +67,10 @@ def opened_by_transformers(directory, architecture):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_transformers_and_we_open_what_was_written(kind, tokenizer, tmp_path):
+def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokenizer, tmp_path):
     family, config = WRITTEN[kind]
     model = lively(config, 4)
-    exported = export(model, tokenizer, tmp_path / "out")
+    exported = export(model, qwens_tokenizer if family == "Qwen2" else tokenizer, tmp_path / "out")
     assert exported.family == family
     expected = model(IDS)
     theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(IDS)
@@ -75,7 +85,8 @@ def test_tiny_is_a_model_of_transformers_with_its_tokenizer(tmp_path):
     exported = export(model.transformer, model.tokenizer, tmp_path / "tiny")
     theirs = opened_by_transformers(tmp_path / "tiny", exported.architecture)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "tiny")
-    for text in ("The cat sat on the mat.", "  Emoji 🙂 and\ttabs\n\nnew lines ", "ünïcode"):
+    assert exported.family == "Llama", "a Qwen2 would get another tokenizer"
+    for text in ("The cat 12345 don't I'LL", "  Emoji 🙂 and\ttabs\n\nnew lines ", "e\u0301 ünïcode"):
         ids = tokenizer(text)["input_ids"]
         assert ids == model.encode(text).ids
         with torch.no_grad():

@@ -1,5 +1,6 @@
 """The way back: a model of ours as a directory that transformers opens, with the same logits to the last bit."""
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
 _ROLES = {
@@ -26,6 +28,8 @@ _ROLES = {
     "cls_token": ("[CLS]",),
     "mask_token": ("[MASK]", "<mask>"),
 }
+
+_AS_IT_STANDS = "PreTrainedTokenizerFast"
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,17 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     """Write ``model`` and its tokenizer as transformers would, each file whole, the configuration last.
 
     A scale on the embeddings, which no family here has, is multiplied into them, and the head that was tied to them
-    keeps the unscaled ones. Raises UsageError for an architecture that is none of the families, with what stands in
-    the way, and for a directory that is not empty.
+    keeps the unscaled ones. Of some families transformers rebuilds the tokenizer in its own way; a model with another
+    one is written as the family that has one bias more, of zeros.
+
+    Raises UsageError for an architecture that is none of the families, with what stands in the way, and for a directory
+    that is not empty.
     """
     config, state = _unscaled(model)
     family, written = _family_for(config)
+    if _rebuilt(family, tokenizer):
+        config, state = _with_output_biases(config, state)
+        family, written = _family_for(config)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
@@ -58,7 +68,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
         ids["eos_token_id"] = list(tokenizer.end_ids)
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
     settings = {"model_type": family.model_type, **written, **_token_ids(family, written, ids), "dtype": dtype}
-    words = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.context, **special}
+    words = {"tokenizer_class": _AS_IT_STANDS, "model_max_length": config.context, **special}
     contents = {
         "model.safetensors": save_tensors(dict(_stored(family, config, state)), metadata={"format": "pt"}),
         "tokenizer.json": tokenizer.to_json().encode("utf-8"),
@@ -80,6 +90,25 @@ def _unscaled(model: Transformer) -> tuple[ModelConfig, Mapping[str, Tensor]]:
     if config.tied_head and config.head != "none":
         state["head.decoder.weight"] = table
     return replace(config, embed_scale=1.0, tied_head=config.head == "none"), state
+
+
+def _rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
+    """Whether transformers would exchange parts of the tokenizer, going by the family alone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
+        (folder / "tokenizer_config.json").write_bytes(to_json({"tokenizer_class": _AS_IT_STANDS}))
+        (folder / "config.json").write_bytes(to_json({"model_type": family.model_type}))
+        return bool(load_tokenizer_directory(folder).note)
+
+
+def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """The same function with biases of zeros where attention writes."""
+    zeros = {
+        f"blocks.{n}.attention.o.bias": torch.zeros_like(state[f"blocks.{n}.norm1.weight"])
+        for n in range(config.n_layers)
+    }
+    return replace(config, o_bias=True), {**zeros, **state}
 
 
 def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
