@@ -4,12 +4,12 @@ import difflib
 from collections.abc import Iterable
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """One line for a hint: the closest known name, or all of them when none is close and they are few."""
+def did_you_mean(word: str, known: Iterable[str], *others: str) -> str:
+    """One line for a hint: the closest known name, or all of them (and ``others``) when none is close, and few."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"
     if len(names) <= 12:
-        return f"known: {', '.join(names)}"
+        return f"known: {', '.join([*names, *others])}"
     return ""

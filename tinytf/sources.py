@@ -195,7 +195,7 @@ def source_at(path: Path) -> Source:
         raise CheckpointError(f"{path} is a file", "tinytf opens folders with a config.json, and .gguf files")
     if not path.is_dir():
         known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
-        hint = did_you_mean(str(path), known) or f"known: {', '.join(known)}, a folder, a .gguf file, or hub:ORG/NAME"
+        hint = did_you_mean(str(path), known, "a folder", "a .gguf file", "hub:ORG/NAME")
         raise UsageError(f"there is no model {str(path)!r}", hint)
     data = read_json(path / "config.json")
     kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource

@@ -19,8 +19,7 @@ def family_of(data: dict[str, Any], path: Path) -> Family:
     if not isinstance(found, str):
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
     if found not in FAMILIES:
-        known = f"known: {', '.join(FAMILIES)}"
         raise CheckpointError(
-            f"{path}: the architecture {found!r} is not one that tinytf opens", did_you_mean(found, FAMILIES) or known
+            f"{path}: the architecture {found!r} is not one that tinytf opens", did_you_mean(found, FAMILIES)
         )
     return FAMILIES[found]

@@ -67,10 +67,7 @@ class Fields:
         """What a word means in ``table``; a word that is not in it is refused by name."""
         word = str(self._get(name, default, (str,), "a word"))
         if word not in table:
-            known = f"known: {', '.join(table)}"
-            raise CheckpointError(
-                f"{self.path}: {name} {word!r} is not implemented", did_you_mean(word, table) or known
-            )
+            raise CheckpointError(f"{self.path}: {name} {word!r} is not implemented", did_you_mean(word, table))
         return table[word]
 
     def object(self, name: str) -> "Fields | None":
