@@ -1,0 +1,148 @@
+"""Beam search: the most probable continuations, several side by side (Graves 2012; Sutskever et al. 2014).
+
+It knows logits and ids only; whoever calls it runs the model. What is kept, what ends it and how a length counts are
+as in transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tinytf.errors import GenerationError, UsageError
+from tinytf.generate.loop import END_TOKEN, MAX_TOKENS
+
+GoOn = Callable[[Sequence[int], Sequence[int]], Tensor]
+Adjust = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
+
+_LARGEST_EXPONENT = 690.0  # e to this is near the largest number there is, and leaves room for a log-probability
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A continuation: its new ``ids``, and how probable they are together.
+
+    ``log_probability`` is the sum over the ids, in nats; ``score`` is that / len(ids) ** length_penalty, by which
+    continuations of different lengths are compared; ``ended`` says whether the last id is an end token.
+    """
+
+    ids: tuple[int, ...]
+    log_probability: float
+    score: float
+    ended: bool
+
+
+@dataclass(frozen=True)
+class BeamStep:
+    """What there is after ``number`` tokens: hypotheses that go on and those that have ended, both best first.
+
+    ``ended`` says of the last step why it is that. After the most tokens nothing runs on: what still ran is among
+    the ``finished``, where it is good enough. After an end token ``running`` is what was given up.
+    """
+
+    number: int
+    running: tuple[Hypothesis, ...]
+    finished: tuple[Hypothesis, ...]
+    ended: str = ""
+
+
+def beam_search(
+    first: Tensor,
+    go_on: GoOn,
+    *,
+    beams: int,
+    max_tokens: int,
+    length_penalty: float = 1.0,
+    ends: Collection[int] = (),
+    adjust: Adjust | None = None,
+) -> Iterator[BeamStep]:
+    """Keep the ``beams`` most probable continuations at every token; the last step has the best that ended.
+
+    ``first`` are the logits (V,) after the prompt. ``go_on(rows, ids)`` keeps those ``rows`` of the batch that runs,
+    in that order and some of them repeatedly (there is one row, 0, before the first call), appends one id to each,
+    and answers the logits (len(rows), V) after it. ``adjust`` may change log-probabilities (B, V) before they are
+    added up; it is also given each row's new ids so far. What it sets to −∞ cannot come.
+
+    A hypothesis that ends is kept when it is among the best ``beams`` of its step, running or not. The search is over
+    when ``beams`` are kept and the best that runs scores no more than the worst of them, at its present length: a
+    ``length_penalty`` above 0 favours longer texts, so a longer one might still have overtaken. Where there are fewer
+    continuations than ``beams``, all of them are kept.
+
+    Raises UsageError at once for a number outside its range; GenerationError when nothing can come next.
+    """
+    if beams < 1:
+        raise UsageError(f"{beams} beams are fewer than 1", "1 is greedy")
+    if max_tokens < 1:
+        raise UsageError(f"{max_tokens} new tokens are fewer than 1", "ask for at least 1")
+    if not math.isfinite(length_penalty):
+        raise UsageError(f"a length penalty of {length_penalty} is not a finite number", "0 leaves the length out")
+    if abs(length_penalty) * math.log(max_tokens) > _LARGEST_EXPONENT:
+        limit = _LARGEST_EXPONENT / math.log(max_tokens)
+        raise UsageError(
+            f"a length penalty of {length_penalty} is outside ±{limit:.0f}, the limit for {max_tokens:,} tokens",
+            "1 scores by the mean log-probability of a token, 0 leaves the length out",
+        )
+    return _steps(first, go_on, beams, max_tokens, length_penalty, frozenset(ends), adjust)
+
+
+def _steps(
+    first: Tensor,
+    go_on: GoOn,
+    beams: int,
+    max_tokens: int,
+    length_penalty: float,
+    ends: frozenset[int],
+    adjust: Adjust | None,
+) -> Iterator[BeamStep]:
+    logits = first[None]  # (1, V)
+    running: tuple[Hypothesis, ...] = (Hypothesis((), 0.0, 0.0, ended=False),)
+    finished: tuple[Hypothesis, ...] = ()
+    for number in range(1, max_tokens + 1):
+        log_probabilities = logits.float().log_softmax(-1)  # (B, V)
+        if adjust is not None:
+            log_probabilities = adjust(log_probabilities, [one.ids for one in running])
+        found = []
+        for total, row, new in _candidates(log_probabilities, running, beams, len(ends)):
+            score = total / number**length_penalty
+            found.append((row, Hypothesis((*running[row].ids, new), total, score, new in ends)))
+        # Only the first ``beams`` may end here, or a poor early end would be kept for want of competitors.
+        finished = _best([*finished, *(one for _, one in found[:beams] if one.ended)], beams)
+        going = [(row, one) for row, one in found if not one.ended][:beams]
+        running = tuple(one for _, one in going)
+        if not running and not finished:
+            raise GenerationError(
+                f"none of the {logits.shape[-1]:,} tokens can be new token {number:,} of any hypothesis",
+                "the adjustment of log-probabilities leaves none above −∞",
+            )
+        ended = ""
+        if not running or (len(finished) == beams and running[0].score <= finished[-1].score):
+            ended = END_TOKEN
+        elif number == max_tokens:
+            ended, finished, running = MAX_TOKENS, _best([*finished, *running], beams), ()
+        yield BeamStep(number, running, finished, ended)
+        if ended:
+            return
+        logits = go_on([row for row, _ in going], [one.ids[-1] for _, one in going])
+
+
+def _candidates(
+    log_probabilities: Tensor, running: Sequence[Hypothesis], beams: int, ends: int
+) -> list[tuple[float, int, int]]:
+    """(log-probability of the whole, row, id) of the best next tokens (B, V), best first, lowest row and id at a tie.
+
+    They are as many as leave ``beams`` to go on when every row's best are its ``ends`` end tokens.
+    """
+    values, ids = log_probabilities.topk(min(beams + ends, log_probabilities.shape[-1]))
+    candidates = [
+        (before.log_probability + value, row, new)  # in 64 bits: float32 would lose digits over a long text
+        for row, (before, its_values, its_ids) in enumerate(zip(running, values.tolist(), ids.tolist(), strict=True))
+        for value, new in zip(its_values, its_ids, strict=True)
+        if value != -math.inf
+    ]
+    candidates.sort(key=lambda candidate: (-candidate[0], *candidate[1:]))
+    return candidates[: beams * (1 + ends)]
+
+
+def _best(hypotheses: Iterable[Hypothesis], beams: int) -> tuple[Hypothesis, ...]:
+    return tuple(sorted(hypotheses, key=lambda one: -one.score)[:beams])
