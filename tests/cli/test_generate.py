@@ -116,16 +116,16 @@ def test_control_c_leaves_what_was_made_and_is_130(
     import tinytf.generate.loop as loop
 
     whole = json.loads(tinytf("generate", SENTENCE, "-m", decoder, "--json").out)["steps"]
-    genuine = loop._next_logits
+    genuine = loop.choose
     calls = []
 
-    def interrupted(*arguments: object) -> torch.Tensor:
+    def interrupted(*arguments: object) -> int:
         calls.append(1)
         if len(calls) == 6:
             signal.raise_signal(signal.SIGINT)
         return genuine(*arguments)
 
-    monkeypatch.setattr(loop, "_next_logits", interrupted)
+    monkeypatch.setattr(loop, "choose", interrupted)
     for options in ((), ("--json",), ("--format", "ndjson"), ("--watch",), ("-o", tmp_path / "a.json"), ("--lines",)):
         calls.clear()
         ran = (
@@ -149,11 +149,11 @@ def test_control_c_in_a_real_process_is_130_and_the_text_is_there(decoder: Path)
     script = (
         "import time, tinytf.generate.loop as loop\n"
         "from tinytf_cli.main import main\n"
-        "genuine = loop._next_logits\n"
+        "genuine = loop.choose\n"
         "def slow(*a):\n"
         "    time.sleep(0.05)\n"
         "    return genuine(*a)\n"
-        "loop._next_logits = slow\n"
+        "loop.choose = slow\n"
         "main()\n"
     )
     with subprocess.Popen(

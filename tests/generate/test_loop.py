@@ -123,7 +123,7 @@ def test_what_cannot_work_is_said_before_the_first_token() -> None:
     transformer = lively(config_of("gpt2"))
     for wrong, said in [
         ({"max_tokens": 0}, "0 new tokens"),
-        ({"on_overflow": "roll"}, "'roll' is not one of stop, error"),
+        ({"on_overflow": "roll"}, "'roll' is not one of stop, slide, error"),
         ({"stops": [""]}, "a stop string is empty"),
         ({"stops": ["."]}, "need a tokenizer"),
     ]:

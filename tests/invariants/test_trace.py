@@ -470,7 +470,7 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     model = lively(config_of("llama, grouped", n_layers=4))
     needed = recording_bytes(model.config, 9, 1, 4, range(4))
     one = recording_bytes(model.config, 9, 1, 4, (0,))
-    monkeypatch.setattr(memory, "_UNASKED", 0)
+    monkeypatch.setattr(memory, "UNASKED", 0)
     monkeypatch.setattr(memory, "free_bytes", lambda device: (needed + one) // 2)
     with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers holds") as caught:
         record(model, encoding_of(range(3, 12)))

@@ -4,16 +4,20 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.pieces import Pieces
-from tinytf.generate.samplers import Sampling, choose, warp
+from tinytf.generate.runner import Runner
+from tinytf.generate.samplers import Sampling, choose, penalise_repetition, warp
 from tinytf.model.cache import KVCache, require_decoder
 from tinytf.model.transformer import Transformer
 
-ON_OVERFLOW = ("stop", "error")
+ON_OVERFLOW = ("stop", "slide", "error")
 END_TOKEN, STOP_STRING, MAX_TOKENS, CONTEXT_FULL = "end token", "stop string", "max tokens", "context full"
 
 
@@ -33,7 +37,9 @@ class Step:
     ``text`` are the whole characters that it completes; what could still become a stop string is held back, and
     comes with a later step. ``log_probability`` (in nats), ``rank`` (1 is the most probable), ``surprise``
     (−log₂ of its probability) and ``entropy`` (of the whole distribution), both in bits, are the model's own, before
-    temperature and truncation. ``ended`` says of the last step why it is that.
+    temperature and truncation. ``ended`` says of the last step of a sample why it is that. ``sample`` counts from 1.
+    ``dropped`` is how many of the oldest tokens the model no longer saw. ``attention`` is what the token before,
+    where this one was read off, looked at, (rows, K); its last column is that token itself.
     """
 
     number: int
@@ -45,6 +51,25 @@ class Step:
     entropy: float
     candidates: tuple[Candidate, ...] = ()
     ended: str = ""
+    sample: int = 1
+    dropped: int = 0
+    attention: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Looking:
+    """Which attention comes with every step: a row a layer, its heads averaged, or one ``head`` of one ``layer``."""
+
+    layer: int | None = None
+    head: int | None = None
+
+
+class _Sample:
+    """One of the texts that go on from the prompt."""
+
+    def __init__(self, number: int, prompt: Sequence[int], seed: int, pieces: Pieces) -> None:
+        self.number, self.ids, self.pieces = number, list(prompt), pieces
+        self.generator = torch.Generator().manual_seed((seed + number - 1) % 2**63)
 
 
 def entropy_bits(log_probabilities: Tensor) -> Tensor:
@@ -52,34 +77,9 @@ def entropy_bits(log_probabilities: Tensor) -> Tensor:
     return -(log_probabilities.exp() * log_probabilities.clamp_min(-1e30)).sum(-1) / math.log(2)
 
 
-def stream(
-    model: Transformer,
-    ids: Sequence[int],
-    *,
-    max_tokens: int = 50,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-    use_cache: bool = True,
-    cache: KVCache | None = None,
-    ends: Collection[int] = (),
-    decode: Callable[[list[int]], str] | None = None,
-    stops: Sequence[str] = (),
-    on_overflow: str = "stop",
-    top: int = 0,
-) -> Iterator[Step]:
-    """Go on from ``ids``; every token is a Step as soon as it is there.
-
-    It ends at a token of ``ends``, when the text has one of ``stops`` in it (the text ends before it), after
-    ``max_tokens``, or where the context is full: ``on_overflow`` "error" raises GenerationError there. The same
-    ``seed`` gives the same tokens, on every device. ``decode`` makes text of ids; without it steps have none. ``top``
-    candidates come with every step, and the chosen one. A ``cache`` of the caller's may already hold the beginning of
-    ``ids``; without one, and with ``use_cache``, one of the right size is made.
-
-    Raises UsageError at once for an encoder, for ids that are none or too many, for a wrong number; GenerationError
-    for logits that are NaN.
-    """
+def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> None:
+    """Raise UsageError where nothing can follow: an encoder, no head, no token or too many, nothing asked for."""
     require_decoder(model.config)
-    sampling = sampling or Sampling()
     if model.head is None:
         raise UsageError("this model has no language-model head, so it predicts no next token")
     if not ids:
@@ -90,6 +90,46 @@ def stream(
         )
     if max_tokens < 1:
         raise UsageError(f"{max_tokens} new tokens are fewer than 1")
+
+
+def stream(
+    model: Transformer,
+    ids: Sequence[int],
+    *,
+    max_tokens: int = 50,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    use_cache: bool = True,
+    cache: KVCache | None = None,
+    ends: Collection[int] = (),
+    decode: Callable[[list[int]], str] | None = None,
+    stops: Sequence[str] = (),
+    on_overflow: str = "stop",
+    top: int = 0,
+    looking: Looking | None = None,
+    chunk: int = 0,
+    compile: bool = False,
+) -> Iterator[Step]:
+    """Go on from ``ids``; every token is a Step as soon as it is there.
+
+    It ends at a token of ``ends``, when the text has one of ``stops`` in it (the text ends before it), after
+    ``max_tokens``, or where the context is full: ``on_overflow`` "error" raises GenerationError there, "slide" goes
+    on without the older half of it. ``samples`` texts are made side by side, the prompt computed once; sample i draws
+    with ``seed`` + i − 1, so that the same seed gives the same tokens, on every device. ``decode`` makes text of ids;
+    without it steps have none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds
+    attention. A ``cache`` of the caller's may already hold the beginning of ``ids``; without one, and with
+    ``use_cache``, one of the right size is made. ``chunk`` tokens of the prompt go through at a time (0: all).
+    ``compile`` has torch write kernels for this model first: slow to begin with, and it takes a C++ compiler.
+
+    Raises UsageError at once for an encoder, for ids that are none or too many, for a wrong number; MemoryShortage
+    for a cache that does not fit; GenerationError for logits that are NaN.
+    """
+    require_prompt(model, ids, max_tokens)
+    if samples < 1:
+        raise UsageError(f"{samples} samples are fewer than 1")
+    if chunk < 0:
+        raise UsageError(f"chunks of {chunk} tokens are fewer than 1", "leave it out to take the prompt in one pass")
     if on_overflow not in ON_OVERFLOW:
         raise UsageError(f"on_overflow {on_overflow!r} is not one of {', '.join(ON_OVERFLOW)}")
     if any(not stop for stop in stops):
@@ -100,89 +140,118 @@ def stream(
         cache = model.cache(min(model.config.context, len(ids) + max_tokens))
     if cache is not None and cache.position >= len(ids):
         raise UsageError(f"the cache holds {cache.position:,} tokens, and the text has {len(ids):,}")
-    pieces = Pieces(decode, ids, stops)
-    return _steps(model, list(ids), max_tokens, sampling, seed, cache, frozenset(ends), pieces, on_overflow, top)
+    _require_looking(model.config, looking, cache)
+    running = [_Sample(i, ids, seed, Pieces(decode, ids, stops)) for i in range(1, samples + 1)]
+    seen = _Seen(looking) if looking else None
+
+    def runner() -> Runner:
+        return Runner(model, ids, cache, chunk=chunk, texts=samples, compile=compile, look=seen)
+
+    return _steps(runner, running, max_tokens, sampling or Sampling(), frozenset(ends), on_overflow, top, seen)
+
+
+def _require_looking(config: ModelConfig, looking: Looking | None, cache: KVCache | None) -> None:
+    if looking is None:
+        return
+    if cache is None:
+        raise UsageError("attention to the past is looked at in the cache, and there is none", "leave out --no-cache")
+    for what, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
+        if number is not None and not 0 <= number < count:
+            raise UsageError(f"there is no {what} {number}", f"the model has {count}: 0 to {count - 1}")
+
+
+class _Seen:
+    """Keeps of every layer's weights (B, H, K) what is looked at."""
+
+    def __init__(self, looking: Looking) -> None:
+        self.looking = looking
+        self.rows: list[Tensor] = []
+
+    def __call__(self, layer: int, weights: Tensor) -> None:
+        if layer == 0:
+            self.rows = []
+        if self.looking.layer in (None, layer):
+            head = self.looking.head
+            self.rows.append((weights.mean(1) if head is None else weights[:, head]).float().cpu())
+
+    def of(self, row: int) -> Tensor:
+        return torch.stack([found[row] for found in self.rows])
 
 
 def _steps(
-    model: Transformer,
-    ids: list[int],
+    make_runner: Callable[[], Runner],
+    running: list[_Sample],
     max_tokens: int,
     sampling: Sampling,
-    seed: int,
-    cache: KVCache | None,
     ends: frozenset[int],
-    pieces: Pieces,
     on_overflow: str,
     top: int,
+    seen: _Seen | None,
 ) -> Iterator[Step]:
-    generator = torch.Generator().manual_seed(seed)
+    runner = make_runner()
+    logits = runner.first().expand(len(running), -1)  # (B, V)
+    places = [0] * len(running)  # where each sample is in the runner's batch
+    context = runner.model.config.context
     for number in range(1, max_tokens + 1):
-        if len(ids) > model.config.context:
-            raise GenerationError(
-                f"the context of {model.config.context:,} tokens is full after {number - 1:,} new ones, "
-                f"and {max_tokens:,} were asked for",
-                "ask for fewer, or let it end there with --on-overflow stop",
-            )
-        logits = _next_logits(model, ids, cache)
-        if not math.isfinite(float(logits.max())):
-            raise GenerationError(
-                f"the logits of new token {number:,} are not finite (largest: {float(logits.max())})",
-                "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
-            )
-        warped = warp(logits, sampling, ids)
-        chosen = choose(warped, sampling, generator)
-        ids.append(chosen)
-        text = pieces.add(chosen)
-        ended = ""
-        if chosen in ends:
-            ended = END_TOKEN
-        elif pieces.stopped:
-            ended = STOP_STRING
-        elif number == max_tokens:
-            ended = MAX_TOKENS
-        elif len(ids) > model.config.context and on_overflow == "stop":
-            ended = CONTEXT_FULL
-        if ended or len(ids) > model.config.context:
-            text += pieces.rest()
-        yield _step(number, chosen, text, logits, warped, top, ended)
-        if ended:
+        rows, chosen_ids, over = [], [], set()
+        for row, sample in enumerate(running):
+            with runner.undisturbed():
+                chosen, candidates = _choose(logits[row], sampling, sample, top)
+                figures = _figures(logits[row], chosen)
+            sample.ids.append(chosen)
+            text = sample.pieces.add(chosen)
+            ended = ""
+            if chosen in ends:
+                ended = END_TOKEN
+            elif sample.pieces.stopped:
+                ended = STOP_STRING
+            elif number == max_tokens:
+                ended = MAX_TOKENS
+            elif runner.full and on_overflow == "stop":
+                ended = CONTEXT_FULL
+            if ended or (runner.full and on_overflow == "error"):
+                text += sample.pieces.rest()
+            if ended:
+                over.add(sample.number)
+            else:
+                rows.append(places[row])
+                chosen_ids.append(chosen)
+            attention = seen.of(row) if seen else None
+            yield Step(number, chosen, text, *figures, candidates, ended, sample.number, runner.dropped, attention)
+        if not rows:
             return
+        if runner.full and on_overflow == "error":
+            raise GenerationError(
+                f"the context of {context:,} tokens is full after {number:,} new ones, "
+                f"and {max_tokens:,} were asked for",
+                "ask for fewer, or say what then: --on-overflow stop or slide",
+            )
+        running = [sample for sample in running if sample.number not in over]
+        logits = runner.go_on(rows, chosen_ids)
+        places = list(range(len(running)))
 
 
-@torch.no_grad()
-def _next_logits(model: Transformer, ids: list[int], cache: KVCache | None) -> Tensor:
-    """The logits (V,) after ``ids``, on the processor in float32, so that a seed draws the same everywhere."""
-    device, training = next(model.parameters()).device, model.training
-    new = ids if cache is None else ids[cache.position :]
-    if training:
-        model.eval()
-    try:
-        hidden = model.hidden(torch.tensor([new], device=device), cache=cache)
-        return model.unembed(hidden[0, -1]).float().cpu()
-    finally:
-        if training:
-            model.train()
+def _choose(logits: Tensor, sampling: Sampling, sample: _Sample, top: int) -> tuple[int, tuple[Candidate, ...]]:
+    if sampling.greedy and not top:  # the largest is the largest after warping, too
+        penalised = penalise_repetition(logits, sample.ids, sampling.repetition_penalty)
+        return choose(penalised, sampling, sample.generator), ()
+    warped = warp(logits, sampling, sample.ids)
+    chosen = choose(warped, sampling, sample.generator)
+    if not top:
+        return chosen, ()
+    best = logits.topk(min(top, len(logits))).indices.tolist()
+    listed = best if chosen in best else [*best, chosen]
+    drawn = warped.double().softmax(-1)[listed].tolist()
+    own = logits.double().softmax(-1)[listed].tolist()
+    return chosen, tuple(Candidate(*one) for one in zip(listed, own, drawn, strict=True))
 
 
-def _step(number: int, chosen: int, text: str, logits: Tensor, warped: Tensor, top: int, ended: str) -> Step:
-    log_probabilities = logits.double().log_softmax(-1)
-    own = float(log_probabilities[chosen])
-    candidates: tuple[Candidate, ...] = ()
-    if top:
-        best = logits.topk(min(top, len(logits))).indices.tolist()
-        listed = best if chosen in best else [*best, chosen]
-        drawn = warped.double().softmax(-1)[listed].tolist()
-        before = log_probabilities[listed].exp().tolist()
-        candidates = tuple(Candidate(*one) for one in zip(listed, before, drawn, strict=True))
-    return Step(
-        number=number,
-        id=chosen,
-        text=text,
-        log_probability=own,
-        rank=int((logits > logits[chosen]).sum()) + 1,
-        surprise=-own / math.log(2),
-        entropy=float(entropy_bits(log_probabilities)),
-        candidates=candidates,
-        ended=ended,
-    )
+def _figures(logits: Tensor, chosen: int) -> tuple[float, int, float, float]:
+    """Log-probability, rank, surprise and entropy of a token."""
+    values: NDArray[np.float32] = logits.numpy()
+    below = np.maximum(values - values.max(), np.float32(-1e4))  # what cannot come adds nothing: exp is 0 there
+    shares = np.exp(below)
+    total = float(shares.sum(dtype=np.float64))
+    own = float(below[chosen]) - math.log(total)
+    entropy = (math.log(total) - float(shares @ below) / total) / math.log(2)
+    return own, int(np.count_nonzero(values > values[chosen])) + 1, -own / math.log(2), entropy

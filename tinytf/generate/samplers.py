@@ -88,7 +88,7 @@ def penalise_repetition(logits: Tensor, seen: Sequence[int], penalty: float) -> 
 
 
 def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:
-    """The logits (V,) that a token is drawn from; of a greedy choice all but the largest are −∞."""
+    """The logits (V,) that a token is drawn from; of a greedy choice all but the largest (the first) are −∞."""
     logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
     if sampling.greedy:
         return torch.full_like(logits, -math.inf).index_fill(0, logits.argmax(), 0.0)
@@ -100,7 +100,7 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
 
 
 def choose(warped: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """An id from warped logits (V,): the largest when greedy, else drawn by ``generator``."""
+    """An id from warped logits (V,) on the processor: the largest (the first of them) when greedy, else a draw."""
     if sampling.greedy:
-        return int(warped.argmax())
+        return int(warped.numpy().argmax())
     return int(torch.multinomial(warped.softmax(-1), 1, generator=generator))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.cache import LayerCache
+from tinytf.model.linear import Linear
 from tinytf.model.parts import make_norm, rotary_frequencies, rotate
 
 Tap = Callable[[str, Tensor], Tensor]
@@ -126,10 +127,10 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.d_head = config.d_head
-        self.q = nn.Linear(config.d_model, config.n_heads * config.d_head, bias=config.qkv_bias)
-        self.k = nn.Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
-        self.v = nn.Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
-        self.o = nn.Linear(config.n_heads * config.d_head, config.d_model, bias=config.o_bias)
+        self.q = Linear(config.d_model, config.n_heads * config.d_head, bias=config.qkv_bias)
+        self.k = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
+        self.v = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
+        self.o = Linear(config.n_heads * config.d_head, config.d_model, bias=config.o_bias)
         self.q_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
         self.k_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
         self.core: nn.Module = FusedCore(Sight.of(config))

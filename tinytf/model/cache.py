@@ -1,12 +1,15 @@
 """Keys and values of the tokens that have been seen, so that the next one does not compute them again."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
+from tinytf.errors import MemoryShortage, UsageError
+from tinytf.memory import UNASKED, free_bytes, in_gib
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,26 @@ class KVCache:
                 f"a cache of {self.capacity:,} tokens is not between 1 and the model's context of {config.context:,}"
             )
         shape = (batch, config.n_kv_heads, self.capacity, config.d_head)
-        self.batch, self.position = batch, 0
+        _require_memory(2 * config.n_layers * math.prod(shape) * dtype.itemsize, shape, torch.device(device))
+        self.position = 0
         self.layers = [
             LayerCache(self, *torch.zeros(2, *shape, device=device, dtype=dtype)) for _ in range(config.n_layers)
         ]
+
+    @property
+    def batch(self) -> int:
+        return self.layers[0].keys.shape[0]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep the texts that ``rows`` names, in that order, and as often as they are named."""
+        if list(rows) == list(range(self.batch)):
+            return
+        for layer in self.layers:
+            layer.select(rows)
+
+    def clear(self) -> None:
+        """Forget every token; the room stays."""
+        self.position = 0
 
     def require_room(self, batch: int, tokens: int) -> None:
         """Raise UsageError where ``tokens`` more do not fit, or where they are of another number of texts."""
@@ -82,6 +101,17 @@ class LayerCache:
     def __init__(self, whole: KVCache, keys: Tensor, values: Tensor) -> None:
         self.whole, self.keys, self.values = whole, keys, values
 
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep some texts; where their number stays, in the room that is there."""
+        used = self.whole.position
+        for name in ("keys", "values"):
+            stored: Tensor = getattr(self, name)
+            kept = stored[list(rows), :, :used]  # (rows, G, position, D), a copy
+            if len(rows) != len(stored):
+                stored = stored.new_zeros(len(rows), *stored.shape[1:])
+                setattr(self, name, stored)
+            stored[:, :, :used] = kept
+
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store those of T new tokens, (B, G, T, D); all so far are the answer, (B, G, position + T, D), as views."""
         start = self.whole.position
@@ -89,6 +119,15 @@ class LayerCache:
         self.keys[:, :, start:end] = k
         self.values[:, :, start:end] = v
         return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def _require_memory(needed: int, shape: tuple[int, int, int, int], device: torch.device) -> None:
+    if needed >= UNASKED and needed > (free := free_bytes(device)):
+        raise MemoryShortage(
+            f"a cache of {shape[2]:,} tokens for {shape[0]} text{'s' if shape[0] > 1 else ''} takes {in_gib(needed)}, "
+            f"and {in_gib(free)} are free",
+            "ask for fewer tokens or texts, or do without it: --no-cache",
+        )
 
 
 def require_decoder(config: ModelConfig) -> None:

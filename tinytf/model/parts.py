@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig, Rope
+from tinytf.model.linear import Linear
 
 NORMS: dict[str, Callable[[int, float], nn.Module]] = {
     "layernorm": lambda width, eps: nn.LayerNorm(width, eps=eps),
@@ -140,8 +141,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
+        self.up = Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
+        self.down = Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ class GatedFeedForward(FeedForward):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
+        self.gate = Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -6,13 +6,13 @@ Shapes: B batch, T tokens, C d_model, V vocabulary.
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.attention import CORES, SelfAttention, Sight, Tap
 from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     ACTIVATIONS,
     Embedding,
@@ -101,7 +101,7 @@ class Unembedding(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)
+        return linear(x, embedding if self.weight is None else self.weight, self.bias)
 
 
 class LanguageModelHead(nn.Module):
@@ -120,7 +120,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.dense = Linear(config.d_model, config.d_model)
         self.activation = ACTIVATIONS[config.head_activation]
         self.norm = make_norm(config)
         self.decoder = Unembedding(config)
@@ -138,9 +138,10 @@ class Transformer(nn.Module):
         self.embed = Embeddings(config)
         self.blocks = nn.ModuleList(BLOCKS[config.norm_order](config) for _ in range(config.n_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
-        self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+        self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         heads = {"lm": LanguageModelHead, "mlm": MaskedLanguageModelHead}
         self.head = heads[config.head](config) if config.head != "none" else None
+        self.rooms: list[Tensor] = []  # memory that weights were moved to, see tinytf.generate.layout
 
     @classmethod
     def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
@@ -214,6 +215,13 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.advance(length)
         return self.final_norm(x)
+
+    @property
+    def unembedding(self) -> Tensor:
+        """The matrix (V, C) that makes logits: the head's own, or the token embeddings where they are tied."""
+        decoder = getattr(self.head, "decoder", None)
+        own = decoder.weight if isinstance(decoder, Unembedding) else None
+        return self.embed.tokens.weight if own is None else own
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states: (…, C) -> (…, V). Raises UsageError for a model without a head."""

@@ -6,9 +6,7 @@ import torch
 
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage
-
-_UNASKED = 64 * 2**20
-"""Recordings below this many bytes are made without a look at the free memory."""
+from tinytf.memory import UNASKED, free_bytes, in_gib
 
 
 def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, layers: Collection[int]) -> int:
@@ -29,27 +27,14 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
     return itemsize * (embeddings + len(layers) * inside + len(edges - {0}) * wide + last + logits)
 
 
-def free_bytes(device: torch.device) -> int:
-    """Memory that can be had on a device without swapping."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def require_room(needed: int, one_layer: int, device: torch.device, tokens: int, layers: int) -> None:
     """Raise MemoryShortage, with both figures and what would fit, where a recording is larger than the free memory."""
-    if needed < _UNASKED or needed <= (free := free_bytes(device)):
+    if needed < UNASKED or needed <= (free := free_bytes(device)):
         return
     words = f"{tokens:,} tokens through {layers} layer{'s' if layers > 1 else ''}"
-    smaller = f"one layer holds {_in_gib(one_layer)}: choose one, such as --layer 0 --step weights, or "
+    smaller = f"one layer holds {in_gib(one_layer)}: choose one, such as --layer 0 --step weights, or "
     fits = smaller if layers > 1 and one_layer < free else ""
     raise MemoryShortage(
-        f"recording {words} holds {_in_gib(needed)}, and {_in_gib(free)} are free",
+        f"recording {words} holds {in_gib(needed)}, and {in_gib(free)} are free",
         f"{fits}cut the text with --truncate; --force records anyway",
     )
-
-
-def _in_gib(number: int) -> str:
-    return f"{number / 2**30:,.2f} GiB"

@@ -1,0 +1,166 @@
+"""One more token through the whole stack: the arithmetic of the modules without their calls, as fast as memory is read.
+
+Shapes: B batch, H query heads, G key-value heads, K keys, D head width, C d_model, V vocabulary; where one text goes
+through numpy there is no batch axis.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinytf.errors import UsageError
+from tinytf.generate.kernels import Array, CompiledKernels, Kernels, Map, NumpyKernels, TorchKernels
+from tinytf.generate.layout import joined, lay_out
+from tinytf.model.attention import FusedCore, attention_scores, attention_weights, repeat_groups, scale_scores
+from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.parts import ACTIVATIONS, rotary_table
+from tinytf.model.transformer import LanguageModelHead, Transformer
+
+Look = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Everything of a block: q, k and v as one matrix, and gate and up as one."""
+
+    post_norm: bool
+    n_heads: int
+    groups: int
+    gate: int
+    norm1: Map
+    qkv: Map
+    q_norm: Map | None
+    k_norm: Map | None
+    o: Map
+    norm2: Map
+    wide: Map
+    activation: Map
+    down: Map
+
+
+def _project(x: Array, layer: _Layer, rotate: Map | None, join: Map) -> tuple[Array, Array, Array]:
+    """Queries (…, H, D), keys and values (…, G, D) of x (…, C), normed and rotated."""
+    qkv = layer.qkv(x if layer.post_norm else layer.norm1(x))
+    heads = qkv.reshape(*qkv.shape[:-1], layer.n_heads + 2 * layer.groups, -1)  # (…, H + 2G, D)
+    qk, v = heads[..., : -layer.groups, :], heads[..., -layer.groups :, :]
+    if layer.q_norm is not None and layer.k_norm is not None:
+        qk = join((layer.q_norm(qk[..., : layer.n_heads, :]), layer.k_norm(qk[..., layer.n_heads :, :])))
+    if rotate is not None:
+        qk = rotate(qk)
+    return qk[..., : layer.n_heads, :], qk[..., layer.n_heads :, :], v
+
+
+def _finish(x: Array, heads: Array, layer: _Layer) -> Array:
+    """The block's output (…, C) of its input and its attention's heads (…, H·D)."""
+    mid = x + layer.o(heads)
+    if layer.post_norm:
+        mid = layer.norm1(mid)
+    wide = layer.wide(mid if layer.post_norm else layer.norm2(mid))
+    hidden = layer.activation(wide[..., : layer.gate or None])
+    out = mid + layer.down(hidden * wide[..., layer.gate :] if layer.gate else hidden)
+    return layer.norm2(out) if layer.post_norm else out
+
+
+def _unembed(x: Array, norm: Map | None, head: Map) -> Array:
+    return head(x if norm is None else norm(x))
+
+
+class Decoder:
+    """A decoder-only model that goes on by one token a call; what came before is in ``cache``.
+
+    Made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 ones are packed, a
+    copy that lasts as long as this object. ``texts`` is the largest batch that will come. ``compile`` has torch write
+    the kernels, which takes a while and a C++ compiler. Hooks on modules are not called: ``fits`` says whether
+    anything is hooked.
+    """
+
+    def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, compile: bool = False) -> None:
+        if not self.fits(model):
+            raise UsageError("the model is watched, or is no plain decoder", "run it through its modules instead")
+        lay_out(model)
+        self.model, self.cache, self.config = model, cache, model.config
+        assert isinstance(model.head, LanguageModelHead)
+        plain = texts == 1 and all(p.is_cpu and p.dtype is torch.float32 for p in model.parameters())
+        self.kernels: Kernels = CompiledKernels() if compile else NumpyKernels() if plain else TorchKernels()
+        self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias)
+        self.final_norm = self.kernels.norm(model.final_norm)
+        self.layers = [self._layer(block) for block in _blocks(model)]
+        self._parts: tuple[Callable[..., Any], ...] = (_project, _finish, _unembed)
+        if compile:
+            self._parts = tuple(torch.compile(each, dynamic=False) for each in (_project, _finish, _unembed))
+
+    @property
+    def threads_of_torch(self) -> bool:
+        """Whether its work is done by torch, rather than by numpy."""
+        return isinstance(self.kernels, TorchKernels)
+
+    @staticmethod
+    def fits(model: Transformer) -> bool:
+        """Whether the model is a decoder with a language-model head, and nothing is hooked to or tapped in it."""
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+        fused = all(isinstance(block.attention.core, FusedCore) for block in _blocks(model))
+        return model.config.causal and isinstance(model.head, LanguageModelHead) and fused and not hooked
+
+    def _layer(self, block: Any) -> _Layer:
+        attention, ffn, config, kernels = block.attention, block.ffn, self.config, self.kernels
+        norm1, norm2 = kernels.norm(block.norm1), kernels.norm(block.norm2)
+        assert norm1 is not None
+        assert norm2 is not None
+        return _Layer(
+            post_norm=config.norm_order == "post",
+            n_heads=config.n_heads,
+            groups=config.n_kv_heads,
+            gate=config.d_ff if config.gated else 0,
+            norm1=norm1,
+            qkv=kernels.product(*joined([attention.q, attention.k, attention.v])),
+            q_norm=kernels.norm(attention.q_norm),
+            k_norm=kernels.norm(attention.k_norm),
+            o=kernels.product(*joined([attention.o])),
+            norm2=norm2,
+            wide=kernels.product(*joined([ffn.gate, ffn.up] if config.gated else [ffn.up])),
+            activation=kernels.pointwise(ACTIVATIONS[config.activation]),
+            down=kernels.product(*joined([ffn.down])),
+        )
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, look: Look | None = None) -> Tensor:
+        """Logits (B, V) after one more token of each text: ids (B,).
+
+        ``look`` is called with every layer's number and the attention weights (B, H, K) of the new tokens to all K so
+        far. Raises UsageError where the cache is full.
+        """
+        project, finish, unembed = self._parts
+        cache, kernels, at = self.cache, self.kernels, self.cache.position
+        cache.require_room(len(ids), 1)
+        embedded = self.model.embed(ids[:, None], start=at)[:, 0]  # (B, C)
+        x, rotate = kernels.arriving(embedded), self._rotation(at, embedded)
+        first = max(0, at + 1 - self.config.window) if self.config.window else 0
+        for number, (layer, stored) in enumerate(zip(self.layers, cache.layers, strict=True)):
+            q, k, v = project(x, layer, rotate, kernels.joined)
+            heads = kernels.attend(q, k, v, stored, first, at)
+            if look is not None:
+                look(number, _weights(torch.as_tensor(q), stored, first, at))
+            x = finish(x, heads, layer)
+        cache.advance(1)
+        return kernels.leaving(unembed(x, self.final_norm, self.head))
+
+    def _rotation(self, at: int, x: Tensor) -> Map | None:
+        if self.config.positions != "rotary":
+            return None
+        cosine, sine = rotary_table(at + 1, self.config.rope, x.device, x.dtype)
+        return self.kernels.rotation(cosine[at], sine[at])
+
+
+def _blocks(model: Transformer) -> list[Any]:
+    return list(model.blocks)
+
+
+def _weights(q: Tensor, stored: LayerCache, first: int, at: int) -> Tensor:
+    """Attention weights (B, H, K) of the queries (…, H, D) at ``at``; what a window hides has none."""
+    keys = repeat_groups(stored.keys[:, :, first : at + 1], q.shape[-2])  # (B, H, K, D)
+    scores = attention_scores(q.reshape(len(keys), -1, 1, q.shape[-1]), keys)  # (B, H, 1, K)
+    return F.pad(attention_weights(scale_scores(scores, q.shape[-1]))[:, :, 0], (first, 0))

@@ -1,0 +1,219 @@
+"""What a decoder is made of, on tensors of torch or on vectors of numpy: norms, products, rotation, attention.
+
+A product is with the whole matrix for one vector, so reading the matrix is what takes time. numpy's BLAS reads it up
+to twice as fast as the one that torch comes with, and a call of numpy's takes a fraction of one of torch's; so one
+text in float32 on the processor goes through numpy. Everything else goes through torch.
+
+Shapes: B batch, H query heads, G key-value heads, K keys, D head width; numpy's have no batch axis.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tinytf.generate.packing import by_packed, pack, packs
+from tinytf.model.cache import LayerCache
+from tinytf.model.linear import linear
+
+Vector: TypeAlias = NDArray[np.float32]
+Array: TypeAlias = Any
+"""A tensor or an array, whichever the kernels take: what is written with slices, sums and products suits both."""
+Map: TypeAlias = Callable[[Array], Array]
+
+
+class Kernels(Protocol):
+    """The parts of a decoder that differ."""
+
+    def arriving(self, x: Tensor) -> Array:
+        """The embeddings (B, C) in the form that the others take."""
+
+    def leaving(self, x: Array) -> Tensor:
+        """Logits (B, V) as a tensor."""
+
+    def norm(self, module: nn.Module) -> Map | None:
+        """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
+        """x·Wᵀ + b with a matrix (out, in)."""
+
+    def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
+        """A function of torch's, number by number."""
+
+    def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
+        """Turns heads (…, D) by the angles of one position, whose cosines and sines are (D,)."""
+
+    def joined(self, parts: tuple[Array, ...]) -> Array:
+        """Heads one below the other."""
+
+    def attend(self, q: Array, k: Array, v: Array, stored: LayerCache, first: int, at: int) -> Array:
+        """Store k and v (…, G, D) at ``at``; what q (…, H, D) brings from ``first`` to ``at``: (…, H·D)."""
+
+
+def _as_norm(module: nn.Module) -> tuple[Tensor, Tensor | None, float] | None:
+    if isinstance(module, nn.LayerNorm):
+        return module.weight.detach(), module.bias.detach(), module.eps
+    if isinstance(module, nn.RMSNorm):
+        assert module.eps is not None
+        return module.weight.detach(), None, module.eps
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _TorchNorm:
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _TorchProduct:
+    kernel: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.kernel(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _TorchRotation:
+    cosine: Tensor
+    signed_sine: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.addcmul(x * self.cosine, x.roll(x.shape[-1] // 2, -1), self.signed_sine)
+
+
+class TorchKernels:
+    """Any device, any dtype, any number of texts."""
+
+    def arriving(self, x: Tensor) -> Tensor:
+        return x
+
+    def leaving(self, x: Tensor) -> Tensor:
+        return x
+
+    def norm(self, module: nn.Module) -> Map | None:
+        found = _as_norm(module)
+        return None if found is None else _TorchNorm(*found)
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
+        if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
+            return _TorchProduct(by_packed, pack(weight), bias)
+        return _TorchProduct(linear, weight, bias)
+
+    def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
+        return function
+
+    def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
+        half = len(sine) // 2
+        return _TorchRotation(cosine, torch.cat((-sine[:half], sine[half:])))
+
+    def joined(self, parts: tuple[Tensor, ...]) -> Tensor:
+        return torch.cat(parts, dim=-2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, stored: LayerCache, first: int, at: int) -> Tensor:
+        stored.keys[:, :, at] = k
+        stored.values[:, :, at] = v
+        keys, values = stored.keys[:, :, first : at + 1], stored.values[:, :, first : at + 1]  # (B, G, K, D)
+        # The heads of a group are so many queries of one key-value head, which is not repeated for them.
+        grouped = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, D)
+        return F.scaled_dot_product_attention(grouped, keys, values).flatten(1)
+
+
+class CompiledKernels(TorchKernels):
+    """The same, for a compiler: it makes a product with one vector a loop of its own."""
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
+        return _TorchProduct(_summed, weight, bias) if weight.dtype is torch.float32 else super().product(weight, bias)
+
+
+def _summed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if len(x) > 1:
+        return F.linear(x, weight, bias)
+    product = (weight * x).sum(-1)[None]
+    return product if bias is None else product + bias
+
+
+@dataclass(frozen=True, slots=True)
+class _NumpyNorm:
+    weight: Vector
+    bias: Vector | None
+    eps: float
+
+    def __call__(self, x: Vector) -> Vector:
+        if x.ndim > 1:  # a norm of every head by itself
+            return np.stack([self(one) for one in x])
+        if self.bias is None:
+            return x * (1 / math.sqrt(float(x @ x) / len(x) + self.eps)) * self.weight
+        x = x - x.sum() / len(x)
+        return x * (1 / math.sqrt(float(x @ x) / len(x) + self.eps)) * self.weight + self.bias
+
+
+class NumpyKernels:
+    """One text, in float32, on the processor. Arrays share their memory with the model's tensors and its cache."""
+
+    def arriving(self, x: Tensor) -> Vector:
+        vector: Vector = x[0].numpy()
+        return vector
+
+    def leaving(self, x: Vector) -> Tensor:
+        return torch.from_numpy(x)[None]
+
+    def norm(self, module: nn.Module) -> Map | None:
+        found = _as_norm(module)
+        if found is None:
+            return None
+        weight, bias, eps = found
+        own = None if bias is None else bias.numpy()
+        return _NumpyNorm(weight.numpy(), own, eps)
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
+        matrix: Vector = weight.detach().numpy()
+        if bias is None:
+            return lambda x: matrix @ x
+        added: Vector = bias.detach().numpy()
+        return lambda x: matrix @ x + added
+
+    def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
+        return lambda x: function(torch.from_numpy(x)).numpy()
+
+    def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
+        half = len(sine) // 2
+        across, along = cosine.numpy(), sine.numpy()[:half]
+
+        def turn(x: Vector) -> Vector:
+            turned = x * across  # (heads, D)
+            turned[:, :half] -= x[:, half:] * along
+            turned[:, half:] += x[:, :half] * along
+            return turned
+
+        return turn
+
+    def joined(self, parts: tuple[Vector, ...]) -> Vector:
+        return np.concatenate(parts)
+
+    def attend(self, q: Vector, k: Vector, v: Vector, stored: LayerCache, first: int, at: int) -> Vector:
+        keys, values = stored.keys.numpy()[0], stored.values.numpy()[0]  # (G, T_max, D)
+        keys[:, at] = k
+        values[:, at] = v
+        keys, values = keys[:, first : at + 1], values[:, first : at + 1]  # (G, K, D)
+        groups, width = k.shape
+        scores = q.reshape(groups, -1, width) @ keys.transpose(0, 2, 1)  # (G, H/G, K)
+        scores *= np.float32(width**-0.5)
+        scores -= scores.max(-1, keepdims=True)
+        weights = np.exp(scores, out=scores)
+        weights /= weights.sum(-1, keepdims=True)
+        return (weights @ values).reshape(-1)
