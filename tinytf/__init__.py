@@ -10,17 +10,21 @@ from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 
 if TYPE_CHECKING:
+    from tinytf.generate.decoder import Kind
+    from tinytf.generate.loop import Looking
     from tinytf.generate.samplers import Sampling
     from tinytf.loading import Model, load
     from tinytf.trace.record import record
     from tinytf.trace.trace import Trace
 
 __version__ = "0.1.0"
-__all__ = ["Model", "ModelConfig", "Sampling", "TinytfError", "Trace", "load", "record"]
+__all__ = ["Kind", "Looking", "Model", "ModelConfig", "Sampling", "TinytfError", "Trace", "load", "record"]
 
 _LAZY = {
     "Model": "tinytf.loading",
     "load": "tinytf.loading",
+    "Kind": "tinytf.generate.decoder",
+    "Looking": "tinytf.generate.loop",
     "Sampling": "tinytf.generate.samplers",
     "record": "tinytf.trace.record",
     "Trace": "tinytf.trace.trace",

@@ -10,7 +10,10 @@ import torch
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
-from tinytf.generate.loop import Step, stream
+from tinytf.generate.beam import BeamStep, search
+from tinytf.generate.decoder import PLAIN, Kind
+from tinytf.generate.loop import Looking, Step, stream
+from tinytf.generate.pieces import Pieces
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import Score, score
 from tinytf.model.cache import KVCache, require_decoder
@@ -84,6 +87,20 @@ class Model:
         encoding = self.encode(text, truncate=truncate)
         return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
 
+    def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
+        """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.
+
+        Errors as of ``encode``, and UsageError for an empty text without a start token.
+        """
+        if not text:
+            start = self.tokenizer.start()
+            if start is None:
+                raise UsageError(
+                    "the text is empty, and this model has no start token", "give a few words, such as: The cat sat"
+                )
+            return start
+        return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
+
     def stream(
         self,
         prompt: str,
@@ -91,24 +108,30 @@ class Model:
         max_tokens: int = 50,
         sampling: Sampling | None = None,
         seed: int = 0,
+        samples: int = 1,
         stops: Sequence[str] = (),
         truncate: bool = False,
         use_cache: bool = True,
         cache: KVCache | None = None,
         on_overflow: str = "stop",
         top: int = 0,
+        looking: Looking | None = None,
+        chunk: int = 0,
+        kind: Kind = PLAIN,
     ) -> Iterator[Step]:
         """Go on from ``prompt``, a Step a token, as soon as it is there; greedy unless ``sampling`` says otherwise.
 
-        Ends as ``tinytf.generate.loop.stream`` says, whose errors these are too, and at the tokenizer's end tokens.
+        Ends as ``tinytf.generate.loop.stream`` says, which explains the settings and whose errors these are too, and
+        at the tokenizer's end tokens.
         """
         require_decoder(self.config)
         return stream(
             self.transformer,
-            self.encode(prompt, truncate=truncate).ids,
+            self.prompt(prompt, truncate=truncate).ids,
             max_tokens=max_tokens,
             sampling=sampling,
             seed=seed,
+            samples=samples,
             use_cache=use_cache,
             cache=cache,
             ends=self.tokenizer.end_ids,
@@ -116,11 +139,35 @@ class Model:
             stops=stops,
             on_overflow=on_overflow,
             top=top,
+            looking=looking,
+            chunk=chunk,
+            kind=kind,
         )
 
     def generate(self, prompt: str, **settings: Any) -> str:
         """The text that follows ``prompt``, without it; ``settings`` are those of ``stream``."""
-        return "".join(step.text for step in self.stream(prompt, **settings))
+        return self.samples(prompt, 1, **settings)[0]
+
+    def samples(self, prompt: str, n: int, **settings: Any) -> list[str]:
+        """``n`` texts that follow ``prompt``, drawn side by side; ``settings`` are those of ``stream``."""
+        found = [""] * n
+        for step in self.stream(prompt, samples=n, **settings):
+            found[step.sample - 1] += step.text
+        return found
+
+    def beams(self, prompt: str, *, truncate: bool = False, **settings: Any) -> Iterator[BeamStep]:
+        """Beam search from ``prompt``; ``settings`` are those of ``tinytf.generate.beam.search``, errors too.
+
+        The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
+        """
+        require_decoder(self.config)
+        ids = self.prompt(prompt, truncate=truncate).ids
+        return search(self.transformer, ids, ends=self.tokenizer.end_ids, **settings)
+
+    def text_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
+        pieces = Pieces(self.tokenizer.decode, before, ())
+        return "".join(pieces.add(token_id) for token_id in ids) + pieces.rest()
 
     def score(self, text: str, *, truncate: bool = False) -> Score:
         """How well the model foresaw each token of ``text``; errors as of ``encode`` and of a text of one token."""

@@ -110,6 +110,38 @@ def work_per_token(config: ModelConfig, length: int) -> Work:
     )
 
 
+@dataclass(frozen=True)
+class StepWork:
+    """Multiply-adds of one more token after which there are ``length``, in all layers, without a cache or with one.
+
+    ``keys_values`` makes keys and values: of every token, or of the new one. ``attention`` is the scores of all
+    queries with all keys, or of the new query, and as many again for the values. ``whole`` is the complete step with
+    everything else (queries, output, feed-forward, head; no norms, activations or softmax).
+    """
+
+    length: int
+    keys_values: int
+    attention: int
+    whole: int
+
+
+def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
+    """What a step of generation computes, by the formulas of attention, with this model's own sizes.
+
+    Without a cache all ``length`` tokens go through the stack again, and each looks at ``length`` keys, those that
+    are masked too; only the last goes through the head.
+    """
+    tokens = 1 if cached else length
+    one = work_per_token(config, length)
+    body = one.projections + one.attention + one.feed_forward
+    return StepWork(
+        length,
+        keys_values=tokens * config.n_layers * config.d_model * 2 * config.n_kv_heads * config.d_head,
+        attention=tokens * one.attention // 2,
+        whole=(tokens * body + one.head) // 2,
+    )
+
+
 def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
     """Keys and values of one token in all layers: 2 · layers · key-value heads · d_head · bytes."""
     return 2 * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_number

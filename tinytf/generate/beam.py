@@ -1,17 +1,22 @@
 """Beam search: the most probable continuations, several side by side (Graves 2012; Sutskever et al. 2014).
 
-It knows logits and ids only; whoever calls it runs the model. What is kept, what ends it and how a length counts are
-as in transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
+``beam_search`` knows logits and ids only, ``search`` runs a model for it. What is kept, what ends it and how a length
+counts are as in transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.loop import END_TOKEN, MAX_TOKENS
+from tinytf.generate.decoder import PLAIN, Kind
+from tinytf.generate.loop import CONTEXT_FULL, END_TOKEN, MAX_TOKENS, require_prompt
+from tinytf.generate.runner import Runner
+from tinytf.generate.samplers import Sampling, penalise_repetition
+from tinytf.model.transformer import Transformer
 
 GoOn = Callable[[Sequence[int], Sequence[int]], Tensor]
 Adjust = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
@@ -71,6 +76,68 @@ def beam_search(
 
     Raises UsageError at once for a number outside its range; GenerationError when nothing can come next.
     """
+    _require_settings(beams, max_tokens, length_penalty)
+    return _steps(first, go_on, beams, max_tokens, length_penalty, frozenset(ends), adjust)
+
+
+def search(
+    model: Transformer,
+    ids: Sequence[int],
+    *,
+    beams: int = 4,
+    max_tokens: int = 50,
+    length_penalty: float = 1.0,
+    repetition_penalty: float = 1.0,
+    ends: Collection[int] = (),
+    on_overflow: str = "stop",
+    use_cache: bool = True,
+    chunk: int = 0,
+    kind: Kind = PLAIN,
+) -> Iterator[BeamStep]:
+    """``beam_search`` by a model, from ``ids``; its settings are explained there, the others at ``loop.stream``.
+
+    Where the context is full the search is over; with ``on_overflow`` "error" GenerationError is raised before it
+    begins when that could happen. Errors as of ``beam_search`` and ``loop.stream``.
+    """
+    require_prompt(model, ids, max_tokens)
+    if on_overflow not in ("stop", "error"):
+        raise UsageError(f"on_overflow {on_overflow!r} is not one of stop, error, for beams")
+    room = model.config.context - len(ids) + 1
+    if room < max_tokens and on_overflow == "error":
+        raise GenerationError(
+            f"the context of {model.config.context:,} tokens has room for {room:,} new ones, "
+            f"and {max_tokens:,} were asked for",
+            "ask for fewer, or let it end there with --on-overflow stop",
+        )
+    Sampling(repetition_penalty=repetition_penalty)  # for its range
+    steps = min(max_tokens, room)
+
+    def adjust(log_probabilities: Tensor, texts: Sequence[Sequence[int]]) -> Tensor:
+        seen = [[*ids, *new] for new in texts]
+        rows = zip(log_probabilities, seen, strict=True)
+        return torch.stack([penalise_repetition(row, text, repetition_penalty) for row, text in rows])
+
+    def searched() -> Iterator[BeamStep]:
+        cache = model.cache(min(model.config.context, len(ids) + steps)) if use_cache else None
+        runner = Runner(model, ids, cache, texts=beams, chunk=chunk, kind=kind)
+        found = beam_search(
+            runner.first()[0],
+            runner.go_on,
+            beams=beams,
+            max_tokens=steps,
+            length_penalty=length_penalty,
+            ends=ends,
+            adjust=None if repetition_penalty == 1 else adjust,
+        )
+        for step in found:
+            full = step.ended == MAX_TOKENS and steps < max_tokens
+            yield replace(step, ended=CONTEXT_FULL) if full else step
+
+    _require_settings(beams, steps, length_penalty)
+    return searched()
+
+
+def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> None:
     if beams < 1:
         raise UsageError(f"{beams} beams are fewer than 1", "1 is greedy")
     if max_tokens < 1:
@@ -83,7 +150,6 @@ def beam_search(
             f"a length penalty of {length_penalty} is outside ±{limit:.0f}, the limit for {max_tokens:,} tokens",
             "1 scores by the mean log-probability of a token, 0 leaves the length out",
         )
-    return _steps(first, go_on, beams, max_tokens, length_penalty, frozenset(ends), adjust)
 
 
 def _steps(

@@ -13,14 +13,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.generate.kernels import Array, CompiledKernels, Kernels, Map, NumpyKernels, TorchKernels
+from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, TorchKernels
 from tinytf.generate.layout import joined, lay_out
+from tinytf.generate.quantized import multiplies_int8
 from tinytf.model.attention import FusedCore, attention_scores, attention_weights, repeat_groups, scale_scores
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.parts import ACTIVATIONS, rotary_table
 from tinytf.model.transformer import LanguageModelHead, Transformer
 
 Look = Callable[[int, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a decoder is to compute. ``compile`` has torch write the kernels: it takes a while and a C++ compiler.
+
+    ``quantize`` turns weights to int8 for decoding; the prompt still goes through the weights as they are.
+    """
+
+    compile: bool = False
+    quantize: bool = False
+
+
+PLAIN = Kind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +88,22 @@ class Decoder:
     """A decoder-only model that goes on by one token a call; what came before is in ``cache``.
 
     Made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 ones are packed, a
-    copy that lasts as long as this object. ``texts`` is the largest batch that will come. ``compile`` has torch write
-    the kernels, which takes a while and a C++ compiler. Hooks on modules are not called: ``fits`` says whether
-    anything is hooked.
+    copy that lasts as long as this object. ``texts`` is the largest batch that will come. Hooks on modules are not
+    called: ``fits`` says whether anything is hooked. Raises UsageError where the ``kind`` cannot be had.
     """
 
-    def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, compile: bool = False) -> None:
+    def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
         if not self.fits(model):
             raise UsageError("the model is watched, or is no plain decoder", "run it through its modules instead")
         lay_out(model)
         self.model, self.cache, self.config = model, cache, model.config
         assert isinstance(model.head, LanguageModelHead)
-        plain = texts == 1 and all(p.is_cpu and p.dtype is torch.float32 for p in model.parameters())
-        self.kernels: Kernels = CompiledKernels() if compile else NumpyKernels() if plain else TorchKernels()
-        self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias)
+        self.kernels = _kernels_for(model, texts, kind)
+        self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias, exact=True)
         self.final_norm = self.kernels.norm(model.final_norm)
         self.layers = [self._layer(block) for block in _blocks(model)]
         self._parts: tuple[Callable[..., Any], ...] = (_project, _finish, _unembed)
-        if compile:
+        if kind.compile:
             self._parts = tuple(torch.compile(each, dynamic=False) for each in (_project, _finish, _unembed))
 
     @property
@@ -153,6 +166,19 @@ class Decoder:
             return None
         cosine, sine = rotary_table(at + 1, self.config.rope, x.device, x.dtype)
         return self.kernels.rotation(cosine[at], sine[at])
+
+
+def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:
+    parameters = list(model.parameters())
+    on_processor = all(parameter.is_cpu for parameter in parameters)
+    if kind.quantize:
+        if not on_processor or not multiplies_int8():
+            raise UsageError("int8 weights are for decoding on the processor, with a torch that has their operator")
+        return Int8Kernels(compiled=kind.compile)
+    if kind.compile:
+        return CompiledKernels()
+    plain = texts == 1 and on_processor and all(parameter.dtype is torch.float32 for parameter in parameters)
+    return NumpyKernels() if plain else TorchKernels()
 
 
 def _blocks(model: Transformer) -> list[Any]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tinytf.generate.packing import by_packed, pack, packs
+from tinytf.generate.quantized import Int8Product
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import linear
 
@@ -40,8 +41,8 @@ class Kernels(Protocol):
     def norm(self, module: nn.Module) -> Map | None:
         """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
 
-    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
-        """x·Wᵀ + b with a matrix (out, in)."""
+    def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
+        """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
 
     def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
         """A function of torch's, number by number."""
@@ -109,7 +110,7 @@ class TorchKernels:
         found = _as_norm(module)
         return None if found is None else _TorchNorm(*found)
 
-    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
+    def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
             return _TorchProduct(by_packed, pack(weight), bias)
         return _TorchProduct(linear, weight, bias)
@@ -133,11 +134,26 @@ class TorchKernels:
         return F.scaled_dot_product_attention(grouped, keys, values).flatten(1)
 
 
+class Int8Kernels(TorchKernels):
+    """The same, with matrices in int8. Without a compiler products come in bfloat16, too coarse for logits.
+
+    So the head, which is ``exact`` then, stays as it is.
+    """
+
+    def __init__(self, *, compiled: bool) -> None:
+        self.compiled = compiled
+
+    def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
+        if exact and not self.compiled:
+            return super().product(weight, bias)
+        return Int8Product.of(weight, bias, compiled=self.compiled)
+
+
 class CompiledKernels(TorchKernels):
     """The same, for a compiler: it makes a product with one vector a loop of its own."""
 
-    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
-        return _TorchProduct(_summed, weight, bias) if weight.dtype is torch.float32 else super().product(weight, bias)
+    def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
+        return _TorchProduct(_summed, weight, bias)
 
 
 def _summed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -180,7 +196,7 @@ class NumpyKernels:
         own = None if bias is None else bias.numpy()
         return _NumpyNorm(weight.numpy(), own, eps)
 
-    def product(self, weight: Tensor, bias: Tensor | None) -> Map:
+    def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         matrix: Vector = weight.detach().numpy()
         if bias is None:
             return lambda x: matrix @ x

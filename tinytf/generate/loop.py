@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
+from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.pieces import Pieces
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling, choose, penalise_repetition, warp
@@ -109,7 +110,7 @@ def stream(
     top: int = 0,
     looking: Looking | None = None,
     chunk: int = 0,
-    compile: bool = False,
+    kind: Kind = PLAIN,
 ) -> Iterator[Step]:
     """Go on from ``ids``; every token is a Step as soon as it is there.
 
@@ -120,7 +121,7 @@ def stream(
     without it steps have none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds
     attention. A ``cache`` of the caller's may already hold the beginning of ``ids``; without one, and with
     ``use_cache``, one of the right size is made. ``chunk`` tokens of the prompt go through at a time (0: all).
-    ``compile`` has torch write kernels for this model first: slow to begin with, and it takes a C++ compiler.
+    ``kind`` is how to compute: compiled, or with weights in int8.
 
     Raises UsageError at once for an encoder, for ids that are none or too many, for a wrong number; MemoryShortage
     for a cache that does not fit; GenerationError for logits that are NaN.
@@ -136,6 +137,8 @@ def stream(
         raise UsageError("a stop string is empty, and every text has that in it")
     if stops and decode is None:
         raise UsageError("stop strings need a tokenizer's decode")
+    if kind != PLAIN and cache is None and not use_cache:
+        raise UsageError("only decoding with a cache is compiled or in int8", "leave out --no-cache")
     if cache is None and use_cache:
         cache = model.cache(min(model.config.context, len(ids) + max_tokens))
     if cache is not None and cache.position >= len(ids):
@@ -145,7 +148,7 @@ def stream(
     seen = _Seen(looking) if looking else None
 
     def runner() -> Runner:
-        return Runner(model, ids, cache, chunk=chunk, texts=samples, compile=compile, look=seen)
+        return Runner(model, ids, cache, chunk=chunk, texts=samples, kind=kind, look=seen)
 
     return _steps(runner, running, max_tokens, sampling or Sampling(), frozenset(ends), on_overflow, top, seen)
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.errors import GenerationError
-from tinytf.generate.decoder import Decoder, Look
+from tinytf.errors import GenerationError, UsageError
+from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
@@ -33,15 +33,21 @@ class Runner:
         *,
         chunk: int = 0,
         texts: int = 1,
-        compile: bool = False,
+        kind: Kind = PLAIN,
         look: Look | None = None,
     ) -> None:
         self.model, self.cache, self.chunk, self.look = model, cache, chunk, look
         self.texts = [list(prompt)]
-        self.dropped, self._prompt = 0, len(prompt)
+        self.dropped, self._prompt, self._kind = 0, len(prompt), kind
         self._device = next(model.parameters()).device
-        fast = cache is not None and Decoder.fits(model)
-        self._decoder = Decoder(model, cache, texts, compile) if cache is not None and fast else None
+        self._decoder: Decoder | None = None
+        if cache is not None and Decoder.fits(model):
+            self._decoder = Decoder(model, cache, texts, kind)
+        elif kind != PLAIN:
+            raise UsageError(
+                "only decoding with a cache, of a model that nothing is hooked to, is compiled or in int8",
+                "leave out --no-cache, or --compile and --quantize",
+            )
 
     @property
     def full(self) -> bool:
@@ -63,7 +69,20 @@ class Runner:
         if full or self.cache is None or self._decoder is None:
             return self._whole(0 if self.cache is None else self.cache.position)
         with _evaluating(self.model), self.undisturbed():
-            return self._ready(self._decoder(torch.tensor(ids, device=self._device), self.look))
+            return self._ready(self._decode(torch.tensor(ids, device=self._device)))
+
+    def _decode(self, ids: Tensor) -> Tensor:
+        assert self._decoder is not None
+        try:
+            return self._decoder(ids, self.look)
+        except RuntimeError as error:
+            if not self._kind.compile:
+                raise
+            said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise GenerationError(
+                f"torch cannot compile this: {said[:200]}",
+                "it takes a C++ compiler, such as g++; or leave out --compile",
+            ) from None
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -105,7 +124,7 @@ class Runner:
                 logits = self.model.unembed(logits)
         if last is not None and self._decoder is not None:
             with _evaluating(self.model):
-                logits = self._decoder(last, self.look)
+                logits = self._decode(last)
         assert logits is not None
         return self._ready(logits)
 

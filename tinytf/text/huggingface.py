@@ -55,7 +55,8 @@ def load_tokenizer_directory(directory: Path) -> DirectoryTokenizer:
         library.no_padding()
         library.encode_special_tokens = settings.get("split_special_tokens") is True
         ends = _ends(directory, config, library, special)
-        return DirectoryTokenizer(Tokenizer(library, ends, special.names.get("mask_token")), note)
+        start = library.token_to_id(special.names.get("bos_token", ""))
+        return DirectoryTokenizer(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:

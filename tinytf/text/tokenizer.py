@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -26,6 +26,7 @@ _KINDS = (
     ("WordLevel", ("",), "words"),
 )
 _ENDS = ("<|endoftext|>", "</s>", "[SEP]")
+_STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "<|endoftext|>")
 _MASKS = ("[MASK]", "<mask>")
 
 
@@ -67,6 +68,13 @@ class Encoding:
         cut = len(self.tokens) - len(kept)
         said = f"{cut:,} token{'s' if cut > 1 else ''} cut from the end"
         return Encoding(self.text, kept, f"{self.added}, {said}")
+
+    def open_ended(self, ends: Collection[int]) -> "Encoding":
+        """Without the end token that a tokenizer adds: a text that is to go on has not ended."""
+        last = self.tokens[-1] if len(self.tokens) > 1 else None
+        if last is None or not (last.special and last.start == last.end and last.id in ends):
+            return self
+        return Encoding(self.text, self.tokens[:-1], f"{self.added}, {last.shown} left out again")
 
 
 @lru_cache(maxsize=1)
@@ -118,15 +126,22 @@ def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
 class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take.
 
-    ``ends`` are the ids after which a text is over, ``mask`` is the name of the mask token; without them the
-    vocabulary is searched for the usual names.
+    ``ends`` are the ids after which a text is over, ``mask`` is the name of the mask token, ``start`` the id that a
+    text begins with; without them the vocabulary is searched for the usual names.
     """
 
-    def __init__(self, library: tokenizers.Tokenizer, ends: Sequence[int] = (), mask: str | None = None) -> None:
+    def __init__(
+        self,
+        library: tokenizers.Tokenizer,
+        ends: Sequence[int] = (),
+        mask: str | None = None,
+        start: int | None = None,
+    ) -> None:
         self.library = library
         self.kind = _kind_of(library)
         self._ends = tuple(ends)
         self._masks = _MASKS if mask is None else (mask,)
+        self._start = start
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -179,6 +194,17 @@ class Tokenizer:
     @property
     def end_id(self) -> int | None:
         return next(iter(self.end_ids), None)
+
+    def start(self) -> Encoding | None:
+        """The empty text that something can follow: the start token alone; None where there is none."""
+        encoding = self.encode("").open_ended(self.end_ids)
+        if encoding.tokens:
+            return encoding
+        start = self.special_id(*_STARTS) if self._start is None else self._start
+        if start is None:
+            return None
+        token = Token(start, self.shown(start), 0, 0, self.piece_bytes(start), special=True)
+        return Encoding("", (token,), f"{token.shown} added before")
 
     def piece_bytes(self, token_id: int) -> bytes:
         """The bytes that a vocabulary entry stands for by itself."""

@@ -45,7 +45,7 @@ def tokenizer_of(header: Header) -> Tokenizer:
     _add_special(keys, library, tokens, ends)
     _add_start_and_end(keys, library, starts, len(tokens))
     keys.refuse_unknown(_PREFIX, _HARMLESS, ("_token_id", "_token_ids"))
-    return Tokenizer(library, ends)
+    return Tokenizer(library, ends, start=keys.place(f"{_PREFIX}bos_token_id", len(tokens)))
 
 
 def _require_different(keys: Metadata, tokens: list[str]) -> None:

@@ -1,0 +1,90 @@
+"""The same tokens computed in two ways: with a cache and without, with weights as they are and in int8."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tinytf.generate.decoder import Kind
+from tinytf.generate.loop import require_prompt
+from tinytf.generate.runner import Runner
+from tinytf.generate.score import score
+from tinytf.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class CachedStep:
+    """Seconds that one more token took, ``tokens`` being there already, with a cache and without.
+
+    ``apart`` is the largest difference between the logits of both.
+    """
+
+    number: int
+    tokens: int
+    id: int
+    with_cache: float
+    without_cache: float
+    apart: float
+
+
+def compare_cache(model: Transformer, ids: Sequence[int], max_tokens: int = 50) -> Iterator[CachedStep]:
+    """Go on greedily from ``ids``, every token computed with a cache and again without, in turns.
+
+    The first step is the prompt's, where both do the same work. It ends where the context is full. Errors as of
+    ``loop.stream``.
+    """
+    require_prompt(model, ids, max_tokens)
+    return _compare_cache(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
+
+
+def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
+    runners = [Runner(model, ids, model.cache(min(model.config.context, len(ids) + steps))), Runner(model, ids)]
+    Runner(model, ids).first()  # what torch does once, it does here
+    chosen = 0
+    for number in range(1, steps + 1):
+        found: dict[Runner, tuple[Tensor, float]] = {}
+        for runner in runners if number % 2 else reversed(runners):
+            start = time.perf_counter()
+            logits = runner.first() if number == 1 else runner.go_on([0], [chosen])
+            found[runner] = logits, time.perf_counter() - start
+        (logits, with_cache), (again, without) = (found[runner] for runner in runners)
+        apart = float((logits - again).abs().max())
+        chosen = int(logits[0].argmax())
+        yield CachedStep(number, len(ids) + number - 1, chosen, with_cache, without, apart)
+
+
+@dataclass(frozen=True)
+class QuantizationCost:
+    """What int8 weights do to the loss of a text of ``tokens`` tokens, in nats a token (each but the first).
+
+    ``worst`` is the largest change of one token's log-probability.
+    """
+
+    tokens: int
+    loss: float
+    int8_loss: float
+    worst: float
+
+    @property
+    def cost(self) -> float:
+        return self.int8_loss - self.loss
+
+
+def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
+    """Score ``ids`` with the weights as they are, and again with those that decode in int8, a token at a time.
+
+    Errors as of ``score``.
+    """
+    exact = score(model, ids)
+    runner = Runner(model, ids[:1], model.cache(len(ids)), kind=Kind(compile=compile, quantize=True))
+    logits = runner.first()
+    changes, losses = [], []
+    for place, scored in enumerate(exact.tokens):
+        if place:
+            logits = runner.go_on([0], [ids[place]])
+        own = float(logits[0].log_softmax(-1)[scored.id])
+        losses.append(-own)
+        changes.append(abs(own - scored.log_probability))
+    return QuantizationCost(len(ids), exact.loss, math.fsum(losses) / len(losses), max(changes))
