@@ -5,7 +5,6 @@ import itertools
 import os
 import signal
 import sys
-import threading
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +14,7 @@ from tinytf import __version__
 from tinytf.errors import TinytfError
 from tinytf.nearest import did_you_mean
 from tinytf.text.printable import printable
+from tinytf_cli.interrupt import Interrupt, begin
 from tinytf_cli.output import ReaderGone
 
 COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train", "generate", "score")
@@ -99,28 +99,13 @@ def _fail(error: Exception) -> int:
     return 1
 
 
-class _Interrupt:
-    """Remembers Ctrl-C, since a library that is being imported can swallow the exception."""
-
-    happened = False
-
-    def __call__(self, *_: object) -> None:
-        self.happened = True
-        raise KeyboardInterrupt
-
-    def listen(self) -> Any:
-        if threading.current_thread() is not threading.main_thread():
-            return None
-        return signal.signal(signal.SIGINT, self)
-
-
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and answer with the exit status: 0, 1 (it failed), 2 (usage) or 130 (interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:
         _say("there is no standard output to write to")
         return 1
-    interrupt = _Interrupt()
+    interrupt = begin()
     before = interrupt.listen()
     try:
         status = _run(arguments, interrupt)
@@ -138,7 +123,7 @@ def run(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _run(arguments: list[str], interrupt: _Interrupt) -> int:
+def _run(arguments: list[str], interrupt: Interrupt) -> int:
     try:
         status = cli.main(arguments or ["--help"], prog_name="tinytf", standalone_mode=False)
         sys.stdout.flush()

@@ -116,6 +116,25 @@ def model_options(command: Command) -> Command:
     return wrapped  # type: ignore[return-value]  # fmt: skip
 
 
+def decoding_options(command: Command) -> Command:
+    """--no-cache, --prefill-chunk, --compile, --quantize: the command gets ``use_cache``, ``chunk`` and ``kind``."""
+
+    @click.option("--no-cache", is_flag=True, help="Compute every token again for each new one.")
+    @click.option("--prefill-chunk", "chunk", type=click.IntRange(1), help="Tokens of the prompt in one pass, at most.")
+    @click.option("--compile", is_flag=True, help="Let torch write the kernels first; it takes a C++ compiler.")
+    @click.option("--quantize", type=click.Choice(["int8"]), help="Decode with 8-bit weights; says what that costs.")
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, no_cache: bool, chunk: int | None, compile: bool, quantize: str | None, **kwargs: Any
+    ) -> Any:
+        from tinytf.generate.decoder import Kind
+
+        kind = Kind(compile=compile, quantize=quantize is not None)
+        return command(*args, use_cache=not no_cache, chunk=chunk or 0, kind=kind, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def recording_options(command: Command) -> Command:
     """--force: the command gets ``force``."""
     force = click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")

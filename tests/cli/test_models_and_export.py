@@ -127,7 +127,7 @@ def test_export_says_what_stands_in_the_way(tinytf: Tinytf, tmp_path: Path) -> N
 def test_a_recording_that_does_not_fit_is_refused_and_forced(
     tinytf: Tinytf, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_UNASKED", 0)
+    monkeypatch.setattr(memory, "UNASKED", 0)
     config = load(str(llama)).config
     tokens = len(library.load(str(llama)).encode(SENTENCE).tokens)
     one = memory.recording_bytes(config, tokens, 1, 4, (0,))

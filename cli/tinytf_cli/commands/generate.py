@@ -5,33 +5,51 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tinytf_cli.options import model_options, output_options, text_options
+from tinytf_cli.interrupt import current
+from tinytf_cli.options import decoding_options, model_options, output_options, text_options
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
+    from tinytf.generate.decoder import Kind
+    from tinytf.generate.loop import Looking
     from tinytf.loading import Model
+    from tinytf_cli.views.beams import BeamView
+    from tinytf_cli.views.generate import GenerateView
+
+    View = GenerateView | BeamView
 
 
 @click.command("generate")
 @text_options
 @model_options
 @click.option("--max-tokens", type=int, default=50, show_default=True, help="New tokens at most.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the most probable token.")
+@click.option(
+    "--temperature",
+    type=float,
+    help="0 takes the most probable token, and is the default where nothing else asks for draws; else 1.",
+)
 @click.option("--top-k", type=int, help="Draw from the K most probable tokens.")
 @click.option("--top-p", type=float, default=1.0, help="Draw from the fewest tokens whose mass reaches P.")
 @click.option("--min-p", type=float, default=0.0, help="Draw from tokens at least P times as probable as the best.")
 @click.option("--repetition-penalty", type=float, default=1.0, help="Above 1, what was there becomes less probable.")
-@click.option("--stop", "stops", multiple=True, metavar="TEXT", help="End before this text. Repeatable.")
-@click.option("--no-cache", is_flag=True, help="Compute every token again for each new one.")
-@click.option("--watch", is_flag=True, help="Show the candidates of every step, and the cache at the end.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Candidates of a step.")
+@click.option("--n", "samples", type=int, default=1, metavar="N", help="So many texts, drawn side by side.")
+@click.option("--beams", type=int, metavar="N", help="Search for the most probable text, N hypotheses side by side.")
+@click.option("--length-penalty", type=float, default=1.0, help="Of beams: above 0 longer texts win more easily.")
+@click.option(
+    "--stop", "stops", multiple=True, metavar="TEXT", help=r"End before this text; \n is a new line. Repeatable."
+)
 @click.option(
     "--on-overflow",
-    type=click.Choice(["stop", "error"]),
+    type=click.Choice(["stop", "slide", "error"]),
     default="stop",
     show_default=True,
-    help="Where the context is full.",
+    help="Where the context is full; slide goes on without the older half.",
 )
+@click.option("--watch", is_flag=True, help="Show what each token was chosen from, what it saw, and the cache.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Candidates of a step.")
+@click.option("--head", metavar="L3H5", help="Watch the attention of this head, or of one layer such as L3.")
+@click.option("--explain-cache", is_flag=True, help="Time and work of every step, with the cache and without.")
+@decoding_options
 @output_options
 def command(
     texts: list[str],
@@ -39,56 +57,186 @@ def command(
     truncate: bool,
     open_model: Callable[[], "Model"],
     max_tokens: int,
-    temperature: float,
+    temperature: float | None,
     top_k: int | None,
     top_p: float,
     min_p: float,
     repetition_penalty: float,
+    samples: int,
+    beams: int | None,
+    length_penalty: float,
     stops: tuple[str, ...],
-    no_cache: bool,
+    on_overflow: str,
     watch: bool,
     top: int,
-    on_overflow: str,
+    head: str | None,
+    explain_cache: bool,
+    kind: "Kind",
+    use_cache: bool,
+    chunk: int,
     output: Output,
 ) -> int:
-    """Go on from the prompt TEXT; --seed makes the draws.
+    """Go on from the prompt TEXT; an empty one begins with the model's start token.
 
-    In a pipe the new text alone is on stdout. Ctrl-C leaves what was made.
+    --seed makes the draws. In a pipe the new text alone is on stdout. Ctrl-C leaves what was made.
     """
     from tinytf.errors import UsageError
     from tinytf.generate.samplers import Sampling
     from tinytf_cli.several import show_all
-    from tinytf_cli.views.generate import GenerateView
+    from tinytf_cli.views.beams import BeamView
+    from tinytf_cli.views.generate import GenerateView, Settings
 
     if top_k is not None and top_k < 1:
         raise UsageError(f"top-k {top_k} is below 1", "leave it out for no limit")
+    if temperature is None:
+        temperature = 1.0 if top_k or top_p < 1 or min_p or (samples > 1 and beams is None) else 0.0
     sampling = Sampling(temperature, top_k or 0, top_p, min_p, repetition_penalty)
+    _require_one_way(
+        draws=not sampling.greedy,
+        samples=samples,
+        beams=beams,
+        stops=stops,
+        on_overflow=on_overflow,
+        head=head,
+        use_cache=use_cache,
+    )
     seed: int = click.get_current_context().params["seed"]
     model = open_model()
-    views = []
+    if explain_cache:
+        return _explain_cache(model, texts, lines, truncate, max_tokens, output)
+    looking = _looking(model, head) if (watch or head) and use_cache and not beams else None
+    views: list[View] = []
     for text in texts:
-        encoding = model.encode(text, truncate=truncate)
+        encoding = model.prompt(text, truncate=truncate)
         cache = None
-        if not no_cache and model.config.causal and max_tokens > 0:
+        if beams is None and use_cache and model.config.causal and max_tokens > 0:
             cache = model.transformer.cache(min(model.config.context, len(encoding.ids) + max_tokens))
+        if beams is not None:
+            found = model.beams(
+                text,
+                truncate=truncate,
+                beams=beams,
+                max_tokens=max_tokens,
+                length_penalty=length_penalty,
+                repetition_penalty=repetition_penalty,
+                on_overflow=on_overflow,
+                use_cache=use_cache,
+                chunk=chunk,
+                kind=kind,
+            )
+            views.append(BeamView(model, encoding, found, beams, length_penalty, samples, watch))
+            continue
         steps = model.stream(
             text,
             max_tokens=max_tokens,
             sampling=sampling,
             seed=seed,
-            stops=stops,
+            samples=samples,
+            stops=[_unescaped(stop) for stop in stops],
             truncate=truncate,
-            use_cache=not no_cache,
+            use_cache=use_cache,
             cache=cache,
             on_overflow=on_overflow,
             top=top if watch or output.wants_data else 0,
+            looking=looking,
+            chunk=chunk,
+            kind=kind,
         )
-        views.append(GenerateView(model, encoding, steps, sampling, seed, cache, watch))
+        views.append(GenerateView(model, encoding, steps, Settings(sampling, seed, samples, kind, head), cache, watch))
 
     def results() -> Iterator[Result]:
         for view in views:
-            if not any(earlier.interrupted for earlier in views):
-                yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
+            if any(earlier.interrupted for earlier in views):
+                return
+            yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
 
-    show_all(output, results(), "generations", lines)
+    with current().held():
+        show_all(output, results(), "generations", lines)
+    for view in views:
+        for note in view.notes():
+            output.note(note)
     return 130 if any(view.interrupted for view in views) else 0
+
+
+def _require_one_way(
+    *,
+    draws: bool,
+    samples: int,
+    beams: int | None,
+    stops: tuple[str, ...],
+    on_overflow: str,
+    head: str | None,
+    use_cache: bool,
+) -> None:
+    """Raise UsageError for settings that contradict each other."""
+    from tinytf.errors import UsageError
+
+    if samples < 1:
+        raise UsageError(f"{samples} samples are fewer than 1")
+    if head is not None and (beams is not None or not use_cache):
+        raise UsageError(
+            "--head shows what the newest token saw in the cache",
+            "leave out --no-cache and --beams",
+        )
+    if beams is None:
+        if samples > 1 and not draws:
+            raise UsageError(f"{samples} greedy texts are the same one", "raise --temperature, or search with --beams")
+        return
+    if draws:
+        raise UsageError(
+            "beam search takes what is most probable and draws nothing",
+            "leave out --beams, or --temperature, --top-k, --top-p and --min-p",
+        )
+    if stops:
+        raise UsageError("beam search ends at end tokens, not at --stop", "leave one of them out")
+    if on_overflow == "slide":
+        raise UsageError("beam search cannot go on without the older half of a text", "--on-overflow stop or error")
+    if samples > beams:
+        raise UsageError(f"{samples} texts are more than {beams} beams", f"--n up to {beams}, or more --beams")
+
+
+def _unescaped(stop: str) -> str:
+    r"""``\n``, ``\t`` and ``\\`` as what they stand for: a shell passes them on as they are written."""
+    signs = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+    found, rest = "", stop
+    while "\\" in rest:
+        before, _, rest = rest.partition("\\")
+        sign = signs.get(rest[:1])
+        found += before + ("\\" if sign is None else sign)
+        rest = rest if sign is None else rest[1:]
+    return found + rest
+
+
+def _looking(model: "Model", head: str | None) -> "Looking":
+    from tinytf.errors import AddressError
+    from tinytf.generate.loop import Looking
+    from tinytf.trace.address import parse_address
+    from tinytf.trace.steps import StepTable
+
+    if head is None:
+        return Looking()
+    where = parse_address(head, StepTable(model.config))
+    one_layer = where.layers is not None and len(where.layers) == 1
+    one_head = where.heads is None or len(where.heads) == 1
+    if not one_layer or not one_head or where.step is not None or where.cell:
+        raise AddressError(f"{head} is not one head or one layer", "such as --head L0H1 or --head L0")
+    assert where.layers is not None
+    return Looking(where.layers[0], None if where.heads is None else where.heads[0])
+
+
+def _explain_cache(
+    model: "Model", texts: list[str], lines: bool, truncate: bool, max_tokens: int, output: Output
+) -> int:
+    from tinytf.generate.compared import compare_cache
+    from tinytf_cli.several import show_all
+    from tinytf_cli.views.cached import CachedView
+
+    def results() -> Iterator[Result]:
+        for text in texts:
+            encoding = model.prompt(text, truncate=truncate)
+            steps = list(compare_cache(model.transformer, encoding.ids, max_tokens))
+            view = CachedView(model, encoding, steps)
+            yield Result(view.blocks, view.data, view.events)
+
+    show_all(output, results(), "comparisons", lines)
+    return 0

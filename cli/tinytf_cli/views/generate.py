@@ -1,151 +1,210 @@
-"""Text as it is made, and with --watch what each token was chosen from."""
+"""Texts as they are made, and with --watch what each token was chosen from."""
 
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from rich.segment import Segment
-
 from tinytf.errors import TinytfError
-from tinytf.generate.loop import Candidate, Step
+from tinytf.generate.compared import QuantizationCost, quantization_cost
+from tinytf.generate.decoder import PLAIN, Kind
+from tinytf.generate.loop import Step
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache
-from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.numbers import in_bytes
+from tinytf_cli.interrupt import current
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
-from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Heading, Line, Span
+from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
+from tinytf_cli.views.watch import cache_blocks, cache_data, sampling_in_words, step_blocks, step_data
 
 INTERRUPTED = "interrupted"
+_COST_TOKENS = 512
+"""The cost of int8 weights is measured on so many tokens of the text, the last ones."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a text is made, as far as a view tells it."""
+
+    sampling: Sampling
+    seed: int
+    samples: int = 1
+    kind: Kind = PLAIN
+    head: str | None = None
 
 
 class GenerateView:
-    """One text that is being made, in every form; each form reads the steps as they come, and keeps them."""
+    """What follows one prompt, in every form; each form reads the steps as they come, and keeps them."""
 
     def __init__(
         self,
         model: Model,
         encoding: Encoding,
         steps: Iterator[Step],
-        sampling: Sampling,
-        seed: int,
+        settings: Settings,
         cache: KVCache | None,
         watch: bool = False,
     ) -> None:
-        self.model, self.encoding, self.sampling, self.seed, self.cache = model, encoding, sampling, seed, cache
+        self.model, self.encoding, self.settings, self.cache = model, encoding, settings, cache
         self.watch = watch
         self.made: list[Step] = []
-        self.ended = ""
+        self.interrupted = False
         self._coming = steps
-
-    @property
-    def interrupted(self) -> bool:
-        return self.ended == INTERRUPTED
+        self._over = False
+        self._times: list[float] = []
+        self._cost: QuantizationCost | None = None
 
     def _steps(self) -> Iterator[Step]:
         """Those that are there, then those that come; Ctrl-C ends them, and what was made stays."""
         yield from self.made
-        while not self.ended:
+        while not self._over:
             try:
-                step = next(self._coming)
+                with current().let_in():
+                    step = next(self._coming, None)
             except KeyboardInterrupt:
-                self.ended = INTERRUPTED
+                self._over = self.interrupted = True
+                return
+            if step is None:
+                self._over = True
                 return
             self.made.append(step)
-            self.ended = step.ended
+            self._times.append(time.perf_counter())
             yield step
 
+    def _of(self, sample: int) -> list[Step]:
+        return [step for step in self.made if step.sample == sample]
+
+    def _text_of(self, sample: int) -> str:
+        return "".join(step.text for step in self._of(sample))
+
+    def _ended(self, sample: int) -> str:
+        steps = self._of(sample)
+        ended = steps[-1].ended if steps else ""
+        return ended or (INTERRUPTED if self.interrupted else "")
+
     def text(self, terminal: Terminal) -> Iterator[str]:
-        """The new text alone; on a screen behind the banner and the prompt, with a last line about its end."""
-        screen = terminal.cuts
+        """The new text alone; on a screen behind the banner and the prompt, with a last line about its end.
+
+        Of several samples the first is seen as it is made, the others after it.
+        """
+        screen, several = terminal.cuts, self.settings.samples > 1
         if screen:
-            yield from self._painted(banner(self.model, self.encoding), terminal)
-            yield "\n" + self._segment(_lines_of("", self.encoding.text), "dim", terminal)
+            yield from painted(banner(self.model, self.encoding), terminal)
+            if several:
+                yield "\n" + "".join(painted([Heading("sample 1", "", "output")], terminal))
+            yield ("" if several else "\n") + coloured(safe_piece("", self.encoding.text), "dim", terminal)
         before, open_line = self.encoding.text, screen
         try:
             for step in self._steps():
-                safe = _lines_of(before, step.text)
-                before = (before + step.text)[-32:]
+                safe = safe_piece(before, step.text) if step.sample == 1 else ""
+                before = (before + step.text)[-32:] if step.sample == 1 else before
                 if safe:
                     open_line = not safe.endswith("\n")
-                    yield self._segment(safe, "output" if screen else "", terminal)
+                    yield coloured(safe, "output" if screen else "", terminal)
         except TinytfError:
             yield "\n" if open_line else ""
             raise
         yield "\n" if open_line else ""
+        for sample in range(2, self.settings.samples + 1):
+            yield from self._finished_sample(sample, terminal)
         if screen:
             yield "\n"
-            yield from self._painted([Line(Span(self._end_in_words(), "dim"))], terminal)
+            yield from painted([Line(Span(self._end_in_words(), "dim"))], terminal)
 
-    def _painted(self, blocks: Any, terminal: Terminal) -> Iterator[str]:
-        from tinytf_cli.paint.painter import paint
-
-        for line in paint(blocks, terminal):
-            yield line + "\n"
-
-    def _segment(self, text: str, role: str, terminal: Terminal) -> str:
-        """Text as it is, in a colour; blanks at the end of a piece belong to it."""
-        from tinytf_cli.paint.colour import role_style
-        from tinytf_cli.paint.text import render, shown
-
-        text = shown(text, terminal)
-        if terminal.depth == "none" or not role:
-            return text
-        core = text.rstrip()
-        lines = [render([Segment(line, role_style(role))], terminal.depth) if line else "" for line in core.split("\n")]
-        return "\n".join(lines) + text[len(core) :]
+    def _finished_sample(self, sample: int, terminal: Terminal) -> Iterator[str]:
+        """A sample that was made beside the first; in a pipe behind an empty line."""
+        if terminal.cuts:
+            yield "\n" + "".join(painted([Heading(f"sample {sample}", "", "output")], terminal))
+            yield coloured(safe_piece("", self.encoding.text), "dim", terminal)
+        text = safe_piece(self.encoding.text, self._text_of(sample))
+        yield "" if terminal.cuts else "\n"
+        yield coloured(text, "output" if terminal.cuts else "", terminal)
+        yield "" if text.endswith("\n") else "\n"
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The text, and where it is watched every step with its candidates as bars, and what the cache holds."""
+        """The texts, and where it is watched every step with its candidates as bars, and what the cache holds."""
         yield from banner(self.model, self.encoding)
+        several = self.settings.samples > 1
+        ids = {sample: list(self.encoding.ids) for sample in range(1, self.settings.samples + 1)}
         for step in self._steps():
-            yield from self._step_blocks(step) if self.watch else ()
-        new = "".join(step.text for step in self.made)
-        yield Heading("text", self._end_in_words(), "output")
-        *whole, last = _lines_of("", self.encoding.text).split("\n")
-        first, *more = _lines_of(self.encoding.text, new).split("\n")
-        yield from (Line(Span(line, "dim")) for line in whole)
-        yield Line([Span(last, "dim"), Span(first, "output")])
-        yield from (Line(Span(line, "output")) for line in more)
+            if self.watch:
+                seen = ids[step.sample][step.dropped :]
+                yield from step_blocks(
+                    step, self.model.tokenizer, self.settings.sampling, several, seen, self._rows(step)
+                )
+            ids[step.sample].append(step.id)
+        if not several:
+            yield Heading("text", self._end_in_words(), "output")
+            yield from continuation(self.encoding.text, self._text_of(1))
+        for sample in range(1, self.settings.samples + 1) if several else ():
+            yield Heading(f"sample {sample}", self._how(sample), "output")
+            yield from continuation(self.encoding.text, self._text_of(sample))
+        if several:
+            yield Line("")
+            yield Line(Span(self._end_in_words(), "dim"))
         if self.watch and self.cache is not None:
-            yield from _cache_blocks(self.cache)
+            yield from cache_blocks(self.cache)
 
-    def _step_blocks(self, step: Step) -> Iterator[Block]:
-        tokenizer = self.model.tokenizer
-        note = f"rank {step.rank} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
-        yield Heading(f"{step.number}  {tokenizer.shown(step.id)}", note, "output")
+    def _rows(self, step: Step) -> list[str]:
+        if step.attention is None:
+            return []
+        return [self.settings.head] if self.settings.head else [f"L{layer}" for layer in range(len(step.attention))]
 
-        def bars(after: bool) -> Bars:
-            def value(one: Candidate) -> float:
-                return one.drawn if after else one.probability
-
-            return Bars(
-                [
-                    Bar(
-                        f"{'>' if one.id == step.id else ' '} {tokenizer.shown(one.id)}",
-                        value(one),
-                        f"{value(one):.3f}",
-                        "attention" if after else "output",
-                    )
-                    for one in step.candidates
-                ]
-            )
-
-        yield bars(after=False)
-        if not self.sampling.greedy and self.sampling.changes:
-            yield Line(Span(f"after {_in_words(self.sampling)}:", "dim"), indent=2)
-            yield bars(after=True)
+    def _how(self, sample: int) -> str:
+        count, ended = len(self._of(sample)), self._ended(sample)
+        why = ended if ended == INTERRUPTED else f"ended by {ended}" if ended else "not ended"
+        return f"{count} token{'' if count == 1 else 's'} · {why}"
 
     def _end_in_words(self) -> str:
-        count = len(self.made)
-        why = INTERRUPTED if self.interrupted else f"ended by {self.ended}" if self.ended else "not ended"
-        return f"{count} token{'' if count == 1 else 's'} · {why} · {_in_words(self.sampling)}, seed {self.seed}"
+        settings = self.settings
+        how = sampling_in_words(settings.sampling)
+        dropped = max((step.dropped for step in self.made), default=0)
+        slid = f" · {dropped:,} tokens let go" if dropped else ""
+        if settings.samples == 1:
+            return f"{self._how(1)}{slid} · {how}, seed {settings.seed}"
+        last = settings.seed + settings.samples - 1
+        return f"{settings.samples} samples{slid} · {how}, seeds {settings.seed} to {last}"
+
+    def notes(self) -> Iterator[str]:
+        """What a reader of the text has to know beside it."""
+        dropped = max((step.dropped for step in self.made), default=0)
+        if dropped:
+            yield f"the context was full: the first {dropped:,} tokens were let go on the way"
+        if self.settings.kind == PLAIN or self.interrupted:
+            return
+        words = [word for word in ("compiled", "int8") if getattr(self.settings.kind, _FIELDS[word])]
+        rate = self._tokens_per_second()
+        if rate is not None:
+            words.append(f"{rate:,.1f} tokens/s after the first two")
+        cost = self._cost_of_int8()
+        if cost is not None:
+            words.append(
+                f"int8 costs {cost.cost:+.4f} nats a token on {cost.tokens} tokens of this text "
+                f"(loss {cost.loss:.4f} becomes {cost.int8_loss:.4f}; most for one token: {cost.worst:.4f})"
+            )
+        yield ", ".join(words)
+
+    def _tokens_per_second(self) -> float | None:
+        """Of all samples together; the first two steps prepare what the others use."""
+        start = 2 * self.settings.samples
+        if len(self._times) <= start + 1:
+            return None
+        return (len(self._times) - start) / (self._times[-1] - self._times[start - 1])
+
+    def _cost_of_int8(self) -> QuantizationCost | None:
+        """The difference that int8 weights make on the first text, with its prompt."""
+        ids = [*self.encoding.ids, *(step.id for step in self._of(1))][-min(_COST_TOKENS, self.model.config.context) :]
+        if self._cost is None and self.settings.kind.quantize and len(ids) > 1:
+            self._cost = quantization_cost(self.model.transformer, ids, compile=self.settings.kind.compile)
+        return self._cost
 
     def data(self) -> dict[str, Any]:
-        """Prompt, text, steps and cache as one JSON object."""
-        steps = [self._step_data(step) for step in self._steps()]
+        """Prompt, texts, steps and cache as one JSON object."""
+        steps = [step_data(step, self.model.tokenizer) for step in self._steps()]
         return {**self._head(), **self._end(), "steps": steps}
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -153,11 +212,11 @@ class GenerateView:
         head = self._head()
         yield {"type": head.pop("kind"), **head}
         for step in self._steps():
-            yield {"type": "step", **self._step_data(step)}
+            yield {"type": "step", **step_data(step, self.model.tokenizer)}
         yield {"type": "end", **self._end()}
 
     def _head(self) -> dict[str, Any]:
-        sampling = self.sampling
+        sampling = self.settings.sampling
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "generation",
@@ -169,77 +228,32 @@ class GenerateView:
                 "top_p": sampling.top_p,
                 "min_p": sampling.min_p,
                 "repetition_penalty": sampling.repetition_penalty,
-                "seed": self.seed,
+                "seed": self.settings.seed,
             },
         }
 
     def _end(self) -> dict[str, Any]:
-        cache = None
-        if self.cache is not None:
-            cache = [
-                {
-                    "layer": one.layer,
-                    "shape": list(one.shape),
-                    "used": one.used,
-                    "used_bytes": one.used_bytes,
-                    "allocated_bytes": one.allocated_bytes,
-                    "bytes_per_token": one.bytes_per_token,
-                }
-                for one in self.cache.use()
-            ]
-        return {"text": "".join(step.text for step in self.made), "ended": self.ended, "cache": cache}
-
-    def _step_data(self, step: Step) -> dict[str, Any]:
-        shown = self.model.tokenizer.shown
-        return {
-            "number": step.number,
-            "id": step.id,
-            "token": shown(step.id),
-            "text": step.text,
-            "log_probability": step.log_probability,
-            "rank": step.rank,
-            "surprise_bits": step.surprise,
-            "entropy_bits": step.entropy,
-            "candidates": [
-                {"id": one.id, "token": shown(one.id), "probability": one.probability, "drawn": one.drawn}
-                for one in step.candidates
-            ],
-        }
-
-
-def _lines_of(before: str, text: str) -> str:
-    """``text`` safe to write, its newlines real ones; ``before`` is what a combining mark may stand on."""
-    base = before[-1:] if before[-1:].isprintable() else ""
-    lines = (base + text).split("\n")
-    return "\n".join(printable(line, spaces=False) for line in lines)[len(printable(base, spaces=False)) :]
-
-
-def _in_words(sampling: Sampling) -> str:
-    words = ["greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"]
-    if not sampling.greedy:
-        words += [f"top-k {sampling.top_k}"] if sampling.top_k else []
-        words += [f"top-p {sampling.top_p:g}"] if sampling.top_p < 1 else []
-        words += [f"min-p {sampling.min_p:g}"] if sampling.min_p else []
-    words += [f"repetition penalty {sampling.repetition_penalty:g}"] if sampling.repetition_penalty != 1 else []
-    return ", ".join(words)
-
-
-def _cache_blocks(cache: KVCache) -> Iterator[Block]:
-    layers = cache.use()
-    used, allocated = (sum(getattr(one, name) for one in layers) for name in ("used_bytes", "allocated_bytes"))
-    growth = sum(one.bytes_per_token for one in layers)
-    yield Heading(
-        "cache", f"{in_bytes(used)} of {in_bytes(allocated)} used, {in_bytes(growth)} more with every token", "k"
-    )
-    yield Table(
-        [
-            Column("layer", [f"L{one.layer}" for one in layers]),
-            Column(
-                "keys and values, each",
-                ["batch {} × head {} × token {} × d_head {}".format(*one.shape) for one in layers],
-            ),
-            Column("tokens", [f"{one.used} of {one.shape[2]}" for one in layers], "right"),
-            Column("bytes", [f"{one.used_bytes:,} of {one.allocated_bytes:,}" for one in layers], "right"),
-            Column("a token", [f"{one.bytes_per_token:,}" for one in layers], "right", drop=1),
+        samples = [
+            {"sample": sample, "text": self._text_of(sample), "ended": self._ended(sample)}
+            for sample in range(1, self.settings.samples + 1)
         ]
-    )
+        data: dict[str, Any] = {
+            "text": self._text_of(1),
+            "ended": self._ended(1),
+            "samples": samples,
+            "cache": cache_data(self.cache),
+        }
+        if self.settings.kind != PLAIN:
+            cost = self._cost_of_int8()
+            data["decoding"] = {
+                "compiled": self.settings.kind.compile,
+                "int8": self.settings.kind.quantize,
+                "tokens_per_second": self._tokens_per_second(),
+                "int8_cost": None
+                if cost is None
+                else {"tokens": cost.tokens, "loss": cost.loss, "int8_loss": cost.int8_loss, "worst": cost.worst},
+            }
+        return data
+
+
+_FIELDS = {"compiled": "compile", "int8": "quantize"}

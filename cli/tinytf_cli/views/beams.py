@@ -1,0 +1,167 @@
+"""Beam search: the hypotheses of every step, and the best of those that ended."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tinytf.generate.beam import BeamStep, Hypothesis
+from tinytf.loading import Model
+from tinytf.text.tokenizer import Encoding
+from tinytf_cli.interrupt import current
+from tinytf_cli.output import SCHEMA_VERSION
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
+
+
+class BeamView:
+    """One search in every form; nothing is certain of its text before the search is over."""
+
+    def __init__(
+        self,
+        model: Model,
+        encoding: Encoding,
+        steps: Iterator[BeamStep],
+        beams: int,
+        length_penalty: float,
+        count: int = 1,
+        watch: bool = False,
+    ) -> None:
+        self.model, self.encoding = model, encoding
+        self.beams, self.length_penalty, self.count, self.watch = beams, length_penalty, count, watch
+        self.interrupted = False
+        self.made: list[BeamStep] = []
+        self._coming = steps
+        self._over = False
+
+    def _steps(self) -> Iterator[BeamStep]:
+        yield from self.made
+        while not self._over:
+            try:
+                with current().let_in():
+                    step = next(self._coming, None)
+            except KeyboardInterrupt:
+                self.interrupted, step = True, None
+            if step is None:
+                self._over = True
+                return
+            self.made.append(step)
+            yield step
+
+    def _best(self) -> tuple[Hypothesis, ...]:
+        """What ended, the best first; of an interrupted search what there was."""
+        last = self.made[-1] if self.made else None
+        if last is None:
+            return ()
+        return (last.finished or last.running)[: self.count]
+
+    def _text_of(self, hypothesis: Hypothesis) -> str:
+        ids = hypothesis.ids
+        kept = ids[:-1] if hypothesis.ended else ids
+        return self.model.text_after(self.encoding.ids, kept)
+
+    def text(self, terminal: Terminal) -> Iterator[str]:
+        """The best texts alone; on a screen behind banner and prompt."""
+        if terminal.cuts:
+            yield from painted(banner(self.model, self.encoding), terminal)
+        for _ in self._steps():
+            pass
+        for place, hypothesis in enumerate(self._best()):
+            yield "\n" if place or terminal.cuts else ""
+            if terminal.cuts:
+                yield coloured(safe_piece("", self.encoding.text), "dim", terminal)
+            text = safe_piece(self.encoding.text, self._text_of(hypothesis))
+            yield coloured(text, "output" if terminal.cuts else "", terminal) + "\n"
+            if terminal.cuts:
+                yield from painted([Line(Span(_in_words(hypothesis), "dim"))], terminal)
+        if terminal.cuts:
+            yield "\n"
+            yield from painted([Line(Span(self._end_in_words(), "dim"))], terminal)
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """Where it is watched the hypotheses of every step, then the best texts."""
+        yield from banner(self.model, self.encoding)
+        for step in self._steps():
+            if self.watch:
+                over = f"{len(step.finished)} ended" if step.finished else ""
+                yield Heading(f"{step.number}", over, "output")
+                yield self._table(step)
+        for hypothesis in self._best():
+            yield Heading("text", _in_words(hypothesis), "output")
+            yield from continuation(self.encoding.text, self._text_of(hypothesis))
+        yield Line("")
+        yield Line(Span(self._end_in_words(), "dim"))
+
+    def _table(self, step: BeamStep) -> Table:
+        shown = self.model.tokenizer.shown
+        rows = [("goes on", one) for one in step.running] + [("ended", one) for one in step.finished]
+        return Table(
+            [
+                Column("", [Span(state, "dim" if state == "goes on" else "output") for state, _ in rows], said="state"),
+                Column("log p", [f"{one.log_probability:.3f}" for _, one in rows], "right"),
+                Column("score", [f"{one.score:.3f}" for _, one in rows], "right"),
+                Column("tokens", [" ".join(shown(token_id) for token_id in one.ids) for _, one in rows], shrink=1),
+            ]
+        )
+
+    def _end_in_words(self) -> str:
+        count = len(self.made)
+        why = "interrupted" if self.interrupted else f"ended by {self.made[-1].ended}"
+        words = f"{self.beams} beam{'' if self.beams == 1 else 's'}, length penalty {self.length_penalty:g}"
+        return f"{count} token{'' if count == 1 else 's'} · {why} · {words}"
+
+    def notes(self) -> Sequence[str]:
+        """Nothing has to be said beside a search."""
+        return ()
+
+    def data(self) -> dict[str, Any]:
+        """Prompt, hypotheses of every step and the best as one JSON object."""
+        steps = [self._step_data(step) for step in self._steps()]
+        return {**self._head(), **self._end(), "steps": steps}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The same, one event a step."""
+        head = self._head()
+        yield {"type": head.pop("kind"), **head}
+        for step in self._steps():
+            yield {"type": "step", **self._step_data(step)}
+        yield {"type": "end", **self._end()}
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "beam_search",
+            "model": model_data(self.model),
+            "prompt": text_data(self.encoding),
+            "beams": self.beams,
+            "length_penalty": self.length_penalty,
+        }
+
+    def _end(self) -> dict[str, Any]:
+        ended = "interrupted" if self.interrupted else self.made[-1].ended if self.made else ""
+        best = [{"text": self._text_of(one), **self._hypothesis(one)} for one in self._best()]
+        return {"text": best[0]["text"] if best else "", "ended": ended, "hypotheses": best}
+
+    def _step_data(self, step: BeamStep) -> dict[str, Any]:
+        return {
+            "number": step.number,
+            "running": [self._hypothesis(one) for one in step.running],
+            "finished": [self._hypothesis(one) for one in step.finished],
+        }
+
+    def _hypothesis(self, one: Hypothesis) -> dict[str, Any]:
+        return {
+            "ids": list(one.ids),
+            "log_probability": one.log_probability,
+            "score": one.score,
+            "ended": one.ended,
+        }
+
+
+def _in_words(hypothesis: Hypothesis) -> str:
+    count = len(hypothesis.ids)
+    end = ", its end token among them" if hypothesis.ended else ""
+    return (
+        f"score {hypothesis.score:.4f} · log p {hypothesis.log_probability:.3f} of {count} token"
+        f"{'' if count == 1 else 's'}{end}"
+    )
