@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 @click.command("score")
 @text_options
 @model_options
+@click.option("--quantize", type=click.Choice(["int8"]), help="Score again with 8-bit weights, and say the difference.")
 @output_options
-def command(texts: list[str], lines: bool, truncate: bool, open_model: Callable[[], "Model"], output: Output) -> None:
+def command(
+    texts: list[str],
+    lines: bool,
+    truncate: bool,
+    open_model: Callable[[], "Model"],
+    quantize: str | None,
+    output: Output,
+) -> None:
     """Show the probability, rank and entropy of every token of TEXT, and the perplexity of the whole."""
+    from tinytf.generate.compared import quantization_cost
     from tinytf_cli.several import show_all
     from tinytf_cli.views.score import ScoreView
 
@@ -25,7 +34,9 @@ def command(texts: list[str], lines: bool, truncate: bool, open_model: Callable[
 
     def result(text: str) -> Result:
         encoding = model.encode(text, truncate=truncate)
-        view = ScoreView(model, encoding, model.score(text, truncate=truncate))
+        found = model.score(text, truncate=truncate)
+        cost = quantization_cost(model.transformer, encoding.ids) if quantize else None
+        view = ScoreView(model, encoding, found, cost)
         return Result(view.blocks, view.data, view.events)
 
     show_all(output, (result(text) for text in texts), "scores", lines)

@@ -19,6 +19,7 @@ from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
+from tinytf_cli.views.int8 import cost_data, cost_in_words
 from tinytf_cli.views.watch import cache_blocks, cache_data, sampling_in_words, step_blocks, step_data
 
 INTERRUPTED = "interrupted"
@@ -176,16 +177,13 @@ class GenerateView:
             yield f"the context was full: the first {dropped:,} tokens were let go on the way"
         if self.settings.kind == PLAIN or self.interrupted:
             return
-        words = [word for word in ("compiled", "int8") if getattr(self.settings.kind, _FIELDS[word])]
-        rate = self._tokens_per_second()
-        if rate is not None:
-            words.append(f"{rate:,.1f} tokens/s after the first two")
+        kind, rate = self.settings.kind, self._tokens_per_second()
+        words = ["compiled"] if kind.compile else []
+        words += ["int8"] if kind.quantize else []
+        words += [f"{rate:,.1f} tokens/s after the first two"] if rate is not None else []
         cost = self._cost_of_int8()
         if cost is not None:
-            words.append(
-                f"int8 costs {cost.cost:+.4f} nats a token on {cost.tokens} tokens of this text "
-                f"(loss {cost.loss:.4f} becomes {cost.int8_loss:.4f}; most for one token: {cost.worst:.4f})"
-            )
+            words.append(f"int8 costs {cost_in_words(cost)}")
         yield ", ".join(words)
 
     def _tokens_per_second(self) -> float | None:
@@ -249,11 +247,6 @@ class GenerateView:
                 "compiled": self.settings.kind.compile,
                 "int8": self.settings.kind.quantize,
                 "tokens_per_second": self._tokens_per_second(),
-                "int8_cost": None
-                if cost is None
-                else {"tokens": cost.tokens, "loss": cost.loss, "int8_loss": cost.int8_loss, "worst": cost.worst},
+                "int8_cost": None if cost is None else cost_data(cost),
             }
         return data
-
-
-_FIELDS = {"compiled": "compile", "int8": "quantize"}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tinytf.generate.compared import QuantizationCost
 from tinytf.generate.score import Score
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
@@ -11,6 +12,7 @@ from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.int8 import cost_data, cost_in_words
 
 _MOST_BITS = 16.0
 """The surprise at the end of the colour scale; fixed, so that texts can be compared."""
@@ -23,8 +25,10 @@ def _role(bits: float) -> str:
 class ScoreView:
     """One scored text in every form."""
 
-    def __init__(self, model: Model, encoding: Encoding, score: Score) -> None:
-        self.model, self.encoding, self.score = model, encoding, score
+    def __init__(
+        self, model: Model, encoding: Encoding, score: Score, int8_cost: QuantizationCost | None = None
+    ) -> None:
+        self.model, self.encoding, self.score, self.int8_cost = model, encoding, score, int8_cost
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The text in colours, a line for each token, and the perplexity."""
@@ -54,8 +58,12 @@ class ScoreView:
             ]
         )
 
+        if self.int8_cost is not None:
+            yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.int8_cost)}")])
+
     def data(self) -> dict[str, Any]:
         """The score as one JSON object."""
+        int8 = {} if self.int8_cost is None else {"int8_cost": cost_data(self.int8_cost)}
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "score",
@@ -63,6 +71,7 @@ class ScoreView:
             **text_data(self.encoding),
             "loss": self.score.loss,
             "perplexity": self.score.perplexity,
+            **int8,
             "scores": [
                 {
                     "index": one.position,

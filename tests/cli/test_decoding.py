@@ -1,0 +1,205 @@
+"""Several texts, beams, a context that slides, what a token saw, the cache explained, 8 bits: on the command line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
+
+from tinytf.analysis.size import cache_bytes_per_token, work_per_token
+from tinytf.generate.samplers import Sampling
+from tinytf.loading import Model
+
+WARM = ("--temperature", "1.3", "--seed", "3")
+
+
+def events_of(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_samples_are_texts_of_their_own_with_seeds_that_follow_each_other(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "8", *WARM)
+    data = json.loads(tinytf(*given, "--n", "3", "--json").out)
+    alone = [
+        opened.generate(SENTENCE, max_tokens=8, sampling=Sampling(temperature=1.3), seed=seed) for seed in (3, 4, 5)
+    ]
+    assert [one["text"] for one in data["samples"]] == alone
+    assert data["text"] == alone[0]
+    assert sorted({step["sample"] for step in data["steps"]}) == [1, 2, 3]
+    ran = tinytf(*given, "--n", "3")
+    assert ran.out == "\n".join(tinytf(*given[:-1], str(seed)).out for seed in (3, 4, 5))
+    shown = without_colour(tinytf(*given, "--n", "2", screen=True).out)
+    assert "sample 1" in shown
+    assert "sample 2" in shown
+    assert "2 samples · temperature 1.3, seeds 3 to 4" in shown
+    watched = without_colour(tinytf(*given, "--n", "2", "--watch").out)
+    assert "sample 2, 1  " in watched
+
+
+def test_samples_and_limits_draw_at_temperature_1_unless_told_otherwise(tinytf: Tinytf, decoder: Path) -> None:
+    for options in (("--n", "2"), ("--top-k", "5"), ("--top-p", "0.9"), ("--min-p", "0.01")):
+        data = json.loads(tinytf("generate", SENTENCE, "-m", decoder, *options, "--max-tokens", "3", "--json").out)
+        assert data["sampling"]["temperature"] == 1.0, options
+    greedy = ("generate", SENTENCE, "-m", decoder, "--temperature", "0", "--top-k", "5", "--json")
+    assert json.loads(tinytf(*greedy).out)["sampling"]["temperature"] == 0.0
+
+
+def test_beams_give_the_best_hypotheses_best_first(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--beams", "4", "--max-tokens", "6")
+    data = json.loads(tinytf(*given, "--n", "3", "--json").out)
+    *_, last = opened.beams(SENTENCE, beams=4, max_tokens=6)
+    assert [tuple(one["ids"]) for one in data["hypotheses"]] == [one.ids for one in last.finished[:3]]
+    assert [one["score"] for one in data["hypotheses"]] == sorted(
+        (o["score"] for o in data["hypotheses"]), reverse=True
+    )
+    for one in data["hypotheses"]:
+        ids = opened.encode(SENTENCE).ids + one["ids"]
+        with torch.no_grad():
+            every = opened.transformer(torch.tensor([ids]))[0].log_softmax(-1)
+        total = sum(float(every[place - 1, ids[place]]) for place in range(len(ids) - len(one["ids"]), len(ids)))
+        assert one["log_probability"] == pytest.approx(total, abs=1e-4)
+    assert (data["kind"], data["text"]) == ("beam_search", data["hypotheses"][0]["text"])
+    first, *steps, end = events_of(tinytf(*given, "--format", "ndjson").out)
+    assert (first["type"], end["text"], len(steps)) == ("beam_search", data["text"], len(data["steps"]))
+    assert tinytf(*given).out.rstrip("\n") == data["text"] or not data["text"].isprintable()
+    watched = tinytf(*given, "--watch").out
+    assert watched.count("goes on") >= 4 * 5
+    assert "4 beams, length penalty 1" in watched
+    assert "score" in without_colour(tinytf(*given, screen=True).out)
+
+
+def test_a_context_that_slides_goes_on_and_says_so(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "100", "--on-overflow", "slide")
+    ran = tinytf(*given, "--json")
+    data = json.loads(ran.out)
+    assert (len(data["steps"]), data["ended"]) == (100, "max tokens")
+    dropped = [step["dropped"] for step in data["steps"]]
+    assert dropped == sorted(dropped)
+    assert dropped[-1] > 0
+    assert f"the first {dropped[-1]:,} tokens were let go" in ran.err
+    assert ran.err == tinytf(*given).err
+    assert tinytf(*given).out == tinytf(*given, "--no-cache").out
+    assert "no longer seen" in tinytf(*given, "--watch").out
+
+
+def test_watching_shows_what_every_token_saw(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "3", "--watch")
+    data = json.loads(tinytf(*given, "--json").out)
+    trace = opened.trace(SENTENCE)
+    mean = [trace[f"L{layer}.weights"][:, -1].mean(0).tolist() for layer in range(2)]
+    assert data["steps"][0]["attention"] == [pytest.approx(row, abs=1e-5) for row in mean]
+    assert [len(step["attention"][0]) for step in data["steps"]] == [len(trace.tokens) + extra for extra in range(3)]
+    assert tinytf(*given).out.count("looked at, heads averaged") == 3
+    one = json.loads(tinytf(*given, "--json", "--head", "L1H0").out)["steps"][0]["attention"]
+    assert one == [pytest.approx(trace["L1H0.weights"][-1].tolist(), abs=1e-5)]
+    assert tinytf(*given, "--head", "L1H0").out.count("looked at, L1H0") == 3
+    layer = json.loads(tinytf(*given, "--json", "--head", "L1").out)["steps"][0]["attention"]
+    assert layer == [pytest.approx(mean[1], abs=1e-5)]
+    assert "attention" not in json.loads(tinytf(*given[:-1], "--json").out)["steps"][0]
+
+
+def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
+    tinytf: Tinytf, decoder: Path, opened: Model
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "20", "--explain-cache")
+    ran = tinytf(*given, "--json")
+    assert (ran.status, ran.err) == (0, "")
+    data = json.loads(ran.out)
+    config, prompt = opened.config, len(opened.encode(SENTENCE).ids)
+    assert [step["tokens"] for step in data["steps"]] == list(range(prompt, prompt + 20))
+    assert all(step[way]["seconds"] > 0 for step in data["steps"] for way in ("with_cache", "without_cache"))
+    assert max(step["apart"] for step in data["steps"]) < 1e-4
+    assert [step["id"] for step in data["steps"]] == [step.id for step in opened.stream(SENTENCE, max_tokens=20)]
+    last, t = data["steps"][-1], prompt + 19
+    one = work_per_token(config, t)
+    assert last["with_cache"]["multiply_adds"] == one.total // 2
+    assert last["without_cache"]["multiply_adds"] == (t * (one.total - one.head) + one.head) // 2
+    assert last["without_cache"]["attention"] == 2 * 2 * t * t * 16
+    assert last["with_cache"]["attention"] == 2 * 2 * t * 16
+    assert last["without_cache"]["keys_values"] == 2 * t * 16 * 2 * 16
+    assert data["bytes_per_token"] == cache_bytes_per_token(config, 4)
+    assert data["steps"][0]["with_cache"]["multiply_adds"] == data["steps"][0]["without_cache"]["multiply_adds"]
+    text = tinytf(*given).out
+    assert "checked: the logits of both differ by at most" in text
+    assert "16 of 20 steps" in text
+    assert len(events_of(tinytf(*given, "--format", "ndjson").out)) == 21
+
+
+@pytest.mark.parametrize("text", ["", " "], ids=["empty", "a space"])
+def test_an_empty_prompt_begins_with_the_start_token(tinytf: Tinytf, decoder: Path, opened: Model, text: str) -> None:
+    ran = tinytf("generate", text, "-m", decoder, "--max-tokens", "4", "--json")
+    if text:
+        assert is_a_clean_error(ran)
+        return
+    start = opened.tokenizer.start()
+    assert start is not None
+    data = json.loads(ran.out)
+    assert [token["id"] for token in data["prompt"]["tokens"]] == start.ids
+    assert len(data["steps"]) == 4
+
+
+def test_eight_bits_are_never_silent(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "12", "--quantize", "int8")
+    ran = tinytf(*given)
+    assert ran.status == 0
+    assert "int8" in ran.err
+    assert "tokens/s" in ran.err
+    assert "nats a token" in ran.err
+    decoding = json.loads(tinytf(*given, "--json").out)["decoding"]
+    assert (decoding["int8"], decoding["compiled"]) == (True, False)
+    cost = decoding["int8_cost"]
+    assert 0 < abs(cost["int8_loss"] - cost["loss"]) < 0.1
+    scored = json.loads(tinytf("score", SENTENCE, "-m", decoder, "--quantize", "int8", "--json").out)
+    assert scored["int8_cost"]["loss"] == pytest.approx(scored["loss"], abs=1e-6)
+    assert "int8 costs" in tinytf("score", SENTENCE, "-m", decoder, "--quantize", "int8").out
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
+def test_compiled_text_is_the_same_text(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "6")
+    ran = tinytf(*given, "--compile")
+    assert (ran.status, ran.out) == (0, tinytf(*given).out)
+    assert "compiled" in ran.err
+
+
+def test_stop_strings_and_chunks_arrive(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--json")
+    whole = json.loads(tinytf(*given).out)["text"]
+    assert json.loads(tinytf(*given, "--prefill-chunk", "2").out)["text"] == whole
+    from tinytf_cli.commands.generate import _unescaped
+
+    assert [_unescaped(text) for text in (r"\n", r"a\\n", r"\t.", r"\d", "\\")] == ["\n", r"a\n", "\t.", r"\d", "\\"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--n", "0"), "0 samples"),
+        (("--n", "2", "--temperature", "0"), "2 greedy texts are the same"),
+        (("--beams", "0"), "0 beams"),
+        (("--beams", "2", "--n", "3"), "3 texts are more than 2 beams"),
+        (("--beams", "2", "--temperature", "1"), "draws nothing"),
+        (("--beams", "2", "--top-k", "4"), "draws nothing"),
+        (("--beams", "2", "--stop", "x"), "not at --stop"),
+        (("--beams", "2", "--on-overflow", "slide"), "older half"),
+        (("--beams", "2", "--length-penalty", "nan"), "length penalty of nan"),
+        (("--head", "L9"), "layer 9"),
+        (("--head", "L0H0.q"), "not one head"),
+        (("--head", "L0-1"), "not one head"),
+        (("--head", "L0", "--no-cache"), "in the cache"),
+        (("--compile", "--no-cache"), "with a cache"),
+        (("--quantize", "int8", "--no-cache"), "with a cache"),
+        (("--quantize", "int4"), "int4"),
+        (("--prefill-chunk", "0"), "0"),
+        (("--on-overflow", "roll"), "roll"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_is_said_in_a_line(tinytf: Tinytf, decoder: Path, options: tuple[str, ...], said: str) -> None:
+    ran = tinytf("generate", SENTENCE, "-m", decoder, *options)
+    assert is_a_clean_error(ran)
+    assert said in ran.err
