@@ -82,6 +82,7 @@ def test_kernels_are_chosen_by_dtype_and_texts_and_stay_near_the_modules(
     assert furthest(found, expected) < near
 
 
+@torch.no_grad()
 def test_torchs_kernels_are_kept_where_few_texts_of_many_remain() -> None:
     model = lively(config_of("llama, grouped"))
     decoder = Decoder(model, model.cache(), texts=4)

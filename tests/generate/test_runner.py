@@ -71,6 +71,19 @@ def test_a_seed_beyond_the_largest_starts_from_the_first_again() -> None:
     assert_same([step for step in together if step.sample == 2], steps_of(model, seed=0, sampling=WARM))
 
 
+def test_a_sample_draws_from_a_generator_of_its_seed_and_nothing_else() -> None:
+    model = untied("llama, grouped")
+    for i, seed in enumerate((40, 41, 42)):
+        text, generator = list(PROMPT), torch.Generator().manual_seed(seed)
+        for _ in range(6):
+            with torch.no_grad():
+                probabilities = model(torch.tensor([text]))[0, -1].softmax(-1)
+            text.append(int(torch.multinomial(probabilities, 1, generator=generator)))
+        torch.manual_seed(i)  # the generator that all share is of no matter
+        found = steps_of(model, samples=3, seed=40, sampling=Sampling(temperature=1.0), max_tokens=6)
+        assert [step.id for step in found if step.sample == i + 1] == text[len(PROMPT) :]
+
+
 def by_hand(model: Transformer, prompt: Sequence[int], new: int) -> Iterator[tuple[int, float, int]]:
     """(id, log-probability, dropped) of greedy tokens; the newer half is kept of a text that is longer than may be."""
     text, dropped, context = list(prompt), 0, model.config.context
@@ -167,11 +180,10 @@ def weights_after(model: Transformer, text: Sequence[int]) -> list[Tensor]:
     return [trace[f"L{layer}.weights"][:, -1] for layer in range(model.config.n_layers)]
 
 
-LOOKED_AT = [(None, None), (1, None), (0, 3), (None, 2)]
+LOOKED_AT = [(None, None, 0), (1, None, 3), (0, 3, 0), (None, 2, 3)]
 
 
-@pytest.mark.parametrize("chunk", [0, 3])
-@pytest.mark.parametrize(("layer", "head"), LOOKED_AT)
+@pytest.mark.parametrize(("layer", "head", "chunk"), LOOKED_AT)
 @pytest.mark.parametrize("kind", DECODERS)
 def test_what_a_step_looked_at_is_what_a_trace_of_the_text_shows(
     kind: str, layer: int | None, head: int | None, chunk: int
@@ -279,6 +291,18 @@ def test_a_token_whose_vector_is_none_is_reported_when_it_has_been_read(way: dic
     assert made[-1].number == place + 1
     with pytest.raises(GenerationError, match=rf"new token {place + 2} are not .*first appear at embed\.tokens$"):
         next(steps)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_of_several_samples_the_one_that_is_broken_is_explained(use_cache: bool) -> None:
+    model = untied("llama, grouped")
+    settings = {"samples": 3, "sampling": WARM, "seed": 0, "use_cache": use_cache}
+    first = [step.id for step in steps_of(model, max_tokens=1, **settings)]
+    assert first[2] not in (*PROMPT, *first[:2])
+    with torch.no_grad():
+        model.embed.tokens.weight[first[2]] = math.nan
+    with pytest.raises(GenerationError, match=r"new token 2 are not .*first appear at embed\.tokens$"):
+        steps_of(model, **settings)
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
