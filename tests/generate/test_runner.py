@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, furthest, lively, some_ids
+from streaming import PROMPT, WARM, assert_same, steps_of, untied
 from torch import Tensor
 
 from tinytf.errors import GenerationError, MemoryShortage, UsageError
 from tinytf.generate.beam import beam_search
 from tinytf.generate.decoder import Decoder
-from tinytf.generate.loop import Looking, Step, stream
+from tinytf.generate.loop import Looking, stream
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling
 from tinytf.model import cache as cache_module
@@ -23,26 +24,6 @@ from tinytf.trace.record import record
 
 DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)]
 SOME = ["gpt2", "llama, grouped", "mistral, a window and stretched waves"]
-PROMPT = [3, 17, 5, 9]
-WARM = Sampling(temperature=1.5, top_k=20)
-
-
-def untied(kind: str, **changes: object) -> Transformer:
-    """A model that does not say the same token again and again."""
-    return lively(config_of(kind, tied_head=False, **changes))
-
-
-def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[Step]:
-    return list(stream(model, prompt, **{"max_tokens": 10, **settings}))
-
-
-def assert_same(found: Sequence[Step], expected: Sequence[Step]) -> None:
-    """The same tokens for the same reasons, and the model thought the same of them."""
-    for ours, theirs in zip(found, expected, strict=True):
-        assert (ours.number, ours.id, ours.ended) == (theirs.number, theirs.id, theirs.ended)
-        assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-5)
-        assert ours.entropy == pytest.approx(theirs.entropy, abs=2e-5)
-        assert ours.dropped == theirs.dropped
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

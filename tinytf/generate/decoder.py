@@ -10,16 +10,25 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from tinytf.errors import UsageError
 from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, TorchKernels
 from tinytf.generate.layout import joined, lay_out
 from tinytf.generate.quantized import multiplies_int8
-from tinytf.model.attention import FusedCore, attention_scores, attention_weights, repeat_groups, scale_scores
+from tinytf.model.attention import (
+    FusedCore,
+    SelfAttention,
+    attention_scores,
+    attention_weights,
+    repeat_groups,
+    scale_scores,
+)
 from tinytf.model.cache import KVCache, LayerCache
-from tinytf.model.parts import ACTIVATIONS, rotary_table
-from tinytf.model.transformer import LanguageModelHead, Transformer
+from tinytf.model.linear import Linear
+from tinytf.model.parts import ACTIVATIONS, FeedForward, GatedFeedForward, rotary_table
+from tinytf.model.transformer import LanguageModelHead, PostNormBlock, PreNormBlock, Transformer, Unembedding
 
 Look = Callable[[int, Tensor], None]
 
@@ -113,10 +122,12 @@ class Decoder:
 
     @staticmethod
     def fits(model: Transformer) -> bool:
-        """Whether the model is a decoder with a language-model head, and nothing is hooked to or tapped in it."""
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-        fused = all(isinstance(block.attention.core, FusedCore) for block in _blocks(model))
-        return model.config.causal and isinstance(model.head, LanguageModelHead) and fused and not hooked
+        """Whether the model is a decoder with a language-model head, of nothing but tinytf's own parts, unhooked."""
+        watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+        watched = watched or bool(_global_forward_hooks or _global_forward_pre_hooks)
+        replaced = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
+        plain = all(type(module) in _KNOWN for module in replaced)
+        return model.config.causal and plain and not watched and not torch.is_autocast_enabled("cpu")
 
     def _layer(self, block: Any) -> _Layer:
         attention, ffn, config, kernels = block.attention, block.ffn, self.config, self.kernels
@@ -166,6 +177,13 @@ class Decoder:
             return None
         cosine, sine = rotary_table(at + 1, self.config.rope, x.device, x.dtype)
         return self.kernels.rotation(cosine[at], sine[at])
+
+
+_KNOWN = {
+    PreNormBlock, PostNormBlock, SelfAttention, FusedCore, FeedForward, GatedFeedForward, Linear,
+    nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
+}  # fmt: skip
+"""The modules whose arithmetic is here once more; what somebody put in their place is not."""
 
 
 def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:

@@ -46,28 +46,32 @@ def _adjacent(tensors: Sequence[Tensor]) -> bool:
     )
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def lay_out(model: Transformer) -> None:
     """Move what is joined side by side, and large matrices into large pages, row by row; values stay the same.
 
-    Block after block, so that no more than one is there twice. What lies so already stays where it is.
+    Block after block, so that no more than one is there twice. What lies so already stays where it is, and so do
+    tensors that were made in inference mode, which cannot be moved.
     """
-    laid_out = {room.untyped_storage().data_ptr() for room in model.rooms}
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        return
     blocks = [[tensors for parts in _groups(block) for tensors in _tensors(parts) if tensors] for block in model.blocks]
-    rooms: list[Tensor] = []
+    made: set[int] = set()
     for groups in [*blocks, [[model.unembedding]]]:
         parameters = [parameter for group in groups for parameter in group]
-        there = all(parameter.untyped_storage().data_ptr() in laid_out for parameter in parameters)
+        there = all(parameter.untyped_storage().data_ptr() in model.rooms for parameter in parameters)
         if there and all(_adjacent(group) for group in groups):
             continue
         room = _empty(sum(parameter.numel() for parameter in parameters), parameters[0])
         for parameter, place in zip(parameters, room.split([p.numel() for p in parameters]), strict=True):
             parameter.data = place.view(parameter.shape).copy_(parameter)
-        rooms.append(room)
+        made.add(room.untyped_storage().data_ptr())
     in_use = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    model.rooms = [room for room in (*model.rooms, *rooms) if room.untyped_storage().data_ptr() in in_use]
+    model.rooms = in_use & (model.rooms | made)
 
 
+@torch.inference_mode()
 def joined(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     """Weight (all outputs, in) and bias of several linears of one input, as one: views where they are adjacent."""
     weights, biases = _tensors(parts)

@@ -141,8 +141,10 @@ def stream(
         raise UsageError("only decoding with a cache is compiled or in int8", "leave out --no-cache")
     if cache is None and use_cache:
         cache = model.cache(min(model.config.context, len(ids) + max_tokens))
-    if cache is not None and cache.position >= len(ids):
-        raise UsageError(f"the cache holds {cache.position:,} tokens, and the text has {len(ids):,}")
+    if cache is not None:
+        _require_cache(cache, len(ids), min(model.config.context, len(ids) + max_tokens - 1), samples)
+    if chunk and cache is None:
+        raise UsageError("a prompt goes through in chunks only with a cache", "leave out --no-cache")
     _require_looking(model.config, looking, cache)
     running = [_Sample(i, ids, seed, Pieces(decode, ids, stops)) for i in range(1, samples + 1)]
     seen = _Seen(looking) if looking else None
@@ -151,6 +153,16 @@ def stream(
         return Runner(model, ids, cache, chunk=chunk, texts=samples, kind=kind, look=seen)
 
     return _steps(runner, running, max_tokens, sampling or Sampling(), frozenset(ends), on_overflow, top, seen)
+
+
+def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> None:
+    if cache.position >= prompt:
+        raise UsageError(f"the cache holds {cache.position:,} tokens, and the text has {prompt:,}")
+    if cache.capacity < tokens:
+        raise UsageError(
+            f"the cache has room for {cache.capacity:,} tokens, and {tokens:,} can come", "make a larger one"
+        )
+    cache.require_memory(samples)
 
 
 def _require_looking(config: ModelConfig, looking: Looking | None, cache: KVCache | None) -> None:
@@ -219,7 +231,7 @@ def _steps(
             else:
                 rows.append(places[row])
                 chosen_ids.append(chosen)
-            attention = seen.of(row) if seen else None
+            attention = seen.of(places[row]) if seen else None
             yield Step(number, chosen, text, *figures, candidates, ended, sample.number, runner.dropped, attention)
         if not rows:
             return

@@ -43,11 +43,14 @@ class Runner:
         self._decoder: Decoder | None = None
         if cache is not None and Decoder.fits(model):
             self._decoder = Decoder(model, cache, texts, kind)
-        elif kind != PLAIN:
+        elif kind != PLAIN or look is not None:
             raise UsageError(
-                "only decoding with a cache, of a model that nothing is hooked to, is compiled or in int8",
-                "leave out --no-cache, or --compile and --quantize",
+                "only decoding with a cache, of a model that is nowhere hooked or changed, is compiled, in int8 or "
+                "looked at",
+                "leave out --no-cache, or --compile, --quantize and --head",
             )
+        if cache is not None and cache.position == 0:
+            cache.select([0])
 
     @property
     def full(self) -> bool:
@@ -116,14 +119,15 @@ class Runner:
             ids, last = ids[:, :-1], ids[:, -1]
         logits = None
         with _evaluating(self.model), torch.inference_mode():
-            for piece in ids.split(self.chunk or max(1, ids.shape[1]), dim=1):
+            size = self.chunk if self.chunk and self.cache is not None else max(1, ids.shape[1])
+            for piece in ids.split(size, dim=1):
                 if piece.shape[1]:
                     hidden = self.model.hidden(piece, cache=self.cache)
                     logits = None if last is not None else hidden[:, -1]
             if logits is not None:
                 logits = self.model.unembed(logits)
         if last is not None and self._decoder is not None:
-            with _evaluating(self.model):
+            with _evaluating(self.model), self.undisturbed():
                 logits = self._decode(last)
         assert logits is not None
         return self._ready(logits)

@@ -58,6 +58,12 @@ class KVCache:
     def batch(self) -> int:
         return self.layers[0].keys.shape[0]
 
+    def require_memory(self, texts: int) -> None:
+        """Raise MemoryShortage where the cache of so many texts would not fit into the free memory."""
+        batch, groups, tokens, width = self.layers[0].keys.shape
+        added = 2 * len(self.layers) * (texts - batch) * groups * tokens * width * self.layers[0].keys.itemsize
+        _require_memory(added, (texts, groups, tokens, width), self.layers[0].keys.device)
+
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts that ``rows`` names, in that order, and as often as they are named."""
         if list(rows) == list(range(self.batch)):

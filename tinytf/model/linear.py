@@ -42,6 +42,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         and not torch.is_grad_enabled()
         and weight.is_contiguous()
         and x.dtype is torch.float32
+        and x.shape[-1] == weight.shape[1]
+        and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     ):
         fast = _onednn()

@@ -1,0 +1,31 @@
+"""What the tests of streams share: models, settings, and when two streams are the same."""
+
+from collections.abc import Sequence
+
+import pytest
+from architectures import config_of, lively
+
+from tinytf.generate.loop import Step, stream
+from tinytf.generate.samplers import Sampling
+from tinytf.model.transformer import Transformer
+
+PROMPT = [3, 17, 5, 9]
+WARM = Sampling(temperature=1.5, top_k=20)
+
+
+def untied(kind: str, **changes: object) -> Transformer:
+    """A model that does not say the same token again and again."""
+    return lively(config_of(kind, tied_head=False, **changes))
+
+
+def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[Step]:
+    return list(stream(model, prompt, **{"max_tokens": 10, **settings}))
+
+
+def assert_same(found: Sequence[Step], expected: Sequence[Step]) -> None:
+    """The same tokens for the same reasons, and the model thought the same of them."""
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.number, ours.id, ours.ended) == (theirs.number, theirs.id, theirs.ended)
+        assert ours.log_probability == pytest.approx(theirs.log_probability, abs=1e-5)
+        assert ours.entropy == pytest.approx(theirs.entropy, abs=2e-5)
+        assert ours.dropped == theirs.dropped
