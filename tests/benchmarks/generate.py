@@ -23,7 +23,7 @@ PROMPT, NEW, NEW_TINY = 32, 128, 90
 
 def reading(weights: Any) -> Callable[[], object]:
     """Adds up every weight, in as many threads as torch has."""
-    return lambda: [weight.sum() for weight in weights]
+    return lambda: [weight.detach().sum() for weight in weights]
 
 
 def main() -> int:
@@ -34,10 +34,12 @@ def main() -> int:
     from transformers import AutoModelForCausalLM
 
     from tinytf.checkpoints.huggingface.export import export
+    from tinytf.checkpoints.huggingface.load import load_directory, read_header
     from tinytf.generate.compared import quantization_cost
     from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import stream
-    from tinytf.loading import Model, load
+    from tinytf.loading import load
+    from tinytf.model.transformer import Transformer
 
     show_machine("torch", "tinytf", "transformers", "numpy")
 
@@ -47,8 +49,8 @@ def main() -> int:
         )
         return list(made[0, len(ids) :].tolist())
 
-    def ours(model: Model, ids: list[int], new: int, kind: Kind | None = None) -> list[int]:
-        return [step.id for step in stream(model.transformer, ids, max_tokens=new, kind=kind or Kind())]
+    def ours(model: Transformer, ids: list[int], new: int, kind: Kind | None = None) -> list[int]:
+        return [step.id for step in stream(model, ids, max_tokens=new, kind=kind or Kind())]
 
     def prompt(vocabulary: int) -> list[int]:
         return list(torch.randint(1, vocabulary, (PROMPT,), generator=torch.Generator().manual_seed(1)).tolist())
@@ -56,29 +58,31 @@ def main() -> int:
     def opened(folder: Path, dtype: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
+    def loaded(folder: Path, dtype: str) -> Transformer:
+        return load_directory(read_header(folder), getattr(torch, dtype)).transformer
+
     def rate(seconds: dict[str, list[float]], name: str, new: int) -> str:
         return f"{name} {new / median(seconds[name]):,.1f} tokens/s"
 
     missed = 0
-    with tempfile.TemporaryDirectory() as name, torch.inference_mode():
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_gpt2(folder)
         ids = prompt(50_000)
         runs: dict[str, Callable[[], object]] = {}
-        with torch.inference_mode(False):
-            for dtype in ("float32", "bfloat16"):
-                runs[f"transformers {dtype}"] = partial(theirs, opened(folder, dtype), ids, NEW)
-                runs[f"tinytf {dtype}"] = partial(ours, load(str(folder), dtype=dtype), ids, NEW)
-            exact = load(str(folder))
-            runs["tinytf int8"] = partial(ours, exact, ids, NEW, Kind(quantize=True))
-            if not chosen.no_compile:
-                runs["tinytf compiled"] = partial(ours, exact, ids, NEW, Kind(compile=True))
-                runs["tinytf compiled int8"] = partial(ours, exact, ids, NEW, Kind(compile=True, quantize=True))
+        for dtype in ("float32", "bfloat16"):
+            runs[f"transformers {dtype}"] = partial(theirs, opened(folder, dtype), ids, NEW)
+            runs[f"tinytf {dtype}"] = partial(ours, loaded(folder, dtype), ids, NEW)
+        exact = loaded(folder, "float32")
+        runs["tinytf int8"] = partial(ours, exact, ids, NEW, Kind(quantize=True))
+        if not chosen.no_compile:
+            runs["tinytf compiled"] = partial(ours, exact, ids, NEW, Kind(compile=True))
+            runs["tinytf compiled int8"] = partial(ours, exact, ids, NEW, Kind(compile=True, quantize=True))
         expected = runs["transformers float32"]()
         for mine in ("tinytf float32", "tinytf compiled"):
             if mine in runs and runs[mine]() != expected:
                 raise SystemExit(f"{mine} and transformers generate different tokens")
-        matrices = [weight for weight in exact.transformer.parameters() if weight.dim() == 2]
+        matrices = [weight for weight in exact.parameters() if weight.dim() == 2]
         runs["reading the weights"] = reading(matrices)
         seconds = in_turns(runs, chosen.repeat)
         bound = median(seconds["reading the weights"])
@@ -104,7 +108,7 @@ def main() -> int:
                 )
             )
         for mine in [name for name in runs if "int8" in name]:
-            cost = quantization_cost(exact.transformer, [*ids, *expected], compile="compiled" in mine)  # type: ignore[misc]
+            cost = quantization_cost(exact, [*ids, *expected], compile="compiled" in mine)
             note = f"{rate(seconds, mine, NEW)}, {cost.cost:+.5f} nats a token on {cost.tokens} tokens"
             rows.append(Row(f"time, {mine} / tinytf float32", ratio(seconds, mine, "tinytf float32"), note=note))
         missed += show(f"GPT-2 small, {NEW} new tokens, median of {chosen.repeat}", rows)
@@ -114,7 +118,10 @@ def main() -> int:
         torch.set_num_threads(1)  # as the command line does for a model of this size; transformers is faster so, too
         ids = prompt(tiny.config.vocab_size)
         peer = opened(Path(name) / "tiny", "float32")
-        runs = {"transformers": partial(theirs, peer, ids, NEW_TINY), "tinytf": partial(ours, tiny, ids, NEW_TINY)}
+        runs = {
+            "transformers": partial(theirs, peer, ids, NEW_TINY),
+            "tinytf": partial(ours, tiny.transformer, ids, NEW_TINY),
+        }
         if runs["tinytf"]() != runs["transformers"]():
             raise SystemExit("tinytf and transformers generate different tokens from tiny")
         seconds = in_turns(runs, 3 * chosen.repeat, warm=3)
