@@ -46,7 +46,7 @@ class CachedView:
         rows = self._chosen()
         works = [self._works(step) for step in rows]
         left = "" if len(rows) == len(self.steps) else f", {len(rows)} of {len(self.steps)} steps"
-        yield Heading("a step", f"measured ms and multiply-adds, with the cache and without{left}", "k")
+        yield Heading("a step", f"measured ms and multiply-adds (ops), with the cache and without{left}", "k")
         yield Table(
             [
                 Column("step", [str(step.number) for step in rows], "right"),
@@ -55,7 +55,7 @@ class CachedView:
                 Column("with ms", [f"{step.with_cache * 1e3:.2f}" for step in rows], "right"),
                 Column("without", [f"{step.without_cache * 1e3:.2f}" for step in rows], "right"),
                 Column("ratio", [f"{step.without_cache / step.with_cache:.1f}" for step in rows], "right"),
-                Column("with", [_short(cached.whole) for cached, _ in works], "right", said="multiply-adds with"),
+                Column("ops with", [_short(cached.whole) for cached, _ in works], "right", said="multiply-adds with"),
                 Column("without", [_short(plain.whole) for _, plain in works], "right", said="multiply-adds without"),
                 Column("ratio", [f"{plain.whole / cached.whole:.1f}" for cached, plain in works], "right", drop=1),
             ]
@@ -92,17 +92,20 @@ class CachedView:
         keys, scores = "L·d_model·2·G·d_head", "L·2·H·d_head"
         numbers = 2 * layers * config.n_kv_heads * config.d_head * t
         rows = [
-            ("keys and values", f"t·{keys} = {plain.keys_values:,}", f"{keys} = {cached.keys_values:,}"),
-            ("scores and values", f"t²·{scores} = {plain.attention:,}", f"t·{scores} = {cached.attention:,}"),
-            ("whole step", f"{plain.whole:,}", f"{cached.whole:,}"),
-            ("order of attention", f"L·t²·d_model = {layers * t * t * c:,}", f"L·t·d_model = {layers * t * c:,}"),
-            ("numbers kept", "0", f"t·L·2·G·d_head = {numbers:,}"),
+            ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
+            ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
+            ("whole step", "", plain.whole, "", cached.whole),
+            ("order of attention", "L·t²·d_model", layers * t * t * c, "L·t·d_model", layers * t * c),
+            ("numbers kept", "", 0, "t·L·2·G·d_head", numbers),
         ]
+        counts = [[f"{row[place]:,}" for row in rows] for place in (2, 4)]
+        formulas = [[f"{row[place]} = " if row[place] else "" for row in rows] for place in (1, 3)]
+        with_formulas = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(formulas, counts, strict=True)]
         yield Table(
             [
-                Column("", [name for name, _, _ in rows], said="part"),
-                Column("without the cache", [without for _, without, _ in rows]),
-                Column("with it", [with_it for _, _, with_it in rows]),
+                Column("", [row[0] for row in rows], said="part"),
+                Column("without the cache", with_formulas[0], narrow=counts[0]),
+                Column("with it", with_formulas[1], narrow=counts[1]),
             ]
         )
         share = f"{plain.attention / plain.whole:.1%}"

@@ -96,7 +96,7 @@ class GenerateView:
         if screen:
             yield from painted(banner(self.model, self.encoding), terminal)
             if several:
-                yield "\n" + "".join(painted([Heading("sample 1", "", "output")], terminal))
+                yield from painted([Heading("sample 1", "", "output")], terminal)
             yield ("" if several else "\n") + coloured(safe_piece("", self.encoding.text), "dim", terminal)
         before, open_line = self.encoding.text, screen
         try:
@@ -119,7 +119,7 @@ class GenerateView:
     def _finished_sample(self, sample: int, terminal: Terminal) -> Iterator[str]:
         """A sample that was made beside the first; in a pipe behind an empty line."""
         if terminal.cuts:
-            yield "\n" + "".join(painted([Heading(f"sample {sample}", "", "output")], terminal))
+            yield from painted([Heading(f"sample {sample}", "", "output")], terminal)
             yield coloured(safe_piece("", self.encoding.text), "dim", terminal)
         text = safe_piece(self.encoding.text, self._text_of(sample))
         yield "" if terminal.cuts else "\n"
@@ -135,7 +135,7 @@ class GenerateView:
             if self.watch:
                 seen = ids[step.sample][step.dropped :]
                 yield from step_blocks(
-                    step, self.model.tokenizer, self.settings.sampling, several, seen, self._rows(step)
+                    step, self.model.tokenizer, self.settings.sampling, several, seen, self._rows(step), terminal.width
                 )
             ids[step.sample].append(step.id)
         if not several:

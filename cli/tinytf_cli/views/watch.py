@@ -3,12 +3,18 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from tinytf.generate.loop import Candidate, Step
 from tinytf.generate.samplers import Sampling
 from tinytf.model.cache import KVCache
 from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Column, Heading, Heat, Line, RowBars, Span, Table
+
+_CELL = 6
+"""Columns of a weight with three digits."""
+_LARGEST = 4
 
 
 def sampling_in_words(sampling: Sampling) -> str:
@@ -23,9 +29,18 @@ def sampling_in_words(sampling: Sampling) -> str:
 
 
 def step_blocks(
-    step: Step, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int], rows: Sequence[str]
+    step: Step,
+    tokenizer: Tokenizer,
+    sampling: Sampling,
+    several: bool,
+    seen: Sequence[int],
+    rows: Sequence[str],
+    width: int,
 ) -> Iterator[Block]:
-    """One step; ``seen`` are the ids of the columns of its attention, ``rows`` what its rows are called."""
+    """One step; ``seen`` are the ids of the columns of its attention, ``rows`` what its rows are called.
+
+    Where not every token has room within ``width`` columns, each row has its largest weights.
+    """
     note = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
     which = f"sample {step.sample}, " if several else ""
     yield Heading(f"{which}{step.number}  {tokenizer.shown(step.id)}", note, "output")
@@ -40,7 +55,17 @@ def step_blocks(
         yield Line(
             Span(f"what {shown[-1]} looked at, {rows[0] if len(rows) == 1 else 'heads averaged'}:", "dim"), indent=2
         )
-        yield Heat(step.attention.numpy(), rows, shown, "unit")
+        weights = step.attention.numpy()
+        if _CELL * len(shown) + _CELL <= width:
+            yield Heat(weights, rows, shown, "unit")
+        else:
+            yield RowBars([(row, _largest(shares, shown)) for row, shares in zip(rows, weights, strict=True)], "saw")
+
+
+def _largest(shares: Array, shown: Sequence[str]) -> list[tuple[str, float]]:
+    """The tokens with the largest weights, each with its place among those that are seen."""
+    places = np.argsort(-shares, kind="stable")[:_LARGEST]
+    return [(f"{shown[place]} ({place})", float(shares[place])) for place in places]
 
 
 def _bars(step: Step, tokenizer: Tokenizer, *, after: bool) -> Bars:
