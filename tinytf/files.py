@@ -21,6 +21,17 @@ def write_whole(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
+def flush_folder(path: Path) -> None:
+    """Make sure that what was created, renamed or removed in a folder is on the disk, where the system can tell."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def to_json(data: object) -> bytes:
     """JSON as it is stored: UTF-8, indented, ending in a newline."""
     return (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode("utf-8")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.text.printable import printable
-from tinytf.training.loop import Metrics, Setup
+from tinytf.training.loop import Metrics
+from tinytf.training.setup import Setup
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -43,6 +44,10 @@ class TrainingProgress:
         lead, tail = ("\r", "\x1b[K") if self.stream.isatty() else ("", "")
         print(f"{lead}{text}{tail}", file=self.stream, flush=True)
 
-    def finish(self, out: Path) -> None:
+    def finish(self, out: Path, step: int, steps: int) -> None:
         minutes = (time.monotonic() - self.started) / 60
-        self._line(f"tinytf: wrote {printable(str(out), spaces=False)} after {minutes:.1f} minutes")
+        where = printable(str(out), spaces=False)
+        if step < steps:
+            self._line(f"tinytf: stopped {where} at step {step:,} of {steps:,}; --resume goes on")
+        else:
+            self._line(f"tinytf: wrote {where} after {minutes:.1f} minutes")

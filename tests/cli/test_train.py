@@ -45,7 +45,7 @@ def test_a_trained_model_can_be_opened_and_stdout_stays_empty(
     assert (ran.status, ran.data) == (0, b"")
     assert "wrote" in ran.err.splitlines()[-1]
     assert {path.name for path in out.iterdir()} == {
-        "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
+        ".lock", "checkpoints", "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
     }  # fmt: skip
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in metrics] == [1, 2]
@@ -68,11 +68,11 @@ def test_a_folder_a_file_and_a_pipe_train_the_same_model(
 def test_a_run_is_never_overwritten(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
     out = tmp_path / "run"
     assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     ran = tinytf("train", corpus, "--recipe", recipe, "--out", out, "--seed", "1")
     assert is_a_clean_error(ran)
     assert "holds a run already" in ran.err
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_a_folder_without_texts_is_no_corpus(tinytf: Tinytf, tmp_path: Path) -> None:
@@ -173,3 +173,109 @@ def test_the_last_line_does_not_act_on_the_terminal(tinytf: Tinytf, tmp_path: Pa
     assert ran.status == 0
     assert "\x1b" not in ran.err
     assert "\x07" not in ran.err
+
+
+# Going on, beginning anew, beginning from a model
+
+
+def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    import tinytf.training.loop as loop
+
+    genuine, calls = loop.clip, []
+
+    def interrupted(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return genuine(*arguments)
+
+    given = ("train", corpus, "--recipe", recipe, "--steps", "6")
+    assert tinytf(*given, "--out", tmp_path / "whole").status == 0
+    monkeypatch.setattr(loop, "clip", interrupted)
+    ran = tinytf(*given, "--out", tmp_path / "run")
+    assert (ran.status, ran.data) == (130, b"")
+    assert "stopped" in ran.err
+    assert "at step 3 of 6; --resume goes on" in ran.err
+    kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-000002", "step-000003"]
+    monkeypatch.undo()
+    assert tinytf("train", corpus, "--out", tmp_path / "run", "--resume").status == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    again = tinytf("train", corpus, "--out", tmp_path / "run", "--resume")
+    assert again.status == 0
+
+
+def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    ran = tinytf("train", corpus, "--out", out, "--resume", "--lr", "0.5")
+    assert is_a_clean_error(ran)
+    assert "was begun with lr 0.001, and 0.5 is asked for" in ran.err
+    assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--overwrite"))
+    assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--d-model", "16"))
+    assert tinytf("train", corpus, "--out", out, "--resume", "--d-model", "8", "--steps", "2").status == 0
+
+
+def test_overwrite_begins_anew_and_leaves_what_is_not_its_own(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    (out / "notes.txt").write_text("mine", "utf-8")
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out, "--overwrite", "--seed", "4").status == 0
+    assert json.loads((out / "recipe.json").read_text("utf-8"))["seed"] == 4
+    assert (out / "notes.txt").read_text("utf-8") == "mine"
+
+
+def test_every_field_of_recipe_and_model_is_an_option(tinytf: Tinytf, tmp_path: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    small = ("--d-model", "16", "--n-heads", "2", "--n-layers", "1", "--d-ff", "16", "--context", "32")
+    ran = tinytf(
+        "train", corpus, "--out", out, "--tokenizer", "bpe:260", "--block", "8", "--steps", "3", "--schedule", "linear",
+        "--accumulate", "2", "--keep", "1", "--beta2", "0.99", "--norm", "rmsnorm", "--positions", "rotary",
+        "--dropout", "0.1", "--tied-head", "false", "--held-out", "0.1", *small,
+    )  # fmt: skip
+    assert (ran.status, ran.data) == (0, b"")
+    stored = json.loads((out / "recipe.json").read_text("utf-8"))
+    assert (stored["tokenizer"], stored["vocab_size"], stored["schedule"]) == ("bpe", 260, "linear")
+    assert stored["model"] == {
+        "d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "context": 32, "norm": "rmsnorm",
+        "positions": "rotary", "dropout": 0.1, "tied_head": False,
+    }  # fmt: skip
+    assert "--d-model 256" in tinytf("train", "--help").out
+    preset = tinytf(
+        "train", corpus, "--out", tmp_path / "p", "--preset", "llama-tiny", "--tokenizer", "char", "--block", "8",
+        "--steps", "1", "--batch", "1", *small, "--n-kv-heads", "1", "--d-head", "8",
+    )  # fmt: skip
+    assert preset.status == 0
+    assert json.loads((tmp_path / "p" / "recipe.json").read_text("utf-8"))["model"]["gated"] is True
+
+
+def test_a_model_is_trained_on_from_its_weights_with_its_tokenizer(
+    tinytf: Tinytf, tmp_path: Path, decoder: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    given = ("train", corpus, "--from", decoder, "--block", "8", "--steps", "2", "--lr", "1e-9", "--warmup", "0")
+    assert tinytf(*given, "--out", out).status == 0
+    before, after = (json.loads(tinytf("score", "The cat sat", "-m", m, "--json").out) for m in (decoder, out))
+    assert after["loss"] == pytest.approx(before["loss"], abs=1e-4)
+    assert (out / "tokenizer.json").read_bytes() == (decoder / "tokenizer.json").read_bytes()
+    assert json.loads((out / "recipe.json").read_text("utf-8"))["begun_from"] == str(decoder)
+    assert is_a_clean_error(tinytf(*given, "--out", tmp_path / "x", "--d-model", "8"))
+    assert is_a_clean_error(tinytf(*given, "--out", tmp_path / "x", "--tokenizer", "char"))
+    assert is_a_clean_error(tinytf("train", corpus, "--from", "nothing", "--out", tmp_path / "x"))
+    other = tinytf("train", corpus, "--tokenizer", decoder, "--block", "8", "--steps", "1", "--out", tmp_path / "y")
+    assert other.status == 0
+    assert (tmp_path / "y" / "tokenizer.json").read_bytes() == (decoder / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("words", ["bpe:many", "char:20", "wordpiece:"])
+def test_a_tokenizer_that_is_none_is_refused(tinytf: Tinytf, tmp_path: Path, corpus: Path, words: str) -> None:
+    ran = tinytf("train", corpus, "--tokenizer", words, "--out", tmp_path / "run")
+    assert is_a_clean_error(ran)
+    assert "is not char, bpe:SIZE or wordpiece:SIZE" in ran.err

@@ -1,5 +1,6 @@
 """tinytf's own run directories: config.json, model.safetensors, tokenizer.json, and what training says of them."""
 
+import re
 from pathlib import Path
 
 import torch
@@ -15,6 +16,21 @@ from tinytf.text.tokenizer import Tokenizer
 
 FORMAT = "tinytf"
 FORMAT_VERSION = 1
+CHECKPOINTS = "checkpoints"
+_STEP = re.compile(r"step-(\d{6,})")
+
+
+def checkpoint_step(place: Path) -> int:
+    """The step that a checkpoint's folder is named after."""
+    found = _STEP.fullmatch(place.name)
+    return int(found[1]) if found else -1
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """The checkpoints of a run that is or was trained, the oldest first."""
+    folder = run / CHECKPOINTS
+    found = [place for place in folder.iterdir() if checkpoint_step(place) >= 0] if folder.is_dir() else []
+    return sorted(found, key=checkpoint_step)
 
 
 def save_run(directory: Path, model: Transformer, tokenizer: Tokenizer) -> None:

@@ -1,31 +1,38 @@
-"""The training loop: AdamW, warm-up then cosine, clipping, metrics, a run directory."""
+"""The training loop: steps, metrics, checkpoints; stopped at any moment, it goes on to the bit."""
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 import torch.nn.functional as F
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
 
-from tinytf.checkpoints.run import save_run
-from tinytf.errors import TrainingError, UsageError
-from tinytf.files import to_json, write_whole
+from tinytf.checkpoints.run import checkpoints_of, load_run
+from tinytf.errors import CheckpointError, TrainingError, UsageError
+from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.text.train import TRAINERS
-from tinytf.training.data import (
-    IGNORED,
-    Batch,
-    Examples,
-    MaskedTokens,
-    NextToken,
-    paragraphs,
-    split_held_out,
-    token_stream,
+from tinytf.training.checkpoints import (
+    Progress,
+    clear_leftovers,
+    keep_checkpoints,
+    resume,
+    save_checkpoint,
 )
+from tinytf.training.data import IGNORED, Batch, Examples
+from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
 from tinytf.training.recipe import Recipe
+from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+
+_HELD_OUT_BATCHES = 8
+"""So many batches of the held-out text are measured on the way, all of them in the end."""
 
 
 @dataclass(frozen=True)
@@ -39,62 +46,25 @@ class Metrics:
     held_out_loss: float | None = None
 
 
-@dataclass(frozen=True)
-class Setup:
-    """All that a run starts from: the model with its first weights, the tokenizer, and the examples."""
+class BatchLoss(nn.Module):
+    """The summed cross-entropy of a batch over the positions that ask for a token, in nats; only those get logits."""
 
-    model: Transformer
-    tokenizer: Tokenizer
-    examples: Examples
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
 
-
-def learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up to ``lr``, then half a cosine down to ``lr * final_lr``; ``step`` counts from 0."""
-    if step < recipe.warmup:
-        return recipe.lr * (step + 1) / recipe.warmup
-    progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
-    low = recipe.lr * recipe.final_lr
-    return low + (recipe.lr - low) * 0.5 * (1 + math.cos(math.pi * progress))
+    def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
+        hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
+        asked = targets != IGNORED
+        return F.cross_entropy(self.model.unembed(hidden[asked]), targets[asked], reduction="sum")
 
 
-def prepare(texts: Sequence[str], recipe: Recipe) -> Setup:
-    """Tokenizer, examples and initial model for these texts. Raises TrainingError for too little text."""
-    documents = [document for text in texts for document in paragraphs(text)]
-    if recipe.tokenizer == "char":
-        documents = [text for text in texts if text.strip()]
-        if len(documents) == 1:  # one text without an end token: hold out its tail
-            cut = max(1, round(len(documents[0]) * (1 - recipe.held_out)))
-            documents = [documents[0][:cut], documents[0][cut:]]
-    if not documents:
-        raise TrainingError("the text is empty, so there is nothing to train on")
-    train, held_out = split_held_out(documents, recipe.held_out)
-    tokenizer = TRAINERS[recipe.tokenizer](train if recipe.tokenizer != "char" else documents, recipe.vocab_size)
-    config = recipe.model_config(tokenizer.vocab_size)
-    examples: Examples
-    if recipe.objective == "causal":
-        kept = token_stream(held_out, tokenizer) if held_out else token_stream(train[-1:], tokenizer)[:0]
-        examples = NextToken(
-            token_stream(train, tokenizer),
-            kept,
-            block=recipe.block,
-            batch=recipe.batch,
-            seed=recipe.seed,
-            vocab_size=tokenizer.vocab_size,
-            end=tokenizer.end_id,
-            repeats=recipe.repeats,
-            repeats_first=recipe.repeats_first,
-        )
-    else:
-        examples = MaskedTokens(train, held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
-    return Setup(Transformer.initialised(config, recipe.seed), tokenizer, examples)
-
-
-def batch_loss(model: Transformer, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy over the positions that ask for a token, in nats; only those go through the head."""
+def batch_loss(model: Transformer, batch: Batch) -> Tensor:
+    """Mean cross-entropy over the positions that ask for a token, in nats."""
     batch = batch.to(model.embed.tokens.weight.device)
-    hidden = model.hidden(batch.ids, padding_mask=batch.padding_mask)  # (B, T, C)
-    asked = batch.targets != IGNORED
-    return F.cross_entropy(model.unembed(hidden[asked]), batch.targets[asked])
+    asked = (batch.targets != IGNORED).sum()
+    total: Tensor = BatchLoss(model)(batch.ids, batch.targets, batch.padding_mask)
+    return total / asked
 
 
 @torch.no_grad()
@@ -111,67 +81,226 @@ def held_out_loss(model: Transformer, examples: Examples, limit: int | None = No
     return total / count if count else None
 
 
-def _require_number(what: str, value: float, step: int) -> None:
-    if not math.isfinite(value):
-        raise TrainingError(f"the {what} is {value} at step {step}", "try a smaller --lr")
-
-
 def train(
     texts: Sequence[str],
     recipe: Recipe,
     out: Path,
     on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None,
     device: torch.device | str = "cpu",
+    *,
+    going_on: bool = False,
+    interrupted: Callable[[], bool] = lambda: False,
+    tokenizer: Tokenizer | None = None,
+    model: Transformer | None = None,
 ) -> Metrics:
     """Train a model on ``texts`` and leave it in the run directory ``out``; the last metrics are returned.
 
-    Raises UsageError when ``out`` holds a run already, TrainingError when the loss stops being a number
-    (the last good checkpoint stays).
+    ``going_on`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
+    the same machine and number of threads); a run that is finished is left as it is. After each step
+    ``interrupted`` is asked whether to end there; a checkpoint is written first. A ``model`` to begin from,
+    or a ``tokenizer``, is taken instead of a new one.
+
+    Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it is of another recipe
+    or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
+    cannot be written (the last good one stays).
     """
-    if (out / "config.json").exists():
-        raise UsageError(f"{out} holds a run already", "give another --out, or remove it")
-    torch.manual_seed(recipe.seed)
-    setup = prepare(texts, recipe)
-    model = setup.model.to(device).train()
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimiser = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": recipe.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-        lr=recipe.lr,
-        betas=(recipe.beta1, recipe.beta2),
-        fused=True,
-    )
+    there = out.exists()
+    if not going_on and (checkpoints_of(out) or (out / "config.json").exists()):
+        raise UsageError(
+            f"{out} holds a run already",
+            "go on with it by --resume, begin anew by --overwrite, or give another --out",
+        )
+    lock = _locked(out)
+    try:
+        run = _Run(texts, recipe, out, torch.device(device), going_on=going_on, tokenizer=tokenizer, model=model)
+        return run.go(on_metrics, interrupted)
+    except (UsageError, TrainingError):
+        if not there and not checkpoints_of(out) and not (out / "metrics.jsonl").exists():
+            lock.release()
+            _remove_empty(out)
+        raise
+    finally:
+        lock.release()
+
+
+_LOCK = ".lock"
+
+
+def _locked(out: Path) -> FileLock:
+    """The lock of a run directory, which is made; the system lets go of it however the process ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / "recipe.json", to_json(recipe.to_dict()))
-        lines = (out / "metrics.jsonl").open("w", encoding="utf-8", newline="\n")
+        lock = FileLock(out / _LOCK)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror}") from None
-    with lines:
-        for step in range(recipe.steps):
-            lr = learning_rate(step, recipe)
-            for group in optimiser.param_groups:
-                group["lr"] = lr
-            loss = batch_loss(model, setup.examples.batch(step))
-            _require_number("loss", loss.item(), step)
-            optimiser.zero_grad(set_to_none=True)
+    return lock
+
+
+def _remove_empty(out: Path) -> None:
+    (out / _LOCK).unlink(missing_ok=True)
+    if not any(out.iterdir()):
+        out.rmdir()
+
+
+class _Run:
+    """One process's part in a run, from its newest checkpoint or from nothing."""
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        recipe: Recipe,
+        out: Path,
+        device: torch.device,
+        *,
+        going_on: bool,
+        tokenizer: Tokenizer | None,
+        model: Transformer | None,
+    ) -> None:
+        self.recipe, self.out, self.device = recipe, out, device
+        clear_leftovers(out)
+        found = checkpoints_of(out)
+        if going_on:
+            self._require_same_recipe()
+        torch.manual_seed(recipe.seed)
+        if found:
+            if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(texts):
+                raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
+            tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
+            model = model if model is None else load_run(found[-1])
+        self.setup = prepare(texts, recipe, tokenizer, model)
+        self.model = self.setup.model.to(device).train()
+        self.optimiser = make_optimiser(self.model, recipe)
+        self.progress = Progress(corpus=self.setup.fingerprint)
+        if found:
+            self.progress = resume(found[-1], self.model, self.optimiser)
+        self.saved = self.progress.step
+        self.loss: nn.Module = BatchLoss(self.model)
+        if recipe.compile:
+            self.loss = torch.compile(self.loss)  # type: ignore[assignment]
+
+    def _require_same_recipe(self) -> None:
+        """What a run was begun with is what it goes on with."""
+        path = self.out / "recipe.json"
+        if not path.exists():
+            if any(file.name != _LOCK for file in self.out.iterdir()):
+                raise UsageError(f"there is no run in {self.out} to go on with", "leave out --resume to begin one")
+            return  # a process that was killed at once
+        stored = read_json(path)
+        asked = self.recipe.to_dict()
+        other = [name for name in asked if stored.get(name) != asked[name]]
+        if other:
+            name = other[0]
+            raise UsageError(
+                f"{self.out} was begun with {name} {stored.get(name)!r}, and {asked[name]!r} is asked for",
+                "leave the option out, or begin another run",
+            )
+
+    def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
+        """All steps that are left."""
+        recipe = self.recipe
+        metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan)
+        try:
+            write_whole(self.out / "recipe.json", to_json(recipe.to_dict()))
+            lines = _metrics_file(self.out / "metrics.jsonl", self.progress.step)
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
+        with lines:
+            self.lines = lines
+            while self.progress.step < recipe.steps:
+                metrics = self._step()
+                on_metrics(metrics, self.setup)
+                if interrupted() and self.progress.step < recipe.steps:
+                    self._save()
+                    break
+        self.model.eval()
+        return metrics
+
+    def _step(self) -> Metrics:
+        recipe, step = self.recipe, self.progress.step
+        lr = learning_rate(step, recipe)
+        set_learning_rate(self.optimiser, lr)
+        batch = self.setup.examples.batch(step)
+        loss = self._backward(batch, step)
+        norm = clip(self.model.parameters(), recipe.clip).item()
+        if not math.isfinite(norm):
+            self._stop(f"the gradient norm is {norm}", batch, step)
+        self.optimiser.step()
+        done = self.progress.step = step + 1
+        last = done == recipe.steps
+        kept = None
+        if last or done % recipe.eval_every == 0:
+            kept = held_out_loss(self.model, self.setup.examples, limit=None if last else _HELD_OUT_BATCHES)
+            if kept is not None and not math.isfinite(kept):
+                self._stop(f"the held-out loss is {kept}", batch, step)
+            if kept is not None and (self.progress.best is None or kept < self.progress.best):
+                self.progress.best, self.progress.best_step = kept, done
+        metrics = Metrics(done, loss, lr, norm, kept)
+        _write_line(self.lines, {key: value for key, value in vars(metrics).items() if value is not None}, self.out)
+        if last or done % (recipe.save_every or recipe.eval_every) == 0:
+            if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+                raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
+            self._save()
+        return metrics
+
+    def _backward(self, batch: Batch, step: int) -> float:
+        """The mean loss of a batch, its gradients left in the parameters; part after part where it is accumulated."""
+        batch = batch.to(self.device)
+        asked = (batch.targets != IGNORED).sum()
+        self.optimiser.zero_grad(set_to_none=True)
+        total = 0.0
+        rows = -(-len(batch.ids) // self.recipe.accumulate)
+        half = torch.autocast(self.device.type, torch.bfloat16) if self.recipe.dtype == "bfloat16" else nullcontext()
+        for first in range(0, len(batch.ids), rows):
+            part = slice(first, first + rows)
+            mask = None if batch.padding_mask is None else batch.padding_mask[part]
+            with half:
+                loss = self.loss(batch.ids[part], batch.targets[part], mask) / asked
             loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-            _require_number("gradient norm", norm.item(), step)
-            optimiser.step()
-            last = step + 1 == recipe.steps
-            if last or (step + 1) % recipe.eval_every == 0:
-                kept = held_out_loss(model, setup.examples, limit=None if last else 8)
-                if kept is not None:
-                    _require_number("held-out loss", kept, step)
-                if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
-                    raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
-                save_run(out, model, setup.tokenizer)
-            else:
-                kept = None
-            metrics = Metrics(step + 1, loss.item(), lr, norm.item(), kept)
-            lines.write(json.dumps({k: v for k, v in vars(metrics).items() if v is not None}) + "\n")
-            lines.flush()
-            on_metrics(metrics, setup)
-    model.eval()
-    return metrics
+            total += loss.item()
+        if not math.isfinite(total):
+            self._stop(f"the loss is {total}", batch, step)
+        return total
+
+    def _stop(self, what: str, batch: Batch, step: int) -> None:
+        """Raise TrainingError with the step, the example and the first step of the forward pass that is no number."""
+        saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
+        raise TrainingError(f"{what} at step {step}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
+
+    def _save(self) -> None:
+        if self.saved == self.progress.step:
+            return
+        os.fsync(self.lines.fileno())
+        save_checkpoint(self.out, self.model, self.setup.tokenizer, self.optimiser, self.progress)
+        self.saved = self.progress.step
+        keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})
+
+
+def _metrics_file(path: Path, step: int) -> IO[str]:
+    """metrics.jsonl, open to go on behind ``step``: lines beyond it are of work that was lost, and will come again."""
+    kept = []
+    if step and path.exists():
+        for line in path.read_text("utf-8").splitlines():
+            try:
+                number = json.loads(line)["step"]
+            except (ValueError, KeyError, TypeError):
+                break  # torn by whatever ended the process
+            if number > step:
+                break
+            kept.append(line)
+        if len(kept) < step:
+            raise CheckpointError(f"{path} has {len(kept):,} lines, and the newest checkpoint is of step {step:,}")
+    write_whole(path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
+    return path.open("a", encoding="utf-8", newline="\n")
+
+
+def _write_line(lines: IO[str], data: dict[str, Any], out: Path) -> None:
+    try:
+        lines.write(json.dumps(data) + "\n")
+        lines.flush()
+    except OSError as error:
+        raise TrainingError(
+            f"cannot write to {out / 'metrics.jsonl'}: {error.strerror}", "make room, then go on with --resume"
+        ) from None

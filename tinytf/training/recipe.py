@@ -13,11 +13,17 @@ from tinytf.errors import ConfigError, UsageError
 from tinytf.nearest import did_you_mean
 
 OBJECTIVES = ("causal", "masked")
+SCHEDULES = ("cosine", "linear", "constant")
+DTYPES = ("float32", "bfloat16")
 TOKENIZERS = ("char", "bpe", "wordpiece")
+_WORDS = {"objective": OBJECTIVES, "tokenizer": TOKENIZERS, "schedule": SCHEDULES, "dtype": DTYPES}
 _BOUNDS = {
     "vocab_size": (2, 1_000_000),
     "block": (2, 1_000_000),
     "batch": (1, 65_536),
+    "accumulate": (1, 65_536),
+    "keep": (1, 1_000_000),
+    "save_every": (0, 1_000_000_000),
     "steps": (1, 1_000_000_000),
     "eval_every": (1, 1_000_000_000),
     "repeats_first": (0, 1_000_000_000),
@@ -29,37 +35,50 @@ _BOUNDS = {
 class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
 
+    ``begun_from`` names the model that was trained on further, whose architecture and tokenizer it then is.
+
     ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
     batch that is random ids said again and again (what teaches copying), in the first ``repeats_first`` steps all of
-    it. ``lr`` is the peak learning rate, reached after ``warmup`` steps and followed by a cosine down to
-    ``lr * final_lr``; ``clip`` bounds the global gradient norm; ``held_out`` is the share of the text, from its end,
-    that is never trained on.
+    it. ``lr`` is the peak learning rate, reached after ``warmup`` steps and followed by the ``schedule`` (cosine,
+    linear or constant) down to ``lr * final_lr``; ``clip`` bounds the global gradient norm; ``accumulate`` splits a
+    batch into so many parts that go through one after the other; ``dtype`` bfloat16 computes in it (the weights stay
+    float32), ``compile`` has torch write kernels first. ``held_out`` is the share of the text, from its end, that is
+    never trained on; it is measured every ``eval_every`` steps, and a checkpoint written every ``save_every`` (0: as
+    often), of which the last ``keep`` and the best are kept.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
+    begun_from: str = ""
     tokenizer: str = "bpe"
     vocab_size: int = 2000
     objective: str = "causal"
     block: int = 128
     batch: int = 16
+    accumulate: int = 1
     repeats: float = 0.0
     repeats_first: int = 0
     steps: int = 1000
     lr: float = 1e-3
     final_lr: float = 0.1
     warmup: int = 100
+    schedule: str = "cosine"
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.95
     clip: float = 1.0
     held_out: float = 0.05
     eval_every: int = 250
+    save_every: int = 0
+    keep: int = 2
+    dtype: str = "float32"
+    compile: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, words in (("objective", OBJECTIVES), ("tokenizer", TOKENIZERS)):
-            if getattr(self, name) not in words:
-                raise UsageError(f"{name} {getattr(self, name)!r} is not one of {', '.join(words)}")
+        for name, words in _WORDS.items():
+            word = getattr(self, name)
+            if word not in words:
+                raise UsageError(f"{name} {word!r} is not one of {', '.join(words)}", did_you_mean(word, words))
         for name, (least, most) in _BOUNDS.items():
             if getattr(self, name) < least:
                 raise UsageError(f"{name} {getattr(self, name)} is below {least}")
@@ -80,6 +99,8 @@ class Recipe:
         for name in ("held_out", "repeats", "final_lr", "weight_decay", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"{name} {getattr(self, name)} is outside [0, 1)")
+        if self.accumulate > self.batch:
+            raise UsageError(f"a batch of {self.batch} has no {self.accumulate} parts", "accumulate at most the batch")
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 

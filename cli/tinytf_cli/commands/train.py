@@ -6,54 +6,102 @@ from typing import Any
 import click
 
 from tinytf.errors import UsageError
-
-_OVERRIDES = ("objective", "tokenizer", "vocab_size", "block", "batch", "steps", "lr", "warmup", "seed", "eval_every")
+from tinytf_cli.interrupt import current
+from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 
 
 @click.command("train")
 @click.argument("corpus", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder of the run.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, as if it had never stopped.")
+@click.option("--overwrite", is_flag=True, help="Remove the run in --out first.")
 @click.option("--recipe", type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder of the run; must be new.")
-@click.option("--objective", type=click.Choice(["causal", "masked"]), help="Next token, or masked tokens.")
-@click.option("--tokenizer", type=click.Choice(["char", "bpe", "wordpiece"]))
-@click.option("--vocab-size", type=int, help="Tokens of the vocabulary (not for char).")
-@click.option("--block", type=int, help="Training length in tokens.")
-@click.option("--batch", type=int, help="Examples a step.")
-@click.option("--steps", type=int, help="Optimiser steps.")
-@click.option("--lr", type=float, help="Peak learning rate.")
-@click.option("--warmup", type=int, help="Steps of linear warm-up.")
-@click.option("--seed", type=int)
+@click.option("--preset", metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
+@click.option("--from", "begin_from", metavar="MODEL", help="Begin from this model and its tokenizer.")
+@click.option("--tokenizer", metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model whose tokenizer it is.")
+@recipe_options
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
-@click.option("--eval-every", type=int, help="Steps between held-out losses and checkpoints.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def command(corpus: tuple[Path, ...], recipe: Path | None, out: Path, device: str, **options: Any) -> None:
+def command(
+    corpus: tuple[Path, ...],
+    out: Path,
+    resume: bool,
+    overwrite: bool,
+    recipe: Path | None,
+    preset: str | None,
+    begin_from: str | None,
+    tokenizer: str | None,
+    device: str,
+    **options: Any,
+) -> int:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
-    A blank line separates documents. Progress goes to stderr, metrics to metrics.jsonl in the folder.
+    A blank line separates documents. Every field of the model is an option too: --d-model 256 --n-layers 6.
+    Progress goes to stderr, metrics to metrics.jsonl in the folder. Ctrl-C ends after the step, with a checkpoint.
     """
     from tinytf.loading import pick_device
-    from tinytf.training.loop import Metrics, Setup, train
-    from tinytf.training.recipe import Recipe
+    from tinytf.training.loop import Metrics, train
+    from tinytf.training.setup import Setup
     from tinytf_cli.progress import TrainingProgress
 
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
-    changes = {name: options[name] for name in _OVERRIDES if options[name] is not None}
-    if recipe is not None:
-        resolved = Recipe.load(recipe, **changes)
-    else:
-        steps = changes.get("steps", Recipe.steps)
-        if changes.get("objective") == "masked":
-            changes.setdefault("tokenizer", "wordpiece")
-        resolved = Recipe.from_dict({"warmup": min(Recipe.warmup, steps // 10), **changes}, "options")
+    if resume and overwrite:
+        raise UsageError("--resume goes on with a run, and --overwrite removes it", "leave one of them out")
+    given = {name: value for name, value in options.items() if value is not None}
+    resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
+    own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
     texts = _read(corpus)
+    if overwrite:
+        _remove_run(out)
     progress = TrainingProgress(resolved.steps)
 
     def on_metrics(metrics: Metrics, setup: Setup) -> None:
         progress.update(metrics, setup)
 
-    train(texts, resolved, out, on_metrics, pick_device(device))
-    progress.finish(out)
+    stop = current()
+    with stop.held():
+        last = train(
+            texts,
+            resolved,
+            out,
+            on_metrics,
+            pick_device(device),
+            going_on=resume,
+            interrupted=lambda: stop.happened,
+            tokenizer=own_tokenizer,
+            model=model,
+        )
+    progress.finish(out, last.step, resolved.steps)
+    return 130 if last.step < resolved.steps else 0
+
+
+def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:
+    """The tokenizer and the model to begin from, where they are not to be made."""
+    from tinytf.loading import load
+    from tinytf.sources import find_source
+
+    if begun_from:
+        if tokenizer is not None:
+            raise UsageError("--from brings its own tokenizer", "leave out --tokenizer")
+        opened = load(begun_from, device=device)
+        return opened.tokenizer, opened.transformer
+    if tokenizer is None or tokenizer.partition(":")[0] in ("char", "bpe", "wordpiece"):
+        return None, None
+    try:
+        return find_source(tokenizer).vocabulary().tokenizer, None
+    except UsageError as error:
+        said = f"tokenizer {tokenizer!r} is not one of char, bpe, wordpiece; {error.message}"
+        raise UsageError(said, error.hint) from None
+
+
+def _remove_run(out: Path) -> None:
+    """Take away what a run wrote; what else is in its folder stays."""
+    import shutil
+
+    for name in ("recipe.json", "metrics.jsonl", "speed.jsonl", "config.json", "model.safetensors", "tokenizer.json"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
 
 
 def _read(corpus: tuple[Path, ...]) -> list[str]:

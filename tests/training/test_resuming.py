@@ -1,0 +1,254 @@
+"""A run that was stopped, killed or ran out of room goes on as if nothing had been."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import tinytf.training.checkpoints as checkpoints
+from tinytf.checkpoints.run import checkpoint_step, checkpoints_of, load_run
+from tinytf.errors import CheckpointError, TrainingError, UsageError
+from tinytf.files import to_json
+from tinytf.training.loop import train
+from tinytf.training.optimiser import learning_rate
+from tinytf.training.recipe import Recipe
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+MODEL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1}
+CAUSAL = Recipe(
+    model=MODEL, tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2, repeats=0.25
+)
+MASKED = Recipe(
+    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece", vocab_size=120,
+    objective="masked", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
+)  # fmt: skip
+LONG = {"steps": 3000, "save_every": 2, "eval_every": 50, "schedule": "constant"}
+RECIPES = {
+    "next token": CAUSAL,
+    "masked": MASKED,
+    "in parts": Recipe(**{**CAUSAL.to_dict(), "accumulate": 3}),
+    "bfloat16, linear": Recipe(**{**CAUSAL.to_dict(), "dtype": "bfloat16", "schedule": "linear"}),
+}
+
+
+def changed(recipe: Recipe, **changes: object) -> Recipe:
+    return Recipe(**{**recipe.to_dict(), **changes})
+
+
+def stopping_after(steps: int):
+    """An ``interrupted`` that ends the run after so many of its steps."""
+    asked = iter([False] * (steps - 1) + [True] * 1000)
+    return lambda: next(asked)
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    """Everything that is left in a run, but the lock."""
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("[!.]*") if path.is_file()}
+
+
+def metrics_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("stops", [(6,), (1, 5), (4, 8), (3, 3, 3)], ids=str)
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(
+    recipe: Recipe, stops: tuple[int, ...], tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    last = train([STORY], recipe, whole)
+    done = 0
+    for count in stops:
+        torch.manual_seed(99)  # another process begins with other random numbers
+        done += count
+        stopped = train([STORY], recipe, parts, going_on=done > count, interrupted=stopping_after(count))
+        assert stopped.step == min(done, 12)
+    assert train([STORY], recipe, parts, going_on=True).step in (12, last.step)
+    theirs = {name: data for name, data in files_of(parts).items() if not name.startswith("checkpoints/")}
+    ours = {name: data for name, data in files_of(whole).items() if not name.startswith("checkpoints/")}
+    assert theirs == ours
+    newest = [files_of(checkpoints_of(run)[-1]) for run in (whole, parts)]
+    assert newest[0] == newest[1]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    train([STORY], CAUSAL, tmp_path)
+    before = files_of(tmp_path)
+    assert train([STORY], CAUSAL, tmp_path, going_on=True).step == 12
+    assert files_of(tmp_path) == before
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    recipe = changed(CAUSAL, steps=30, eval_every=5, keep=2, lr=1e-2)
+    train([STORY], recipe, tmp_path)
+    lines = [line for line in metrics_of(tmp_path) if "held_out_loss" in line]
+    best = min(lines, key=lambda line: line["held_out_loss"])["step"]
+    assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == sorted({best, 25, 30})
+    for place in checkpoints_of(tmp_path):
+        load_run(place)
+    kept = json.loads((checkpoints_of(tmp_path)[-1] / "training.json").read_text("utf-8"))
+    assert kept["best_step"] == best
+
+
+def test_checkpoints_can_be_written_more_often_than_losses_are_measured(tmp_path: Path) -> None:
+    train([STORY], changed(CAUSAL, save_every=3, keep=9), tmp_path)
+    assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [3, 6, 9, 12]
+
+
+def test_lines_of_work_that_was_lost_are_written_again_and_a_torn_one_is_not_kept(tmp_path: Path) -> None:
+    train([STORY], CAUSAL, tmp_path / "whole")
+    train([STORY], CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 5, "loss": 1.0}\n{"step": 6, "lo')
+    train([STORY], CAUSAL, tmp_path / "run", going_on=True)
+    assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
+
+
+def test_metrics_that_lack_lines_are_said(tmp_path: Path) -> None:
+    train([STORY], CAUSAL, tmp_path, interrupted=stopping_after(6))
+    lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(lines[:3]), "utf-8")
+    with pytest.raises(CheckpointError, match="has 3 lines, and the newest checkpoint is of step 6"):
+        train([STORY], CAUSAL, tmp_path, going_on=True)
+
+
+def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
+    train([STORY], CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
+    before = files_of(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"begun with lr 0.001, and 0.5 is asked for"):
+        train([STORY], changed(CAUSAL, lr=0.5), tmp_path / "run", going_on=True)
+    with pytest.raises(UsageError, match="was trained on another text"):
+        train([STORY + " More."], CAUSAL, tmp_path / "run", going_on=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("Dear", "utf-8")
+    with pytest.raises(UsageError, match="no run in"):
+        train([STORY], CAUSAL, tmp_path / "mine", going_on=True)
+    assert files_of(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "training.json", "tokenizer.json"])
+def test_a_damaged_checkpoint_is_named(name: str, tmp_path: Path) -> None:
+    train([STORY], CAUSAL, tmp_path, interrupted=stopping_after(4))
+    damaged = checkpoints_of(tmp_path)[-1] / name
+    data = damaged.read_bytes()
+    damaged.unlink()  # the run's own model is the same file under a second name
+    damaged.write_bytes(data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match=name):
+        train([STORY], CAUSAL, tmp_path, going_on=True)
+
+
+def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = checkpoints.write_whole
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "optimizer.safetensors" and ".step-000008" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        genuine(path, data)
+
+    monkeypatch.setattr(checkpoints, "write_whole", full)
+    with pytest.raises(TrainingError, match="of step 8: No space left on device; the checkpoint of step 4 is whole"):
+        train([STORY], CAUSAL, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
+    monkeypatch.undo()
+    train([STORY], CAUSAL, tmp_path / "run", going_on=True)
+    train([STORY], CAUSAL, tmp_path / "whole")
+    assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
+
+
+def test_a_schedule_is_what_it_says() -> None:
+    for schedule, half_way in (("cosine", 0.55), ("linear", 0.55), ("constant", 1.0)):
+        recipe = Recipe(lr=1.0, final_lr=0.1, warmup=10, steps=110, schedule=schedule)
+        assert learning_rate(4, recipe) == pytest.approx(0.5)
+        assert learning_rate(60, recipe) == pytest.approx(half_way)
+    assert learning_rate(35, Recipe(lr=1.0, final_lr=0.0, warmup=10, steps=110, schedule="linear")) == 0.75
+
+
+def test_a_batch_in_parts_is_the_batch_in_one(tmp_path: Path) -> None:
+    without = {**CAUSAL.model, "dropout": 0.0}
+    for name, parts in (("one", 1), ("three", 3), ("four", 4)):
+        train([STORY], changed(CAUSAL, model=without, accumulate=parts), tmp_path / name)
+    one = [line["loss"] for line in metrics_of(tmp_path / "one")]
+    for name in ("three", "four"):
+        assert [line["loss"] for line in metrics_of(tmp_path / name)] == pytest.approx(one, abs=1e-5)
+
+
+TRAIN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_resuming import CAUSAL, STORY, changed
+from tinytf.files import to_json
+from tinytf.training.loop import train
+print("ready", flush=True)
+train([STORY], changed(CAUSAL, steps=400, save_every=3, eval_every=50), Path(sys.argv[1]), going_on=True)
+"""
+
+
+def started(run: Path) -> subprocess.Popen:
+    run.mkdir(exist_ok=True)
+    here = str(Path(__file__).parent)
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(run), here],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    with started(tmp_path / "run") as process:
+        try:
+            while not (tmp_path / "run" / "metrics.jsonl").exists():
+                assert process.poll() is None
+                time.sleep(0.01)
+            with pytest.raises(UsageError, match="another process trains"):
+                train([STORY], changed(CAUSAL, steps=400, save_every=3, eval_every=50), tmp_path / "run", going_on=True)
+        finally:
+            process.kill()
+
+
+def killed_after(seconds: float, run: Path, recipe: Recipe) -> None:
+    """Train in a child of this process, which has all its modules already, until SIGKILL ends it."""
+    child = os.fork()
+    if not child:
+        try:
+            torch.set_num_threads(1)  # threads do not come along into a child
+            train([STORY], recipe, run, going_on=True)
+        finally:
+            os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    """At random moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
+    moments, run, recipe = random.Random(5), tmp_path / "run", changed(CAUSAL, **LONG)
+    run.mkdir()
+    reached = []
+    for _ in range(50):
+        killed_after(moments.uniform(0.0, 0.3), run, recipe)
+        for place in checkpoints_of(run):
+            load_run(place)
+        reached.append(max(map(checkpoint_step, checkpoints_of(run)), default=0))
+    assert reached == sorted(reached)
+    assert len(set(reached)) > 5
+    short = changed(recipe, steps=reached[-1] + 4)
+    (run / "recipe.json").write_bytes(to_json(short.to_dict()))  # the constant schedule does not look at the end
+    train([STORY], short, run, going_on=True)
+    train([STORY], short, tmp_path / "whole")
+    assert metrics_of(run) == metrics_of(tmp_path / "whole")
+    assert files_of(checkpoints_of(run)[-1]) == files_of(checkpoints_of(tmp_path / "whole")[-1])
+    assert not list(run.rglob("*.part"))
+    assert not list(run.rglob("*.old"))

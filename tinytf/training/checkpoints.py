@@ -1,0 +1,180 @@
+"""Checkpoints of a run: folders that are there whole or not at all, and from which a run goes on to the bit.
+
+``RUN/checkpoints/step-000250`` holds a model as any run directory does (config.json, model.safetensors,
+tokenizer.json), and beside it optimizer.safetensors (moments, random state) and training.json (all the rest). The
+model of the newest one is also that of the run itself.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from tinytf.checkpoints.run import CHECKPOINTS, checkpoint_step, checkpoints_of, load_run, save_run
+from tinytf.errors import CheckpointError, TrainingError
+from tinytf.files import flush_folder, read_json, to_json, write_whole
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Tokenizer
+
+_RANDOM = "random state"
+
+
+@dataclass
+class Progress:
+    """Where a run is: ``step`` optimiser steps are done. ``best`` is the lowest held-out loss, at ``best_step``.
+
+    ``corpus`` is the fingerprint of what is trained on, ``processes`` how many train, ``milestones`` the state of
+    what is told of heads.
+    """
+
+    step: int = 0
+    best: float | None = None
+    best_step: int = 0
+    corpus: str = ""
+    processes: int = 1
+    milestones: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    run: Path, model: Transformer, tokenizer: Tokenizer, optimiser: torch.optim.Optimizer, progress: Progress
+) -> Path:
+    """Write one checkpoint beside its place, and rename it there when all of it is on the disk.
+
+    Raises TrainingError when it cannot be written, for want of room for example; what was there stays.
+    """
+    place = run / CHECKPOINTS / f"step-{progress.step:06d}"
+    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        beside.mkdir(parents=True)
+        save_run(beside, model, tokenizer)
+        write_whole(beside / "optimizer.safetensors", save_tensors(_optimiser_tensors(model, optimiser)))
+        write_whole(beside / "training.json", to_json(vars(progress)))
+        flush_folder(beside)
+        if place.exists():
+            _remove(place)
+        beside.replace(place)
+        flush_folder(place.parent)
+        for name in _MODEL:
+            _publish(place / name, run / name)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(beside)
+        before = checkpoints_of(run)
+        kept = f"; the checkpoint of step {checkpoint_step(before[-1]):,} is whole" if before else ""
+        raise TrainingError(
+            f"cannot write the checkpoint of step {progress.step:,}: {error.strerror or error}{kept}",
+            "make room, then go on with --resume" if before else "make room, or give another --out",
+        ) from None
+    return place
+
+
+_MODEL = ("tokenizer.json", "model.safetensors", "config.json")
+
+
+def _publish(stored: Path, place: Path) -> None:
+    """Let the run itself be opened, with the newest weights: the same file under a second name, where that can be."""
+    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        try:
+            os.link(stored, beside)
+        except OSError:
+            shutil.copyfile(stored, beside)
+        beside.replace(place)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
+    """Remove all checkpoints but the last ``count`` and those of the steps in ``also``."""
+    for place in checkpoints_of(run)[:-count]:
+        if checkpoint_step(place) not in also:
+            _remove(place)
+
+
+def clear_leftovers(run: Path) -> None:
+    """Remove what a process left that was killed while it wrote or removed a checkpoint."""
+    for part in run.glob(".*.part"):
+        part.unlink(missing_ok=True)
+    for place in (run / CHECKPOINTS).glob(".step-*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _remove(place: Path) -> None:
+    """Out of sight first, so that nobody ever sees half of it."""
+    hidden = place.with_name(f".{place.name}.{os.getpid()}.old")
+    place.replace(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer) -> Progress:
+    """Put model, optimiser and torch's random numbers where the checkpoint left them.
+
+    Raises CheckpointError, naming the file, for one that is damaged or of another model.
+    """
+    stored = load_run(place)
+    if stored.config != model.config:
+        raise CheckpointError(f"{place} is of another model than the recipe describes")
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), stored.parameters(), strict=True):
+            mine.copy_(theirs)  # a copy: the file stays free to be replaced
+    path = place / "optimizer.safetensors"
+    try:
+        tensors = load_tensors(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no {path.name} in {place}") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path)
+    _restore_random(tensors, path)
+    data = read_json(place / "training.json")
+    try:
+        return Progress(**data)
+    except TypeError as error:
+        raise CheckpointError(f"{place / 'training.json'}: {error}") from None
+
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def _optimiser_tensors(model: Transformer, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {
+        f"{name}.{moment}": optimiser.state[parameter][moment].detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        if parameter in optimiser.state
+        for moment in _MOMENTS
+    }
+    tensors[_RANDOM] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
+    return tensors
+
+
+def _state_of(name: str, tensors: dict[str, Tensor], parameter: Tensor, path: Path) -> dict[str, Tensor]:
+    found = {}
+    for moment in _MOMENTS:
+        tensor = tensors.get(f"{name}.{moment}")
+        if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
+            raise CheckpointError(f"{path} lacks {name}.{moment}, or has it in another shape")
+        # Fused optimisers want the number of steps on the device of the parameter.
+        found[moment] = tensor.to(parameter.device)
+    return found
+
+
+def _restore_random(tensors: dict[str, Tensor], path: Path) -> None:
+    if _RANDOM not in tensors:
+        raise CheckpointError(f"{path} lacks the {_RANDOM}")
+    torch.set_rng_state(tensors[_RANDOM])
+    if torch.cuda.is_available() and f"{_RANDOM} of cuda" in tensors:
+        torch.cuda.set_rng_state(tensors[f"{_RANDOM} of cuda"])
