@@ -8,7 +8,7 @@ model of the newest one is also that of the run itself.
 import contextlib
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,16 @@ class Progress:
 
 
 def save_checkpoint(
-    run: Path, model: Transformer, tokenizer: Tokenizer, optimiser: torch.optim.Optimizer, progress: Progress
+    run: Path,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    random: Sequence[Tensor],
 ) -> Path:
     """Write one checkpoint beside its place, and rename it there when all of it is on the disk.
+
+    ``random`` is the state of torch's random numbers in every process.
 
     Raises TrainingError when it cannot be written, for want of room for example; what was there stays.
     """
@@ -56,7 +63,7 @@ def save_checkpoint(
     try:
         beside.mkdir(parents=True)
         save_run(beside, model, tokenizer)
-        write_whole(beside / "optimizer.safetensors", save_tensors(_optimiser_tensors(model, optimiser)))
+        write_whole(beside / "optimizer.safetensors", save_tensors(_optimiser_tensors(model, optimiser, random)))
         write_whole(beside / "training.json", to_json(vars(progress)))
         flush_folder(beside)
         if place.exists():
@@ -115,8 +122,8 @@ def _remove(place: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer) -> Progress:
-    """Put model, optimiser and torch's random numbers where the checkpoint left them.
+def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int = 0) -> Progress:
+    """Put model, optimiser and torch's random numbers where the checkpoint left them, in the process ``rank``.
 
     Raises CheckpointError, naming the file, for one that is damaged or of another model.
     """
@@ -137,7 +144,7 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer) ->
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path)
-    _restore_random(tensors, path)
+    _restore_random(tensors, path, rank)
     data = read_json(place / "training.json")
     try:
         return Progress(**data)
@@ -148,14 +155,16 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer) ->
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def _optimiser_tensors(model: Transformer, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _optimiser_tensors(
+    model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]
+) -> dict[str, Tensor]:
     tensors = {
         f"{name}.{moment}": optimiser.state[parameter][moment].detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
         if parameter in optimiser.state
         for moment in _MOMENTS
     }
-    tensors[_RANDOM] = torch.get_rng_state()
+    tensors |= {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
     if torch.cuda.is_available():
         tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
     return tensors
@@ -172,9 +181,9 @@ def _state_of(name: str, tensors: dict[str, Tensor], parameter: Tensor, path: Pa
     return found
 
 
-def _restore_random(tensors: dict[str, Tensor], path: Path) -> None:
-    if _RANDOM not in tensors:
+def _restore_random(tensors: dict[str, Tensor], path: Path, rank: int) -> None:
+    if f"{_RANDOM} 0" not in tensors:
         raise CheckpointError(f"{path} lacks the {_RANDOM}")
-    torch.set_rng_state(tensors[_RANDOM])
+    torch.set_rng_state(tensors.get(f"{_RANDOM} {rank}", tensors[f"{_RANDOM} 0"]))
     if torch.cuda.is_available() and f"{_RANDOM} of cuda" in tensors:
         torch.cuda.set_rng_state(tensors[f"{_RANDOM} of cuda"])

@@ -3,8 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +28,7 @@ from tinytf.training.checkpoints import (
 )
 from tinytf.training.data import IGNORED, Batch, Examples
 from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
+from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 
@@ -104,30 +105,42 @@ def train(
     or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
     cannot be written (the last good one stays).
     """
-    there = out.exists()
     if not going_on and (checkpoints_of(out) or (out / "config.json").exists()):
         raise UsageError(
             f"{out} holds a run already",
             "go on with it by --resume, begin anew by --overwrite, or give another --out",
         )
-    lock = _locked(out)
-    try:
-        run = _Run(texts, recipe, out, torch.device(device), going_on=going_on, tokenizer=tokenizer, model=model)
-        return run.go(on_metrics, interrupted)
-    except (UsageError, TrainingError):
-        if not there and not checkpoints_of(out) and not (out / "metrics.jsonl").exists():
-            lock.release()
-            _remove_empty(out)
-        raise
-    finally:
-        lock.release()
+    where = torch.device(device)
+    with processes(where) as together, _locked(out, together):
+        run = _Run(texts, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
+        return run.go(on_metrics if together.writes else lambda *_: None, interrupted)
 
 
 _LOCK = ".lock"
 
 
-def _locked(out: Path) -> FileLock:
-    """The lock of a run directory, which is made; the system lets go of it however the process ends."""
+@contextmanager
+def _locked(out: Path, together: Processes) -> Iterator[None]:
+    """Hold the lock of a run directory, which is made; the system lets go of it however the process ends.
+
+    What fails before anything was written leaves nothing.
+    """
+    there = out.exists()
+    lock = _lock_of(out) if together.writes else None
+    together.wait()
+    try:
+        yield
+    except (UsageError, TrainingError):
+        if lock is not None and not there and not (out / "metrics.jsonl").exists():
+            lock.release()
+            _remove_empty(out)
+        raise
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _lock_of(out: Path) -> FileLock:
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = FileLock(out / _LOCK)
@@ -154,13 +167,15 @@ class _Run:
         recipe: Recipe,
         out: Path,
         device: torch.device,
+        together: Processes,
         *,
         going_on: bool,
         tokenizer: Tokenizer | None,
         model: Transformer | None,
     ) -> None:
-        self.recipe, self.out, self.device = recipe, out, device
-        clear_leftovers(out)
+        self.recipe, self.out, self.device, self.together = recipe, out, device, together
+        if together.writes:
+            clear_leftovers(out)
         found = checkpoints_of(out)
         if going_on:
             self._require_same_recipe()
@@ -173,11 +188,17 @@ class _Run:
         self.setup = prepare(texts, recipe, tokenizer, model)
         self.model = self.setup.model.to(device).train()
         self.optimiser = make_optimiser(self.model, recipe)
-        self.progress = Progress(corpus=self.setup.fingerprint)
+        self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
+        torch.manual_seed(recipe.seed + together.rank)  # dropout differs between the processes
         if found:
-            self.progress = resume(found[-1], self.model, self.optimiser)
+            self.progress = resume(found[-1], self.model, self.optimiser, together.rank)
+            if self.progress.processes != together.count:
+                raise UsageError(
+                    f"{out} was trained by {self.progress.processes} processes, and there are {together.count} now",
+                    f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
+                )
         self.saved = self.progress.step
-        self.loss: nn.Module = BatchLoss(self.model)
+        self.loss = together.together(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
 
@@ -203,8 +224,7 @@ class _Run:
         recipe = self.recipe
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan)
         try:
-            write_whole(self.out / "recipe.json", to_json(recipe.to_dict()))
-            lines = _metrics_file(self.out / "metrics.jsonl", self.progress.step)
+            lines = self._begin_metrics()
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
         with lines:
@@ -212,11 +232,17 @@ class _Run:
             while self.progress.step < recipe.steps:
                 metrics = self._step()
                 on_metrics(metrics, self.setup)
-                if interrupted() and self.progress.step < recipe.steps:
+                if self.together.any(interrupted()) and self.progress.step < recipe.steps:
                     self._save()
                     break
         self.model.eval()
         return metrics
+
+    def _begin_metrics(self) -> IO[str]:
+        if not self.together.writes:
+            return Path(os.devnull).open("w", encoding="utf-8")
+        write_whole(self.out / "recipe.json", to_json(self.recipe.to_dict()))
+        return _metrics_file(self.out / "metrics.jsonl", self.progress.step)
 
     def _step(self) -> Metrics:
         recipe, step = self.recipe, self.progress.step
@@ -231,7 +257,7 @@ class _Run:
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = None
-        if last or done % recipe.eval_every == 0:
+        if self.together.writes and (last or done % recipe.eval_every == 0):
             kept = held_out_loss(self.model, self.setup.examples, limit=None if last else _HELD_OUT_BATCHES)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
@@ -247,8 +273,8 @@ class _Run:
 
     def _backward(self, batch: Batch, step: int) -> float:
         """The mean loss of a batch, its gradients left in the parameters; part after part where it is accumulated."""
-        batch = batch.to(self.device)
-        asked = (batch.targets != IGNORED).sum()
+        asked = (batch.targets != IGNORED).sum().to(self.device)
+        batch = self.together.share(batch).to(self.device)
         self.optimiser.zero_grad(set_to_none=True)
         total = 0.0
         rows = -(-len(batch.ids) // self.recipe.accumulate)
@@ -256,10 +282,14 @@ class _Run:
         for first in range(0, len(batch.ids), rows):
             part = slice(first, first + rows)
             mask = None if batch.padding_mask is None else batch.padding_mask[part]
-            with half:
-                loss = self.loss(batch.ids[part], batch.targets[part], mask) / asked
-            loss.backward()
+            last = first + rows >= len(batch.ids)
+            with nullcontext() if last else self.together.apart(self.loss):
+                with half:
+                    loss = self.loss(batch.ids[part], batch.targets[part], mask) / asked
+                # Gradients are averaged over the processes, and are to be added up.
+                (loss * self.together.count if self.together.count > 1 else loss).backward()
             total += loss.item()
+        total = self.together.total(total)
         if not math.isfinite(total):
             self._stop(f"the loss is {total}", batch, step)
         return total
@@ -272,9 +302,12 @@ class _Run:
     def _save(self) -> None:
         if self.saved == self.progress.step:
             return
-        os.fsync(self.lines.fileno())
-        save_checkpoint(self.out, self.model, self.setup.tokenizer, self.optimiser, self.progress)
         self.saved = self.progress.step
+        random = self.together.gathered(torch.get_rng_state())
+        if not self.together.writes:
+            return
+        os.fsync(self.lines.fileno())
+        save_checkpoint(self.out, self.model, self.setup.tokenizer, self.optimiser, self.progress, random)
         keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})
 
 

@@ -1,0 +1,105 @@
+"""Two processes train what one does on the joined batch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tinytf.checkpoints.run import checkpoints_of
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+RECIPE = """
+tokenizer = "char"
+steps = 6
+batch = 6
+block = 16
+warmup = 2
+eval_every = 3
+held_out = 0.2
+repeats = 0.25
+
+[model]
+d_model = 16
+n_layers = 1
+n_heads = 2
+d_ff = 16
+context = 32
+"""
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> list[str]:
+    (tmp_path / "recipe.toml").write_text(RECIPE, "utf-8")
+    (tmp_path / "corpus.txt").write_text(STORY, "utf-8")
+    return [str(tmp_path / "corpus.txt"), "--recipe", str(tmp_path / "recipe.toml")]
+
+
+def command(count: int, *arguments: str) -> list[str]:
+    alone = [sys.executable, "-m", "tinytf_cli", "train", *arguments]
+    if count == 1:
+        return alone
+    runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return [*runner, "-m", "tinytf_cli", "train", *arguments]
+
+
+def trained(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command(count, *arguments), capture_output=True, text=True, timeout=300, env=one_thread)
+
+
+def metrics_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_two_processes_have_the_loss_curve_of_one(corpus: list[str], tmp_path: Path, parts: int) -> None:
+    for count, name in ((1, "one"), (2, "two")):
+        ran = trained(count, *corpus, "--out", str(tmp_path / name), "--accumulate", str(parts))
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stderr.count("wrote") == 1
+    one, two = metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two")
+    assert len(two) == 6
+    for name in ("loss", "grad_norm"):
+        assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-5)
+    assert two[-1]["held_out_loss"] == pytest.approx(one[-1]["held_out_loss"], abs=1e-5)
+
+
+def test_a_run_of_two_goes_on_with_two_to_the_bit_and_not_with_one(corpus: list[str], tmp_path: Path) -> None:
+    dropout = (*corpus, "--dropout", "0.2")
+    whole, run = str(tmp_path / "whole"), str(tmp_path / "run")
+    assert trained(2, *dropout, "--out", whole).returncode == 0
+    assert trained(2, *dropout, "--out", run).returncode == 0
+    first, last = checkpoints_of(tmp_path / "run")
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()  # as if it had been killed after step 3
+    alone = trained(1, *dropout, "--out", run, "--resume")
+    assert alone.returncode == 2
+    assert "was trained by 2 processes, and there are 1 now" in alone.stderr
+    assert "--nproc-per-node 2" in alone.stderr
+    assert first.name == "step-000003"
+    assert trained(2, *dropout, "--out", run, "--resume").returncode == 0
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp_path: Path) -> None:
+    long = command(2, *corpus, "--steps", "100000", "--eval-every", "1000000", "--out", str(tmp_path / "run"))
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(long, stderr=subprocess.PIPE, text=True, env=one_thread) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run" / "metrics.jsonl").exists() or not metrics_of(tmp_path / "run"):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "SIGKILL" in said or "exitcode" in said

@@ -1,0 +1,89 @@
+"""Several processes that train one model on parts of every batch, by torch's own DistributedDataParallel.
+
+torchrun starts them: ``torchrun --nproc-per-node 2 -m tinytf_cli train …``.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tinytf.training.data import Batch
+
+
+@dataclass(frozen=True)
+class Processes:
+    """All that train together: this is ``rank`` of ``count``, and the first of them writes."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def writes(self) -> bool:
+        return self.rank == 0
+
+    def share(self, batch: Batch) -> Batch:
+        """The rows of a batch that are this process's: every ``count``-th."""
+        if self.count == 1:
+            return batch
+        mask = None if batch.padding_mask is None else batch.padding_mask[self.rank :: self.count]
+        return Batch(batch.ids[self.rank :: self.count], batch.targets[self.rank :: self.count], mask)
+
+    def total(self, number: float) -> float:
+        """The sum over all processes."""
+        if self.count == 1:
+            return number
+        tensor = torch.tensor(number, dtype=torch.float64, device=self._device())
+        dist.all_reduce(tensor)
+        return float(tensor)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        return self.total(float(flag)) > 0
+
+    def wait(self) -> None:
+        """Until all have come here."""
+        if self.count > 1:
+            dist.barrier()
+
+    def together(self, module: nn.Module) -> nn.Module:
+        """The module, its gradients averaged over all processes."""
+        return module if self.count == 1 else nn.parallel.DistributedDataParallel(module)
+
+    @staticmethod
+    def apart(module: nn.Module) -> AbstractContextManager[Any]:
+        """A stretch in which gradients are added up here alone, for the next ones to be shared with."""
+        return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
+
+    def gathered(self, tensor: Tensor) -> list[Tensor]:
+        """That of every process, in the order of their ranks."""
+        if self.count == 1:
+            return [tensor]
+        found = [torch.empty_like(tensor, device=self._device()) for _ in range(self.count)]
+        dist.all_gather(found, tensor.to(self._device()))
+        return [one.cpu() for one in found]
+
+    @staticmethod
+    def _device() -> torch.device:
+        return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[Processes]:
+    """Those that torchrun started; this one alone where there was none."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1 or "RANK" not in os.environ:
+        yield Processes()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
