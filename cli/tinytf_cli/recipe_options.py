@@ -35,6 +35,7 @@ _HELP = {
     "eval_every": "Steps between held-out losses.",
     "save_every": "Steps between checkpoints; 0 is as often as held-out losses.",
     "keep": "Checkpoints that are kept, beside the best.",
+    "probe_every": "Steps between measurements of what the heads do; 0 is never.",
     "dtype": "What is computed in; weights stay float32.",
     "compile": "Let torch write the kernels first.",
     "seed": "Makes first weights, order and dropout.",

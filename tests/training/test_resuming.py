@@ -252,3 +252,25 @@ def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Pa
     assert files_of(checkpoints_of(run)[-1]) == files_of(checkpoints_of(tmp_path / "whole")[-1])
     assert not list(run.rglob("*.part"))
     assert not list(run.rglob("*.old"))
+
+
+def test_what_heads_do_is_measured_without_changing_what_is_learned(tmp_path: Path) -> None:
+    for name, every in (("never", 0), ("often", 2)):
+        train([STORY], changed(CAUSAL, probe_every=every), tmp_path / name)
+    assert (tmp_path / "never" / "model.safetensors").read_bytes() == (
+        tmp_path / "often" / "model.safetensors"
+    ).read_bytes()
+    measured = [line for line in metrics_of(tmp_path / "often") if "heads" in line]
+    assert [line["step"] for line in measured] == [2, 4, 6, 8, 10, 12]
+    assert [len(row) for row in measured[0]["heads"]["induction"]] == [2, 2]
+    assert all("heads" not in line for line in metrics_of(tmp_path / "never"))
+    losses = [[line["loss"] for line in metrics_of(tmp_path / name)] for name in ("never", "often")]
+    assert losses[0] == losses[1]
+
+
+def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
+    recipe = changed(CAUSAL, probe_every=1, model={**CAUSAL.model, "positions": "rotary"})
+    train([STORY], recipe, tmp_path / "whole")
+    train([STORY], recipe, tmp_path / "run", interrupted=stopping_after(5))
+    train([STORY], recipe, tmp_path / "run", going_on=True)
+    assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")

@@ -28,6 +28,7 @@ from tinytf.training.checkpoints import (
 )
 from tinytf.training.data import IGNORED, Batch, Examples
 from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
+from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
@@ -38,13 +39,23 @@ _HELD_OUT_BATCHES = 8
 
 @dataclass(frozen=True)
 class Metrics:
-    """One line of metrics.jsonl: losses in nats a token, ``held_out_loss`` only where it was measured."""
+    """One line of metrics.jsonl: losses in nats a token, ``held_out_loss`` and ``heads`` only where they were measured.
+
+    ``milestones`` are sentences about heads that have become something, or are it no longer.
+    """
 
     step: int
     loss: float
     lr: float
     grad_norm: float
     held_out_loss: float | None = None
+    heads: HeadScores | None = None
+    milestones: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written: without what was not measured."""
+        data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
+        return {**data, "heads": self.heads.to_dict()} if self.heads is not None else data
 
 
 class BatchLoss(nn.Module):
@@ -198,6 +209,13 @@ class _Run:
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
         self.saved = self.progress.step
+        self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
+        self.milestones = Milestones()
+        if self.progress.milestones:
+            self.milestones.restore(self.progress.milestones)
+        elif recipe.probe_every:  # what heads are from the beginning is no news
+            self.milestones.update(self.probe.measure(self.model), 0)
+            self.progress.milestones = self.milestones.state()
         self.loss = together.together(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
@@ -263,13 +281,23 @@ class _Run:
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
-        metrics = Metrics(done, loss, lr, norm, kept)
-        _write_line(self.lines, {key: value for key, value in vars(metrics).items() if value is not None}, self.out)
+        metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
+        _write_line(self.lines, metrics.to_dict(), self.out)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
                 raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
             self._save()
         return metrics
+
+    def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
+        """What the heads do after so many steps, and what is new about it."""
+        every = self.recipe.probe_every
+        if not self.together.writes or not every or done % every:
+            return None, ()
+        scores = self.probe.measure(self.model)
+        said = tuple(self.milestones.update(scores, done))
+        self.progress.milestones = self.milestones.state()
+        return scores, said
 
     def _backward(self, batch: Batch, step: int) -> float:
         """The mean loss of a batch, its gradients left in the parameters; part after part where it is accumulated."""

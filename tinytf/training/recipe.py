@@ -24,6 +24,7 @@ _BOUNDS = {
     "accumulate": (1, 65_536),
     "keep": (1, 1_000_000),
     "save_every": (0, 1_000_000_000),
+    "probe_every": (0, 1_000_000_000),
     "steps": (1, 1_000_000_000),
     "eval_every": (1, 1_000_000_000),
     "repeats_first": (0, 1_000_000_000),
@@ -44,7 +45,8 @@ class Recipe:
     batch into so many parts that go through one after the other; ``dtype`` bfloat16 computes in it (the weights stay
     float32), ``compile`` has torch write kernels first. ``held_out`` is the share of the text, from its end, that is
     never trained on; it is measured every ``eval_every`` steps, and a checkpoint written every ``save_every`` (0: as
-    often), of which the last ``keep`` and the best are kept.
+    often), of which the last ``keep`` and the best are kept. What the heads do is measured every ``probe_every``
+    steps (0: never).
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class Recipe:
     eval_every: int = 250
     save_every: int = 0
     keep: int = 2
+    probe_every: int = 50
     dtype: str = "float32"
     compile: bool = False
     seed: int = 0

@@ -1,5 +1,6 @@
 """``tinytf train``: a model from a text."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def command(
             tokenizer=own_tokenizer,
             model=model,
         )
-    progress.finish(out, last.step, resolved.steps)
+    if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
+        progress.finish(out, last.step, resolved.steps)
     return 130 if last.step < resolved.steps else 0
 
 
