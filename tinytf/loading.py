@@ -103,7 +103,7 @@ class Model:
 
     def stream(
         self,
-        prompt: str,
+        prompt: str | Encoding,
         *,
         max_tokens: int = 50,
         sampling: Sampling | None = None,
@@ -121,13 +121,15 @@ class Model:
     ) -> Iterator[Step]:
         """Go on from ``prompt``, a Step a token, as soon as it is there; greedy unless ``sampling`` says otherwise.
 
+        The prompt is a text, or what ``prompt`` made of one.
+
         Ends as ``tinytf.generate.loop.stream`` says, which explains the settings and whose errors these are too, and
         at the tokenizer's end tokens.
         """
         require_decoder(self.config)
         return stream(
             self.transformer,
-            self.prompt(prompt, truncate=truncate).ids,
+            self._prompted(prompt, truncate).ids,
             max_tokens=max_tokens,
             sampling=sampling,
             seed=seed,
@@ -144,24 +146,27 @@ class Model:
             kind=kind,
         )
 
-    def generate(self, prompt: str, **settings: Any) -> str:
+    def _prompted(self, prompt: str | Encoding, truncate: bool) -> Encoding:
+        return self.prompt(prompt, truncate=truncate) if isinstance(prompt, str) else prompt
+
+    def generate(self, prompt: str | Encoding, **settings: Any) -> str:
         """The text that follows ``prompt``, without it; ``settings`` are those of ``stream``."""
         return self.samples(prompt, 1, **settings)[0]
 
-    def samples(self, prompt: str, n: int, **settings: Any) -> list[str]:
+    def samples(self, prompt: str | Encoding, n: int, **settings: Any) -> list[str]:
         """``n`` texts that follow ``prompt``, drawn side by side; ``settings`` are those of ``stream``."""
         found = [""] * n
         for step in self.stream(prompt, samples=n, **settings):
             found[step.sample - 1] += step.text
         return found
 
-    def beams(self, prompt: str, *, truncate: bool = False, **settings: Any) -> Iterator[BeamStep]:
+    def beams(self, prompt: str | Encoding, *, truncate: bool = False, **settings: Any) -> Iterator[BeamStep]:
         """Beam search from ``prompt``; ``settings`` are those of ``tinytf.generate.beam.search``, errors too.
 
         The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
         """
         require_decoder(self.config)
-        ids = self.prompt(prompt, truncate=truncate).ids
+        ids = self._prompted(prompt, truncate).ids
         return search(self.transformer, ids, ends=self.tokenizer.end_ids, **settings)
 
     def text_after(self, before: Sequence[int], ids: Sequence[int]) -> str:

@@ -203,3 +203,97 @@ def test_what_cannot_be_is_said_in_a_line(tinytf: Tinytf, decoder: Path, options
     ran = tinytf("generate", SENTENCE, "-m", decoder, *options)
     assert is_a_clean_error(ran)
     assert said in ran.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--temperature", "1e-45"), ("--temperature", "1e-320"), ("--temperature", "1", "--top-p", "1e-300"),
+        ("--temperature", "1e30"), ("--temperature", "1", "--min-p", "1"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_extreme_settings_are_drawn_from_like_any_other(
+    tinytf: Tinytf, decoder: Path, options: tuple[str, ...]
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "5", "--json")
+    ran = tinytf(*given, *options)
+    assert (ran.status, ran.err) == (0, "")
+    if options != ("--temperature", "1e30"):
+        assert json.loads(ran.out)["text"] == json.loads(tinytf(*given).out)["text"]
+
+
+def test_what_would_not_fit_is_refused_before_it_begins(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tinytf.model import cache
+
+    monkeypatch.setattr(cache, "UNASKED", 0)
+    monkeypatch.setattr(cache, "free_bytes", lambda device: 100_000)
+    for options in (("--beams", "3000"), ("--n", "3000"), ("--beams", "9" * 20)):
+        ran = tinytf("generate", SENTENCE, "-m", decoder, *options)
+        assert (ran.status, ran.out) == (1, ""), options
+        assert "takes" in ran.err
+        assert "are free" in ran.err
+    lines = "\n".join(["The cat sat"] * 30)  # one cache after the other
+    assert tinytf("generate", lines, "--lines", "-m", decoder, "--max-tokens", "2").status == 0
+
+
+def test_beams_in_eight_bits_say_what_that_costs(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--beams", "2", "--max-tokens", "4", "--quantize", "int8")
+    assert "int8 costs" in tinytf(*given).err
+    assert json.loads(tinytf(*given, "--json").out)["int8_cost"]["tokens"] > 4
+
+
+def test_hypotheses_are_told_apart_by_their_last_tokens(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--beams", "3", "--max-tokens", "20", "--watch", "--width", "80")
+    out = tinytf(*given).out
+    assert "cut off" in out
+    assert "…" in out
+    last = [line.split("…")[-1] for line in out.splitlines() if "goes on" in line][-3:]
+    assert len(set(last)) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [("--beams", "2"), ("--head", "L0"), ("--no-cache",), ("--quantize", "int8"), ("--n", "2"), ("--watch",)]
+)
+def test_explaining_the_cache_takes_no_other_settings(tinytf: Tinytf, decoder: Path, options: tuple[str, ...]) -> None:
+    ran = tinytf("generate", SENTENCE, "-m", decoder, "--explain-cache", *options)
+    assert is_a_clean_error(ran)
+    assert options[0] in ran.err
+
+
+def test_control_c_leaves_what_was_measured(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import signal
+
+    from tinytf.generate.runner import Runner
+
+    genuine, calls = Runner.go_on, []
+
+    def interrupted(self: Runner, *arguments: object) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 9:
+            signal.raise_signal(signal.SIGINT)
+        return genuine(self, *arguments)
+
+    for options in ((), ("--json",), ("--format", "ndjson")):
+        monkeypatch.setattr(Runner, "go_on", interrupted)
+        calls.clear()
+        ran = tinytf("generate", SENTENCE, "-m", decoder, "--explain-cache", *options)
+        assert ran.status == 130
+        assert ran.out.strip()
+        if options == ("--json",):
+            assert len(json.loads(ran.out)["steps"]) == 5
+
+
+def test_watching_a_head_needs_no_other_word(tinytf: Tinytf, decoder: Path) -> None:
+    assert "looked at, L1H1" in tinytf("generate", SENTENCE, "-m", decoder, "--max-tokens", "2", "--head", "L1H1").out
+    assert is_a_clean_error(tinytf("generate", SENTENCE, "-m", decoder, "--head", ""))
+
+
+def test_a_combining_mark_stands_on_the_letter_before_in_whatever_pieces_it_comes() -> None:
+    from tinytf_cli.views.continuation import safe_piece
+
+    text = "e\u0301\u0301 n\u0303\u0323x"
+    for cut in range(len(text)):
+        assert safe_piece("", text[:cut]) + safe_piece(text[:cut], text[cut:]) == safe_piece("", text)

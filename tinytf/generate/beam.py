@@ -97,7 +97,8 @@ def search(
     """``beam_search`` by a model, from ``ids``; its settings are explained there, the others at ``loop.stream``.
 
     Where the context is full the search is over; with ``on_overflow`` "error" GenerationError is raised before it
-    begins when that could happen. Errors as of ``beam_search`` and ``loop.stream``.
+    begins when that could happen. The repetition penalty is on log-probabilities, so that one beam with a penalty is
+    not quite greedy. Errors as of ``beam_search`` and ``loop.stream``.
     """
     require_prompt(model, ids, max_tokens)
     if on_overflow not in ("stop", "error"):
@@ -111,6 +112,11 @@ def search(
         )
     Sampling(repetition_penalty=repetition_penalty)  # for its range
     steps = min(max_tokens, room)
+    _require_settings(beams, steps, length_penalty)
+
+    cache = model.cache(min(model.config.context, len(ids) + steps)) if use_cache else None
+    if cache is not None:
+        cache.require_memory(beams)
 
     def adjust(log_probabilities: Tensor, texts: Sequence[Sequence[int]]) -> Tensor:
         seen = [[*ids, *new] for new in texts]
@@ -118,7 +124,6 @@ def search(
         return torch.stack([penalise_repetition(row, text, repetition_penalty) for row, text in rows])
 
     def searched() -> Iterator[BeamStep]:
-        cache = model.cache(min(model.config.context, len(ids) + steps)) if use_cache else None
         runner = Runner(model, ids, cache, texts=beams, chunk=chunk, kind=kind)
         found = beam_search(
             runner.first()[0],
@@ -133,13 +138,12 @@ def search(
             full = step.ended == MAX_TOKENS and steps < max_tokens
             yield replace(step, ended=CONTEXT_FULL) if full else step
 
-    _require_settings(beams, steps, length_penalty)
     return searched()
 
 
 def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> None:
     if beams < 1:
-        raise UsageError(f"{beams} beams are fewer than 1", "1 is greedy")
+        raise UsageError(f"{beams} beams are fewer than 1", "1 is greedy, 4 is usual")
     if max_tokens < 1:
         raise UsageError(f"{max_tokens} new tokens are fewer than 1", "ask for at least 1")
     if not math.isfinite(length_penalty):

@@ -90,7 +90,7 @@ def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> N
             f"{len(ids):,} tokens are more than the model's context of {model.config.context:,}", "shorten the text"
         )
     if max_tokens < 1:
-        raise UsageError(f"{max_tokens} new tokens are fewer than 1")
+        raise UsageError(f"{max_tokens} new tokens are fewer than 1", "ask for at least 1")
 
 
 def stream(
@@ -128,13 +128,13 @@ def stream(
     """
     require_prompt(model, ids, max_tokens)
     if samples < 1:
-        raise UsageError(f"{samples} samples are fewer than 1")
+        raise UsageError(f"{samples} samples are fewer than 1", "1 is one text")
     if chunk < 0:
         raise UsageError(f"chunks of {chunk} tokens are fewer than 1", "leave it out to take the prompt in one pass")
     if on_overflow not in ON_OVERFLOW:
         raise UsageError(f"on_overflow {on_overflow!r} is not one of {', '.join(ON_OVERFLOW)}")
     if any(not stop for stop in stops):
-        raise UsageError("a stop string is empty, and every text has that in it")
+        raise UsageError("a stop string is empty, and every text has that in it", "leave it out")
     if stops and decode is None:
         raise UsageError("stop strings need a tokenizer's decode")
     if kind != PLAIN and cache is None and not use_cache:

@@ -36,8 +36,10 @@ class Sampling:
             raise UsageError(f"top-p {self.top_p} is outside (0, 1]", "1 leaves nothing out")
         if not 0 <= self.min_p <= 1:
             raise UsageError(f"min-p {self.min_p} is outside [0, 1]", "0 leaves nothing out")
-        if not (self.repetition_penalty > 0 and math.isfinite(self.repetition_penalty)):
-            raise UsageError(f"a repetition penalty of {self.repetition_penalty} is not above 0", "1 is none")
+        if not 0.01 <= self.repetition_penalty <= 100:
+            raise UsageError(
+                f"a repetition penalty of {self.repetition_penalty} is not between 0.01 and 100", "1 is none"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -50,8 +52,14 @@ class Sampling:
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature, for a temperature above 0: below 1 sharper, above 1 flatter."""
-    return logits / temperature
+    """logits / temperature, for a temperature above 0: below 1 sharper, above 1 flatter.
+
+    Where that is beyond the numbers there are, the largest logits are 0 and all others −∞, which is the limit.
+    """
+    divided = logits / temperature
+    if math.isfinite(float(divided.max())):
+        return divided
+    return torch.where(logits == logits.max(), 0.0, -math.inf)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -68,8 +76,9 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     ordered, places = logits.sort(descending=True, stable=True)
     probabilities = ordered.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # the mass of those that are more probable
-    before[0] = 0.0
-    return logits.masked_fill(torch.zeros_like(logits, dtype=torch.bool).scatter(0, places, before >= p), -math.inf)
+    beyond = before >= p
+    beyond[0] = False
+    return logits.masked_fill(torch.zeros_like(beyond).scatter(0, places, beyond), -math.inf)
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:

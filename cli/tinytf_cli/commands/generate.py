@@ -11,12 +11,15 @@ from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
-    from tinytf.generate.loop import Looking
+    from tinytf.generate.loop import Looking, Step
     from tinytf.loading import Model
+    from tinytf.model.cache import KVCache
+    from tinytf.text.tokenizer import Encoding
     from tinytf_cli.views.beams import BeamView
+    from tinytf_cli.views.cached import CachedView
     from tinytf_cli.views.generate import GenerateView
 
-    View = GenerateView | BeamView
+    View = GenerateView | BeamView | CachedView
 
 
 @click.command("generate")
@@ -81,9 +84,11 @@ def command(
     --seed makes the draws. In a pipe the new text alone is on stdout. Ctrl-C leaves what was made.
     """
     from tinytf.errors import UsageError
+    from tinytf.generate.compared import compare_cache
     from tinytf.generate.samplers import Sampling
     from tinytf_cli.several import show_all
     from tinytf_cli.views.beams import BeamView
+    from tinytf_cli.views.cached import CachedView
     from tinytf_cli.views.generate import GenerateView, Settings
 
     if top_k is not None and top_k < 1:
@@ -91,6 +96,9 @@ def command(
     if temperature is None:
         temperature = 1.0 if top_k or top_p < 1 or min_p or (samples > 1 and beams is None) else 0.0
     sampling = Sampling(temperature, top_k or 0, top_p, min_p, repetition_penalty)
+    context = click.get_current_context()
+    if explain_cache:
+        _require_alone(context)
     _require_one_way(
         draws=not sampling.greedy,
         samples=samples,
@@ -100,40 +108,23 @@ def command(
         head=head,
         use_cache=use_cache,
     )
-    seed: int = click.get_current_context().params["seed"]
+    seed: int = context.params["seed"]
     model = open_model()
-    if explain_cache:
-        return _explain_cache(model, texts, lines, truncate, max_tokens, output)
-    looking = _looking(model, head) if (watch or head) and use_cache and not beams else None
-    views: list[View] = []
-    for text in texts:
-        encoding = model.prompt(text, truncate=truncate)
-        cache = None
-        if beams is None and use_cache and model.config.causal and max_tokens > 0:
-            cache = model.transformer.cache(min(model.config.context, len(encoding.ids) + max_tokens))
-        if beams is not None:
-            found = model.beams(
-                text,
-                truncate=truncate,
-                beams=beams,
-                max_tokens=max_tokens,
-                length_penalty=length_penalty,
-                repetition_penalty=repetition_penalty,
-                on_overflow=on_overflow,
-                use_cache=use_cache,
-                chunk=chunk,
-                kind=kind,
-            )
-            views.append(BeamView(model, encoding, found, beams, length_penalty, samples, watch))
-            continue
+    watch = watch or (head is not None and not output.wants_data)
+    looking = _looking(model, head) if (watch or head is not None) and use_cache and beams is None else None
+
+    def start(encoding: "Encoding") -> "tuple[Iterator[Step], KVCache | None]":
+        """The steps of one text, and its cache, which is taken when its turn comes."""
+        ids, cache = encoding.ids, None
+        if use_cache and model.config.causal and max_tokens > 0:
+            cache = model.transformer.cache(min(model.config.context, len(ids) + max_tokens))
         steps = model.stream(
-            text,
+            encoding,
             max_tokens=max_tokens,
             sampling=sampling,
             seed=seed,
             samples=samples,
             stops=[_unescaped(stop) for stop in stops],
-            truncate=truncate,
             use_cache=use_cache,
             cache=cache,
             on_overflow=on_overflow,
@@ -142,7 +133,28 @@ def command(
             chunk=chunk,
             kind=kind,
         )
-        views.append(GenerateView(model, encoding, steps, Settings(sampling, seed, samples, kind, head), cache, watch))
+        return steps, cache
+
+    def view_of(encoding: "Encoding") -> "View":
+        if explain_cache:
+            return CachedView(model, encoding, lambda: compare_cache(model.transformer, encoding.ids, max_tokens))
+        if beams is None:
+            settings = Settings(sampling, seed, samples, kind, head)
+            return GenerateView(model, encoding, lambda: start(encoding), settings, watch)
+        found = model.beams(
+            encoding,
+            beams=beams,
+            max_tokens=max_tokens,
+            length_penalty=length_penalty,
+            repetition_penalty=repetition_penalty,
+            on_overflow=on_overflow,
+            use_cache=use_cache,
+            chunk=chunk,
+            kind=kind,
+        )
+        return BeamView(model, encoding, found, beams, length_penalty, samples, watch, kind)
+
+    views = [view_of(model.prompt(text, truncate=truncate)) for text in texts]
 
     def results() -> Iterator[Result]:
         for view in views:
@@ -151,11 +163,36 @@ def command(
             yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
 
     with current().held():
-        show_all(output, results(), "generations", lines)
+        show_all(output, results(), "comparisons" if explain_cache else "generations", lines)
     for view in views:
         for note in view.notes():
             output.note(note)
     return 130 if any(view.interrupted for view in views) else 0
+
+
+_WITH_EXPLAIN_CACHE = ("explain_cache", "max_tokens")
+
+
+def _require_alone(context: click.Context) -> None:
+    """Raise UsageError for a setting of generation beside --explain-cache, which goes on greedily in its own way."""
+    from click.core import ParameterSource
+
+    from tinytf.errors import UsageError
+
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        asked = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if asked and name in _SETTINGS and name not in _WITH_EXPLAIN_CACHE:
+            raise UsageError(
+                f"--explain-cache goes on greedily, with a cache and without, and {parameter.opts[0]} asks for more",
+                "leave one of them out",
+            )
+
+
+_SETTINGS = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "samples", "beams", "length_penalty", "stops",
+    "on_overflow", "watch", "top", "head", "no_cache", "chunk", "compile", "quantize",
+)  # fmt: skip
 
 
 def _require_one_way(
@@ -172,12 +209,14 @@ def _require_one_way(
     from tinytf.errors import UsageError
 
     if samples < 1:
-        raise UsageError(f"{samples} samples are fewer than 1")
+        raise UsageError(f"{samples} samples are fewer than 1", "leave --n out for one")
     if head is not None and (beams is not None or not use_cache):
         raise UsageError(
             "--head shows what the newest token saw in the cache",
             "leave out --no-cache and --beams",
         )
+    if beams is not None and beams < 1:
+        raise UsageError(f"{beams} beams are fewer than 1", "leave --beams out for one text")
     if beams is None:
         if samples > 1 and not draws:
             raise UsageError(f"{samples} greedy texts are the same one", "raise --temperature, or search with --beams")
@@ -215,28 +254,13 @@ def _looking(model: "Model", head: str | None) -> "Looking":
 
     if head is None:
         return Looking()
-    where = parse_address(head, StepTable(model.config))
+    try:
+        where = parse_address(head, StepTable(model.config))
+    except AddressError as error:
+        raise AddressError(error.message, error.hint or "such as --head L0H1 or --head L0") from None
     one_layer = where.layers is not None and len(where.layers) == 1
     one_head = where.heads is None or len(where.heads) == 1
     if not one_layer or not one_head or where.step is not None or where.cell:
         raise AddressError(f"{head} is not one head or one layer", "such as --head L0H1 or --head L0")
     assert where.layers is not None
     return Looking(where.layers[0], None if where.heads is None else where.heads[0])
-
-
-def _explain_cache(
-    model: "Model", texts: list[str], lines: bool, truncate: bool, max_tokens: int, output: Output
-) -> int:
-    from tinytf.generate.compared import compare_cache
-    from tinytf_cli.several import show_all
-    from tinytf_cli.views.cached import CachedView
-
-    def results() -> Iterator[Result]:
-        for text in texts:
-            encoding = model.prompt(text, truncate=truncate)
-            steps = list(compare_cache(model.transformer, encoding.ids, max_tokens))
-            view = CachedView(model, encoding, steps)
-            yield Result(view.blocks, view.data, view.events)
-
-    show_all(output, results(), "comparisons", lines)
-    return 0

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinytf.generate.beam import BeamStep, Hypothesis
+from tinytf.generate.compared import QuantizationCost, quantization_cost
+from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.interrupt import current
@@ -12,6 +14,9 @@ from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
+from tinytf_cli.views.int8 import cost_data, cost_in_words
+
+_SHOWN = 6
 
 
 class BeamView:
@@ -26,8 +31,10 @@ class BeamView:
         length_penalty: float,
         count: int = 1,
         watch: bool = False,
+        kind: Kind = PLAIN,
     ) -> None:
-        self.model, self.encoding = model, encoding
+        self.model, self.encoding, self.kind = model, encoding, kind
+        self._cost: QuantizationCost | None = None
         self.beams, self.length_penalty, self.count, self.watch = beams, length_penalty, count, watch
         self.interrupted = False
         self.made: list[BeamStep] = []
@@ -83,7 +90,8 @@ class BeamView:
         yield from banner(self.model, self.encoding)
         for step in self._steps():
             if self.watch:
-                over = f"{len(step.finished)} ended" if step.finished else ""
+                count = sum(one.ended for one in step.finished)
+                over = f"{count} ended" if count else ""
                 yield Heading(f"{step.number}", over, "output")
                 yield self._table(step)
         for hypothesis in self._best():
@@ -94,13 +102,14 @@ class BeamView:
 
     def _table(self, step: BeamStep) -> Table:
         shown = self.model.tokenizer.shown
-        rows = [("goes on", one) for one in step.running] + [("ended", one) for one in step.finished]
+        rows = [("goes on", one) for one in step.running]
+        rows += [("ended" if one.ended else "cut off", one) for one in step.finished]
         return Table(
             [
                 Column("", [Span(state, "dim" if state == "goes on" else "output") for state, _ in rows], said="state"),
                 Column("log p", [f"{one.log_probability:.3f}" for _, one in rows], "right"),
                 Column("score", [f"{one.score:.3f}" for _, one in rows], "right"),
-                Column("tokens", [" ".join(shown(token_id) for token_id in one.ids) for _, one in rows], shrink=1),
+                Column("tokens", [_last_tokens([shown(token_id) for token_id in one.ids]) for _, one in rows]),
             ]
         )
 
@@ -110,9 +119,21 @@ class BeamView:
         words = f"{self.beams} beam{'' if self.beams == 1 else 's'}, length penalty {self.length_penalty:g}"
         return f"{count} token{'' if count == 1 else 's'} · {why} · {words}"
 
-    def notes(self) -> Sequence[str]:
-        """Nothing has to be said beside a search."""
-        return ()
+    def notes(self) -> Iterator[str]:
+        """What a reader of the text has to know beside it."""
+        if self.kind != PLAIN and not self.interrupted:
+            cost = self._cost_of_int8()
+            words = ["compiled"] if self.kind.compile else []
+            words += [f"int8 costs {cost_in_words(cost)}"] if cost else []
+            yield ", ".join(words)
+
+    def _cost_of_int8(self) -> QuantizationCost | None:
+        """The difference that int8 weights make on the best text, with its prompt."""
+        best = self._best()
+        ids = [*self.encoding.ids, *(best[0].ids if best else ())][-self.model.config.context :]
+        if self._cost is None and self.kind.quantize and len(ids) > 1 and not self.interrupted:
+            self._cost = quantization_cost(self.model.transformer, ids, compile=self.kind.compile)
+        return self._cost
 
     def data(self) -> dict[str, Any]:
         """Prompt, hypotheses of every step and the best as one JSON object."""
@@ -140,7 +161,9 @@ class BeamView:
     def _end(self) -> dict[str, Any]:
         ended = "interrupted" if self.interrupted else self.made[-1].ended if self.made else ""
         best = [{"text": self._text_of(one), **self._hypothesis(one)} for one in self._best()]
-        return {"text": best[0]["text"] if best else "", "ended": ended, "hypotheses": best}
+        data = {"text": best[0]["text"] if best else "", "ended": ended, "hypotheses": best}
+        cost = self._cost_of_int8()
+        return {**data, "int8_cost": cost_data(cost)} if cost else data
 
     def _step_data(self, step: BeamStep) -> dict[str, Any]:
         return {
@@ -156,6 +179,11 @@ class BeamView:
             "score": one.score,
             "ended": one.ended,
         }
+
+
+def _last_tokens(shown: Sequence[str]) -> str:
+    """The last few, where hypotheses differ."""
+    return ("… " if len(shown) > _SHOWN else "") + " ".join(shown[-_SHOWN:])
 
 
 def _in_words(hypothesis: Hypothesis) -> str:

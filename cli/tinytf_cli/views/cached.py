@@ -1,6 +1,6 @@
 """What a cache saves: time and work of every step, with it and without."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -8,6 +8,7 @@ from tinytf.analysis.size import StepWork, cache_bytes_per_token, step_work
 from tinytf.generate.compared import CachedStep
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
+from tinytf_cli.interrupt import current
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
@@ -20,8 +21,36 @@ _ROWS = 16
 class CachedView:
     """One comparison in every form."""
 
-    def __init__(self, model: Model, encoding: Encoding, steps: Sequence[CachedStep]) -> None:
-        self.model, self.encoding, self.steps = model, encoding, steps
+    text = None
+    """There is nothing of it but the view."""
+
+    def __init__(self, model: Model, encoding: Encoding, start: Callable[[], Iterator[CachedStep]]) -> None:
+        self.model, self.encoding = model, encoding
+        self.steps: list[CachedStep] = []
+        self.interrupted = False
+        self._start = start
+        self._over = False
+
+    def _each(self) -> Iterator[CachedStep]:
+        """The steps as they are measured; Ctrl-C ends them, and what was measured stays."""
+        if self._over:
+            yield from self.steps
+            return
+        coming = self._start()
+        while not self._over:
+            try:
+                with current().let_in():
+                    step = next(coming, None)
+            except KeyboardInterrupt:
+                self.interrupted, step = True, None
+            self._over = step is None
+            if step is not None:
+                self.steps.append(step)
+                yield step
+
+    def notes(self) -> Sequence[str]:
+        """Nothing has to be said beside it."""
+        return ()
 
     def _works(self, step: CachedStep) -> tuple[StepWork, StepWork]:
         """With the cache and without; the first step computes the whole prompt in both."""
@@ -43,6 +72,10 @@ class CachedView:
         """Measured times beside the counts of the formulas, what the last step is made of, and the price in memory."""
         config = self.model.config
         yield from banner(self.model, self.encoding)
+        for _ in self._each():
+            pass
+        if not self.steps:
+            return
         rows = self._chosen()
         works = [self._works(step) for step in rows]
         left = "" if len(rows) == len(self.steps) else f", {len(rows)} of {len(self.steps)} steps"
@@ -116,13 +149,16 @@ class CachedView:
 
     def data(self) -> dict[str, Any]:
         """The comparison as one JSON object."""
+        steps = [self._step_data(step) for step in self._each()]
+        return {**self._head(), "steps": steps}
+
+    def _head(self) -> dict[str, Any]:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "cache_comparison",
             "model": model_data(self.model),
             "prompt": text_data(self.encoding),
             "bytes_per_token": self._bytes_per_token,
-            "steps": [self._step_data(step) for step in self.steps],
         }
 
     def _step_data(self, step: CachedStep) -> dict[str, Any]:
@@ -139,11 +175,10 @@ class CachedView:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The same, one event a step."""
-        data = self.data()
-        steps = data.pop("steps")
-        yield {"type": data.pop("kind"), **data}
-        for step in steps:
-            yield {"type": "step", **step}
+        head = self._head()
+        yield {"type": head.pop("kind"), **head}
+        for step in self._each():
+            yield {"type": "step", **self._step_data(step)}
 
 
 def _work_data(work: StepWork) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """A prompt and what follows it, safe to write: in pieces as they come, or as the lines of a view."""
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 from rich.segment import Segment
@@ -11,7 +12,11 @@ from tinytf_cli.views.blocks import Block, Line, Span
 
 def safe_piece(before: str, text: str) -> str:
     """``text`` safe to write, its newlines real ones; ``before`` is what a combining mark may stand on."""
-    base = before[-1:] if before[-1:].isprintable() else ""
+    start = len(before) - 1
+    while start > 0 and unicodedata.combining(before[start]):
+        start -= 1
+    base = before[max(0, start) :]
+    base = base if base.isprintable() else ""
     lines = (base + text).split("\n")
     return "\n".join(printable(line, spaces=False) for line in lines)[len(printable(base, spaces=False)) :]
 

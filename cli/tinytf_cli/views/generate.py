@@ -1,7 +1,7 @@
 """Texts as they are made, and with --watch what each token was chosen from."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import Step
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model
-from tinytf.model.cache import KVCache
+from tinytf.model.cache import KVCache, LayerUse
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import SCHEMA_VERSION
@@ -45,39 +45,45 @@ class GenerateView:
         self,
         model: Model,
         encoding: Encoding,
-        steps: Iterator[Step],
+        start: Callable[[], tuple[Iterator[Step], KVCache | None]],
         settings: Settings,
-        cache: KVCache | None,
         watch: bool = False,
     ) -> None:
-        self.model, self.encoding, self.settings, self.cache = model, encoding, settings, cache
-        self.watch = watch
+        self.model, self.encoding, self.settings, self.watch = model, encoding, settings, watch
+        self.cache: list[LayerUse] | None = None
         self.made: list[Step] = []
+        self._by_sample: dict[int, list[Step]] = {}
         self.interrupted = False
-        self._coming = steps
+        self._start = start
         self._over = False
         self._times: list[float] = []
         self._cost: QuantizationCost | None = None
 
     def _steps(self) -> Iterator[Step]:
-        """Those that are there, then those that come; Ctrl-C ends them, and what was made stays."""
-        yield from self.made
+        """Those that are there, then those that come; Ctrl-C ends them, and what was made stays.
+
+        The cache goes when the last is there; what it held is kept.
+        """
+        if self._over:
+            yield from self.made
+            return
+        coming, cache = self._start()
         while not self._over:
             try:
                 with current().let_in():
-                    step = next(self._coming, None)
+                    step = next(coming, None)
             except KeyboardInterrupt:
-                self._over = self.interrupted = True
-                return
-            if step is None:
-                self._over = True
-                return
-            self.made.append(step)
-            self._times.append(time.perf_counter())
-            yield step
+                self.interrupted, step = True, None
+            self._over = step is None
+            self.cache = cache.use() if cache is not None and step is None else None
+            if step is not None:
+                self.made.append(step)
+                self._by_sample.setdefault(step.sample, []).append(step)
+                self._times.append(time.perf_counter())
+                yield step
 
     def _of(self, sample: int) -> list[Step]:
-        return [step for step in self.made if step.sample == sample]
+        return self._by_sample.get(sample, [])
 
     def _text_of(self, sample: int) -> str:
         return "".join(step.text for step in self._of(sample))
@@ -108,6 +114,8 @@ class GenerateView:
                     yield coloured(safe, "output" if screen else "", terminal)
         except TinytfError:
             yield "\n" if open_line else ""
+            for sample in range(2, self.settings.samples + 1) if self.made else ():
+                yield from self._finished_sample(sample, terminal)
             raise
         yield "\n" if open_line else ""
         for sample in range(2, self.settings.samples + 1):
@@ -196,7 +204,7 @@ class GenerateView:
     def _cost_of_int8(self) -> QuantizationCost | None:
         """The difference that int8 weights make on the first text, with its prompt."""
         ids = [*self.encoding.ids, *(step.id for step in self._of(1))][-min(_COST_TOKENS, self.model.config.context) :]
-        if self._cost is None and self.settings.kind.quantize and len(ids) > 1:
+        if self._cost is None and self.settings.kind.quantize and len(ids) > 1 and not self.interrupted:
             self._cost = quantization_cost(self.model.transformer, ids, compile=self.settings.kind.compile)
         return self._cost
 

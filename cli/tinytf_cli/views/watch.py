@@ -7,7 +7,7 @@ import numpy as np
 
 from tinytf.generate.loop import Candidate, Step
 from tinytf.generate.samplers import Sampling
-from tinytf.model.cache import KVCache
+from tinytf.model.cache import LayerUse
 from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Column, Heading, Heat, Line, RowBars, Span, Table
@@ -104,9 +104,8 @@ def step_data(step: Step, tokenizer: Tokenizer) -> dict[str, Any]:
     return data
 
 
-def cache_blocks(cache: KVCache) -> Iterator[Block]:
+def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:
     """How much of every layer's room is taken, and what one more token takes."""
-    layers = cache.use()
     used, allocated = (sum(getattr(one, name) for one in layers) for name in ("used_bytes", "allocated_bytes"))
     growth = sum(one.bytes_per_token for one in layers)
     yield Heading(
@@ -126,9 +125,9 @@ def cache_blocks(cache: KVCache) -> Iterator[Block]:
     )
 
 
-def cache_data(cache: KVCache | None) -> list[dict[str, Any]] | None:
+def cache_data(layers: Sequence[LayerUse] | None) -> list[dict[str, Any]] | None:
     """The same as data; None where there is no cache."""
-    if cache is None:
+    if layers is None:
         return None
     return [
         {
@@ -139,5 +138,5 @@ def cache_data(cache: KVCache | None) -> list[dict[str, Any]] | None:
             "allocated_bytes": one.allocated_bytes,
             "bytes_per_token": one.bytes_per_token,
         }
-        for one in cache.use()
+        for one in layers
     ]
