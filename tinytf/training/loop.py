@@ -32,6 +32,7 @@ from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.update import Update, UpdateWatch
 
 _HELD_OUT_BATCHES = 8
 """So many batches of the held-out text are measured on the way, all of them in the end."""
@@ -104,13 +105,16 @@ def train(
     interrupted: Callable[[], bool] = lambda: False,
     tokenizer: Tokenizer | None = None,
     model: Transformer | None = None,
+    explain: int = 0,
+    on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
 ) -> Metrics:
     """Train a model on ``texts`` and leave it in the run directory ``out``; the last metrics are returned.
 
     ``going_on`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
     the same machine and number of threads); a run that is finished is left as it is. After each step
     ``interrupted`` is asked whether to end there; a checkpoint is written first. A ``model`` to begin from,
-    or a ``tokenizer``, is taken instead of a new one.
+    or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
+    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made.
 
     Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it is of another recipe
     or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
@@ -124,7 +128,10 @@ def train(
     where = torch.device(device)
     with processes(where) as together, _locked(out, together):
         run = _Run(texts, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
-        return run.go(on_metrics if together.writes else lambda *_: None, interrupted)
+        run.explain = explain
+        last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
+        on_updates(run.updates)
+        return last
 
 
 _LOCK = ".lock"
@@ -209,6 +216,7 @@ class _Run:
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
         self.saved = self.progress.step
+        self.explain, self.updates = 0, list[Update]()
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.milestones = Milestones()
         if self.progress.milestones:
@@ -268,10 +276,13 @@ class _Run:
         set_learning_rate(self.optimiser, lr)
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
+        watch = UpdateWatch(self.model, self.optimiser) if step + 1 == self.explain else None
         norm = clip(self.model.parameters(), recipe.clip).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
+        if watch is not None:
+            self.updates = watch.updates(norm, recipe.clip)
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = None

@@ -1,5 +1,6 @@
 """``tinytf train``: a model from a text."""
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.interrupt import current
+from tinytf_cli.options import output_options
+from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 
 
 @click.command("train")
 @click.argument("corpus", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder of the run.")
+@click.option("--out", type=click.Path(path_type=Path), help="The folder of the run; else a new one in runs/.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, as if it had never stopped.")
 @click.option("--overwrite", is_flag=True, help="Remove the run in --out first.")
 @click.option("--recipe", type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
@@ -21,30 +24,40 @@ from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 @click.option("--from", "begin_from", metavar="MODEL", help="Begin from this model and its tokenizer.")
 @click.option("--tokenizer", metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model whose tokenizer it is.")
 @recipe_options
+@click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@output_options
 def command(
     corpus: tuple[Path, ...],
-    out: Path,
+    out: Path | None,
     resume: bool,
     overwrite: bool,
     recipe: Path | None,
     preset: str | None,
     begin_from: str | None,
     tokenizer: str | None,
+    explain: int | None,
     device: str,
+    output: Output,
     **options: Any,
 ) -> int:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
     A blank line separates documents. Every field of the model is an option too: --d-model 256 --n-layers 6.
-    Progress goes to stderr, metrics to metrics.jsonl in the folder. Ctrl-C ends after the step, with a checkpoint.
+    Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: what was learned from, an
+    example, the loss before and after. Ctrl-C ends after the step, with a checkpoint.
     """
     from tinytf.loading import pick_device
     from tinytf.training.loop import Metrics, train
     from tinytf.training.setup import Setup
+    from tinytf.training.update import Update
     from tinytf_cli.progress import TrainingProgress
+    from tinytf_cli.views.train import TrainView
 
+    if out is None:
+        if resume or overwrite:
+            raise UsageError("--resume and --overwrite are of a run that is there", "say which by --out")
+        out = _new_run(corpus)
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if resume and overwrite:
@@ -57,7 +70,11 @@ def command(
         _remove_run(out)
     progress = TrainingProgress(resolved.steps)
 
+    setups: list[Setup] = []
+    updates: list[Update] = []
+
     def on_metrics(metrics: Metrics, setup: Setup) -> None:
+        setups[:] = [setup]
         progress.update(metrics, setup)
 
     stop = current()
@@ -72,10 +89,24 @@ def command(
             interrupted=lambda: stop.happened,
             tokenizer=own_tokenizer,
             model=model,
+            explain=explain or 0,
+            on_updates=updates.extend,
         )
     if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
         progress.finish(out, last.step, resolved.steps)
+        if setups:
+            view = TrainView(out, resolved, setups[0], updates)
+            output.show(Result(view.blocks, view.data, view.events))
+        if explain and not updates:
+            output.note(f"step {explain:,} was not among those that were made, so there is no update to write out")
     return 130 if last.step < resolved.steps else 0
+
+
+def _new_run(corpus: tuple[Path, ...]) -> Path:
+    """A folder in runs/ that is not there yet, named after the text."""
+    name = (corpus[0].resolve().stem if corpus and corpus[0] != Path("-") else "") or "text"
+    names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, Any]:
