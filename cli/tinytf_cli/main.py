@@ -17,7 +17,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.interrupt import Interrupt, begin
 from tinytf_cli.output import ReaderGone
 
-COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train", "generate", "score")
+COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train", "runs", "watch", "generate", "score")
 
 
 class Commands(click.Group):

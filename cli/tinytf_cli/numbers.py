@@ -51,3 +51,11 @@ def in_bytes(number: int) -> str:
         if number >= size:
             return f"{number / size:,.1f} {unit}"
     return f"{number} B"
+
+
+def count(number: int) -> str:
+    """A parameter count in words: ``1.08 M``."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}" if number < 100 * size else f"{number / size:.0f} {unit}"
+    return str(number)

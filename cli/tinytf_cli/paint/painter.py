@@ -6,6 +6,7 @@ from typing import Any
 from rich.segment import Segment
 
 from tinytf_cli.paint.colour import role_style
+from tinytf_cli.paint.curves import paint_curves
 from tinytf_cli.paint.heat import paint_heat
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
@@ -15,6 +16,7 @@ from tinytf_cli.paint.thumbnails import paint_thumbnails
 from tinytf_cli.views.blocks import (
     Bars,
     Block,
+    Curves,
     Heading,
     Heat,
     Line,
@@ -47,6 +49,7 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     Bars: paint_bars,
     RowBars: paint_row_bars,
     Thumbnails: paint_thumbnails,
+    Curves: paint_curves,
     Pieces: paint_pieces,
 }
 

@@ -6,16 +6,19 @@ from typing import Any
 import numpy as np
 
 from tinytf_cli.numbers import number, number_format
+from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import shown, spans
 from tinytf_cli.views.blocks import (
     Bars,
     Block,
     Cell,
+    Curves,
     Heading,
     Heat,
     Histogram,
     Line,
+    Meter,
     Pieces,
     RowBars,
     Table,
@@ -29,6 +32,8 @@ _SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
 def _said(cell: Cell) -> str:
     if isinstance(cell, Histogram):
         return ""
+    if isinstance(cell, Meter):
+        return cell.shown.strip()
     return "".join(span.text for span in spans(cell)).strip()
 
 
@@ -98,6 +103,20 @@ def _thumbnails(block: Thumbnails) -> list[str]:
     return lines
 
 
+def _curves(block: Curves) -> list[str]:
+    lines = []
+    for curve in block.curves:
+        x, y = finite_points(curve)
+        if x.size:
+            low = int(y.argmin())
+            lines.append(
+                f"{curve.label}: {block.y_title} {number(float(y[0]), '%.4g')} at {block.x_title} {x[0]:,}, "
+                f"{number(float(y[-1]), '%.4g')} at {block.x_title} {x[-1]:,}, "
+                f"lowest {number(float(y[low]), '%.4g')} at {block.x_title} {x[low]:,}."
+            )
+    return lines
+
+
 def _pieces(block: Pieces) -> list[str]:
     return [f"{len(block.pieces)} tokens: {', '.join(block.pieces)}."]
 
@@ -111,6 +130,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], list[str]]] = {
     Bars: _bars,
     RowBars: _row_bars,
     Thumbnails: _thumbnails,
+    Curves: _curves,
     Pieces: _pieces,
 }
 

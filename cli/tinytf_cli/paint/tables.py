@@ -11,16 +11,17 @@ from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import shade
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
-from tinytf_cli.views.blocks import Bars, Cell, Histogram, Pieces, RowBars, Table, Values
+from tinytf_cli.views.blocks import Bars, Cell, Histogram, Meter, Pieces, RowBars, Table, Values
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_METER = 8
 
 
-def histogram(counts: Sequence[int], terminal: Terminal) -> str:
-    """Counts as bars of eighths; a count above 0 is never blank."""
-    signs, most = (_ASCII_BARS if terminal.ascii else _BARS), max(counts, default=0)
+def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
+    """Counts as bars of eighths of ``full`` or the largest; a count above 0 is never blank."""
+    signs, most = (_ASCII_BARS if terminal.ascii else _BARS), full or max(counts, default=0)
     return "".join(signs[0] if not c else signs[max(1, round(c / most * (len(signs) - 1)))] for c in counts)
 
 
@@ -35,7 +36,10 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
 
 def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
     if isinstance(cell, Histogram):
-        return [Segment(histogram(cell.counts, terminal), role_style("residual"))]
+        return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role))]
+    if isinstance(cell, Meter):
+        drawn = bar(cell.share, _METER, terminal)
+        return [Segment(cell.shown + " "), Segment(drawn.ljust(_METER), role_style(cell.role))]
     return segments(cell, terminal)
 
 

@@ -6,15 +6,8 @@ from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf_cli.numbers import count as count
 from tinytf_cli.views.blocks import Block, Line, Span
-
-
-def count(number: int) -> str:
-    """A parameter count in words: ``1.08 M``."""
-    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= size:
-            return f"{number / size:.2f} {unit}" if number < 100 * size else f"{number / size:.0f} {unit}"
-    return str(number)
 
 
 def heads_in_words(config: ModelConfig) -> str:

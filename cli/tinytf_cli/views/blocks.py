@@ -42,12 +42,23 @@ class Heading:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A cell of a table: counts drawn as small bars."""
+    """A cell of a table: counts drawn as small bars; ``full`` is the count of a whole bar, if not the largest."""
 
     counts: tuple[int, ...]
+    full: int = 0
+    role: str = "residual"
 
 
-Cell: TypeAlias = "str | Span | Sequence[Span] | Histogram"
+@dataclass(frozen=True)
+class Meter:
+    """A cell of a table: a number, and its share of 1 as a short bar."""
+
+    share: float
+    shown: str
+    role: str = ""
+
+
+Cell: TypeAlias = "str | Span | Sequence[Span] | Histogram | Meter"
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,33 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """One line of a chart: ``y`` at ``x``, which rises; what has no finite ``y`` is not drawn.
+
+    Of one with ``points`` only these are drawn, and nothing between them.
+    """
+
+    label: str
+    x: NDArray[np.int64]
+    y: NDArray[np.float64]
+    role: str
+    points: bool = False
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines in one chart with axes and a legend, ``height`` rows of cells; the first is on top where they meet.
+
+    Where several points fall on one column their mean is drawn, and straight lines where points are far apart.
+    """
+
+    curves: Sequence[Curve]
+    x_title: str
+    y_title: str
+    height: int = 12
+
+
+@dataclass(frozen=True)
 class Pieces:
     """Tokens side by side, coloured alternately."""
 
@@ -144,4 +182,4 @@ class Pieces:
     special: Sequence[bool] = field(default_factory=tuple)
 
 
-Block: TypeAlias = Line | Heading | Table | Values | Heat | Bars | RowBars | Thumbnails | Pieces
+Block: TypeAlias = Line | Heading | Table | Values | Heat | Bars | RowBars | Thumbnails | Curves | Pieces

@@ -1,0 +1,204 @@
+"""Curves in one chart: dots of braille where a colour tells them apart, a sign of its own for each elsewhere."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.segment import Segment
+
+from tinytf_cli.paint.colour import role_style
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import PaintedLine, cut, line_width, shown
+from tinytf_cli.views.blocks import Curve, Curves
+
+MARKS = "*o+x#@%&"
+_BRAILLE = 0x2800
+_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+"""What each of the 4 × 2 dots of a braille cell adds to its code."""
+_POINT = "•"
+_LEAST, _WIDEST = 4, 160
+_TICK_ROWS = 3
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """From ``low`` to ``high``, with numbers at ``ticks``."""
+
+    low: float
+    high: float
+    ticks: NDArray[np.float64]
+    form: str
+
+    def label(self, value: float) -> str:
+        return format(value + 0.0, self.form)
+
+    def share(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """0 at ``low``, 1 at ``high``."""
+        return (values - self.low) / (self.high - self.low)
+
+
+def finite_points(curve: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The points of a curve that can be drawn."""
+    finite = np.isfinite(curve.y)
+    return curve.x[finite], curve.y[finite]
+
+
+def _round_step(span: float, ticks: int) -> float:
+    """The smallest of 1, 2, 5, 10 … (times a power of ten) that divides ``span`` into at most ``ticks`` parts."""
+    least = span / max(1, ticks)
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
+
+
+def value_axis(low: float, high: float, rows: int) -> _Axis:
+    """An axis from low to high, with as many round numbers between as have room."""
+    if not high > low:
+        low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
+    for parts in range(max(2, (rows - 1) // _TICK_ROWS), 100):
+        step = _round_step(high - low, parts)
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last > first:
+            break
+    digits = max(0, -math.floor(math.log10(step)))
+    form = f",.{digits}f" if max(abs(low), abs(high)) < 1e6 and digits < 6 else ".1e"
+    return _Axis(low, high, (np.arange(first, last + 1) * step).astype(np.float64), form)
+
+
+def step_axis(low: float, high: float, width: int) -> _Axis:
+    """An axis of whole numbers from low to high, with as many round ones as have room."""
+    high = max(high, low + 1)
+    label = len(f"{high:,.0f}") + 3
+    step = max(1.0, _round_step(high - low, max(1, width // label)))
+    first, last = math.ceil(low / step), math.floor(high / step)
+    ticks = (np.arange(first, last + 1) * step).astype(np.float64)
+    return _Axis(low, high, ticks if ticks.any() else np.array([high]), ",.0f")
+
+
+def _cells(share: NDArray[np.float64], cells: int, finest: int, each: int) -> NDArray[np.int64]:
+    """Places along ``cells`` with ``each`` dots; whatever that is, a place is in the cell that the finest has it in."""
+    place = np.rint(share * (cells * finest - 1)).astype(np.int64).clip(0, cells * finest - 1)
+    return place // (finest // each)
+
+
+def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: bool = False) -> NDArray[np.bool_]:
+    """What a curve lights, the top row first: cells (height, width), or 4 × 2 dots in each; neighbours touch."""
+    down, along = (4, 2) if fine else (1, 1)
+    rows, columns = height * down, width * along
+    lit = np.zeros((rows, columns), dtype=bool)
+    x, y = finite_points(curve)
+    if not x.size:
+        return lit
+    column = _cells(across.share(x.astype(np.float64)), width, 2, along)
+    count = np.bincount(column, minlength=columns)
+    taken = np.flatnonzero(count)
+    mean = np.bincount(column, y, columns)[taken] / count[taken]
+    if curve.points:
+        lit[_cells(1 - up.share(mean), height, 4, down), taken] = True
+        return lit
+    # A column without a point is on the straight line between its neighbours with one.
+    drawn = np.arange(taken[0], taken[-1] + 1)
+    row = _cells(1 - up.share(np.interp(drawn, taken, mean)), height, 4, down)
+    before = np.concatenate([row[:1], row[:-1]])
+    for at, to, was in zip(drawn.tolist(), row.tolist(), before.tolist(), strict=True):
+        # The dots between two rows belong to the later column, all but that which the earlier one has.
+        start, end = (min(was + 1, to), to) if was < to else (to, max(was - 1, to))
+        lit[start : end + 1, at] = True
+    return lit
+
+
+def _tick_rows(up: _Axis, height: int) -> dict[int, str]:
+    rows = _cells(1 - up.share(up.ticks), height, 4, 1)
+    return {int(row): up.label(float(tick)) for row, tick in zip(rows, up.ticks, strict=True)}
+
+
+def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
+    """Where ticks are, and their numbers beneath; one that would touch its neighbour, or has no room, is left out."""
+    places, text = set(), " " * width
+    free = 0
+    columns = _cells(across.share(across.ticks), width, 2, 1)
+    for tick, place in zip(across.ticks.tolist(), columns.tolist(), strict=True):
+        label = across.label(tick)
+        start = min(max(0, place - len(label) // 2), width - len(label))
+        if start >= free:
+            text = text[:start] + label + text[start + len(label) :]
+            places.add(place)
+            free = start + len(label) + 2
+    return places, text[:width]
+
+
+def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) -> list[PaintedLine]:
+    """The curves by name, as many a line as fit."""
+    lines: list[PaintedLine] = []
+    line: PaintedLine = []
+    for curve, mark in zip(block.curves, marks, strict=True):
+        style = role_style(curve.role)
+        entry = [Segment(mark, style), Segment(" " + shown(curve.label, terminal))]
+        if line and line_width(line) + 3 + line_width(entry) > terminal.width:
+            lines.append(line)
+            line = []
+        line = [*line, Segment("   "), *entry] if line else [Segment(" " * indent), *entry]
+        line = cut(line, terminal.width, terminal) if terminal.cuts else line
+    return [*lines, line] if line else lines
+
+
+def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
+    """A chart as wide as the terminal: numbers, axes, curves, legend; one line of text where there is no point."""
+    points = [finite_points(curve) for curve in block.curves]
+    dim = role_style("dim")
+    if not any(x.size for x, _ in points):
+        return [cut([Segment(shown(f"  no {block.y_title} yet", terminal), dim)], terminal.width, terminal)]
+    lows, highs = zip(*((y.min(), y.max()) for _, y in points if y.size), strict=True)
+    up = value_axis(float(min(lows)), float(max(highs)), block.height)
+    labels = _tick_rows(up, block.height)
+    label_width = max(map(len, labels.values()))
+    width = max(_LEAST, min(_WIDEST, terminal.width - label_width - 4))
+    across = step_axis(float(min(x[0] for x, _ in points if x.size)), float(max(x[-1] for x, _ in points if x.size)),
+                       width)  # fmt: skip
+    side, tick, corner, flat, mark = "|++-+" if terminal.ascii else "│┤└─┬"
+    braille = not terminal.ascii and (terminal.coloured or len(block.curves) == 1)
+    marks = [MARKS[i % len(MARKS)] for i in range(len(block.curves))]
+    if braille:
+        marks = [_POINT if curve.points else "──" for curve in block.curves]
+    cells = _braille_cells(block, across, up, width) if braille else _mark_cells(block, across, up, width, marks)
+    places, beneath = _tick_line(across, width)
+    lines: list[PaintedLine] = [[Segment(shown(f"  {block.y_title} by {block.x_title}", terminal), dim)]]
+    for row, line in enumerate(cells):
+        label = labels.get(row, "")
+        lines.append([Segment(f"  {label:>{label_width}} {tick if label else side}", dim), *line])
+    foot = "".join(mark if place in places else flat for place in range(width))
+    lines.append([Segment(" " * (label_width + 3) + corner + foot, dim)])
+    lines.append([Segment(" " * (label_width + 4) + beneath, dim)])
+    return lines + _legend(block, marks, label_width + 4, terminal)
+
+
+def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[PaintedLine]:
+    """Eight dots a cell, or one point. Where curves share a cell, the first of them has it."""
+    codes = np.zeros((block.height, width), dtype=np.int64)
+    owner = np.zeros(codes.shape, dtype=np.int64)
+    for place, curve in reversed(list(enumerate(block.curves))):
+        if curve.points:
+            lit = dots(curve, across, up, width, block.height)
+            codes, owner = np.where(lit, ord(_POINT), codes), np.where(lit, place, owner)
+            continue
+        lit = dots(curve, across, up, width, block.height, fine=True)
+        parts = lit.reshape(block.height, 4, width, 2).transpose(0, 2, 1, 3)  # (rows, columns, 4, 2)
+        code = (parts * _BITS).sum(axis=(-2, -1))
+        codes, owner = np.where(code, code + _BRAILLE, codes), np.where(code, place, owner)
+    styles = [role_style(curve.role) for curve in block.curves]
+    return [
+        [
+            Segment(chr(code), styles[at]) if code else Segment(" ")
+            for code, at in zip(*row, strict=True)
+        ]
+        for row in zip(codes.tolist(), owner.tolist(), strict=True)
+    ]  # fmt: skip
+
+
+def _mark_cells(block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str]) -> list[PaintedLine]:
+    """One sign a cell. Where curves share a cell, the first of them has it."""
+    signs = np.full((block.height, width), " ")
+    for curve, mark in reversed(list(zip(block.curves, marks, strict=True))):
+        signs[dots(curve, across, up, width, block.height)] = mark
+    styles = dict(zip(marks, (role_style(curve.role) for curve in block.curves), strict=True))
+    return [[Segment(sign, styles.get(sign)) for sign in row] for row in signs.tolist()]

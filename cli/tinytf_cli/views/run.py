@@ -1,0 +1,318 @@
+"""One training run as it is now: how far, the last numbers, the loss so far, every head, milestones."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinytf.text.printable import printable
+from tinytf.training.history import HeadScores, History
+from tinytf_cli.numbers import number
+from tinytf_cli.output import SCHEMA_VERSION
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.blocks import (
+    Bar,
+    Bars,
+    Block,
+    Cell,
+    Column,
+    Curve,
+    Curves,
+    Heading,
+    Histogram,
+    Line,
+    Meter,
+    Span,
+    Table,
+)
+
+KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
+"""What is measured of a head, in the order that it is shown in, and the role that colours it."""
+_FEW_HEADS = 16
+_METERS_NEED = 72
+_FULL = 1000
+_QUIET = 30.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``chart`` rows for the curves; with ``meters`` few heads get a line each, else every layer one.
+
+    ``milestones`` are the last so many; ``tight`` is without gaps and without what can be seen from the rest.
+    """
+
+    chart: int = 12
+    meters: bool = True
+    milestones: int = 3
+    tight: bool = False
+
+
+LAYOUTS = (
+    Layout(),
+    Layout(8),
+    Layout(12, False),
+    Layout(8, False),
+    Layout(8, False, 1),
+    Layout(7, False, 1, True),
+    Layout(5, False, 1, True),
+)
+"""From the largest to the smallest."""
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``2.1 min``, ``3.4 h``."""
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= 90):
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def loss_in_words(value: float | None) -> str:
+    return "–" if value is None else number(value, "%.4f")
+
+
+class RunView:
+    """One run in every form; ``seconds_left`` and ``quiet`` (since the last line) are what a watcher knows."""
+
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        seconds_left: float | None = None,
+        quiet: float = 0.0,
+        layout: Layout = LAYOUTS[0],
+    ) -> None:
+        self.name, self.history, self.quiet, self.layout = name, history, quiet, layout
+        self.seconds_left = history.seconds_left if seconds_left is None else seconds_left
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """Progress, numbers, curves, heads and the last milestones."""
+        history = self.history
+        yield Line([Span(printable(self.name, spaces=False), "strong"), Span(f" · {self._state()}", "dim")])
+        share = min(1.0, history.last / history.steps)
+        yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")])
+        yield from self._number_lines(terminal)
+        if history.skipped:
+            yield Line(Span(f"{history.skipped:,} lines of metrics.jsonl cannot be read", "bad"), indent=2)
+        if not self.layout.tight:
+            yield Line("")
+        yield Curves(self._curves(), "step", "loss", self.layout.chart)
+        if history.heads:
+            yield from self._heads(history.heads[-1], terminal)
+        if history.milestones:
+            last = self.layout.milestones
+            if not self.layout.tight:
+                yield Heading("milestones", "" if len(history.milestones) <= last else f"the last {last}")
+            yield from milestone_lines(history, last)
+
+    def _state(self) -> str:
+        if self.history.finished:
+            return "finished"
+        return f"no new line for {duration(self.quiet)}" if self.quiet >= _QUIET else "not finished"
+
+    def _numbers(self) -> list[tuple[str, str]]:
+        history = self.history
+        found = [("loss", loss_in_words(float(history.loss[-1]) if history.step.size else None))]
+        if history.held_out:
+            found.append(("held-out", loss_in_words(history.held_out[-1][1])))
+        if history.best is not None and history.best[0] != history.held_out[-1][0]:
+            found.append(("best held-out", f"{loss_in_words(history.best[1])} at {history.best[0]:,}"))
+        if history.step.size:
+            found.append(("lr", number(float(history.lr[-1]), "%.2e")))
+            found.append(("gradient norm", number(float(history.grad_norm[-1]), "%.3f")))
+        if history.tokens_per_second is not None:
+            found.append(("tokens/s", f"{history.tokens_per_second:,.0f}"))
+        if self.seconds_left is not None and not history.finished:
+            found.append(("left", duration(self.seconds_left)))
+        return found
+
+    def _number_lines(self, terminal: Terminal) -> Iterator[Line]:
+        """The numbers, as many a line as fit, none of them apart from its name."""
+        if terminal.plain:
+            yield Line(", ".join(f"{title} {shown}" for title, shown in self._numbers()) + ".")
+            return
+        words: list[Span] = []
+        used = 2
+        for title, shown in self._numbers():
+            size = len(title) + len(shown) + 1
+            if words and used + 3 + size > terminal.width:
+                yield Line(words, indent=2)
+                words, used = [], 2
+            words += [Span(f"{'   ' if words else ''}{title} ", "dim"), Span(shown, "strong")]
+            used += size + (3 if used > 2 else 0)
+        yield Line(words, indent=2)
+
+    def _curves(self) -> list[Curve]:
+        step, loss = self.history.smoothed
+        curves = [Curve("loss, smoothed", step, loss, "q")]
+        if self.history.held_out:
+            at, values = zip(*self.history.held_out, strict=True)
+            curves.insert(0, Curve("held-out loss", np.array(at, dtype=np.int64), np.array(values), "k", points=True))
+        return curves
+
+    def _heads(self, heads: HeadScores, terminal: Terminal) -> Iterator[Block]:
+        shape = next(iter(heads.scores.values())).shape
+        kinds = [kind for kind in dict.fromkeys((*KINDS, *heads.scores)) if kind in heads.scores]
+        kinds = [kind for kind in kinds if heads.scores[kind].shape == shape]
+        layers, n_heads = shape
+        yield Heading("heads", f"at step {heads.step:,}; a whole bar is 1")
+        few = layers * n_heads <= _FEW_HEADS and self.layout.meters and terminal.width >= _METERS_NEED
+        names: list[str] = []
+        columns: list[list[Cell]] = [[] for _ in kinds]
+        for layer in range(layers):
+            if not (few or terminal.plain):
+                names.append(f"L{layer}")
+            for head in range(n_heads) if few or terminal.plain else ():
+                names.append(f"L{layer}H{head}")
+            for column, kind in zip(columns, kinds, strict=True):
+                scores = np.nan_to_num(heads.scores[kind][layer], nan=0.0, posinf=1.0, neginf=0.0).tolist()
+                role = KINDS.get(kind, "embed")
+                if few or terminal.plain:
+                    column += [Meter(score, number(score, "%.2f"), role) for score in scores]
+                else:
+                    column.append(Histogram(tuple(round(_FULL * min(1, max(0, s))) for s in scores), _FULL, role))
+        yield Table(
+            [
+                Column("", [Span(name, "dim") for name in names]),
+                *(
+                    Column(printable(kind, spaces=False), cells, drop=drop)
+                    for drop, kind, cells in zip([*range(len(kinds), 1, -1), 0], kinds, columns, strict=True)
+                ),
+            ]
+        )
+        if not (few or terminal.plain or self.layout.tight):
+            named = ((printable(kind, spaces=False), heads.scores[kind]) for kind in kinds if kind != "entropy")
+            words = [f"{kind} {_largest(scores)}" for kind, scores in named]
+            if words:
+                yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
+
+    def data(self) -> dict[str, Any]:
+        """The same as one JSON object."""
+        left = {"seconds_left": self.seconds_left}
+        return {"schema_version": SCHEMA_VERSION, "kind": "run", **run_data(self.name, self.history), **left}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The run, then its steps, held-out losses and milestones, an event each."""
+        yield from run_events(self.name, self.history)
+
+
+def _largest(scores: np.ndarray) -> str:
+    flat = np.nan_to_num(scores, nan=-1.0)
+    layer, head = np.unravel_index(int(flat.argmax()), flat.shape)
+    return f"L{layer}H{head} {number(float(scores[layer, head]), '%.2f')}"
+
+
+def milestone_lines(history: History, last: int) -> Iterator[Line]:
+    """The last milestones of a run, the newest at the bottom."""
+    width = max((len(f"{step:,}") for step, _ in history.milestones[-last:]), default=0)
+    for step, text in history.milestones[-last:]:
+        words = [Span(f"step {step:>{width},}", "dim"), Span(f"  {printable(text, spaces=False)}")]
+        yield Line(words, indent=2)
+
+
+def _finite(value: float) -> float | None:
+    """NaN, which stands for what a line lacks, as null."""
+    return None if value != value else value
+
+
+def run_data(name: str, history: History) -> dict[str, Any]:
+    """All that the files of a run say, as data; the steps side by side."""
+    return {
+        **summary_data(name, history),
+        "recipe": dict(history.recipe),
+        "config": None if history.config is None else history.config.to_dict(),
+        "metrics": {
+            "step": history.step.tolist(),
+            "loss": [_finite(v) for v in history.loss.tolist()],
+            "lr": [_finite(v) for v in history.lr.tolist()],
+            "grad_norm": [_finite(v) for v in history.grad_norm.tolist()],
+        },
+        "held_out": [{"step": step, "loss": loss} for step, loss in history.held_out],
+        "heads": [_heads_data(heads) for heads in history.heads],
+        "milestones": [{"step": step, "text": text} for step, text in history.milestones],
+        "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
+    }
+
+
+def _heads_data(heads: HeadScores) -> dict[str, Any]:
+    return {"step": heads.step, **{kind: scores.tolist() for kind, scores in heads.scores.items()}}
+
+
+def summary_data(name: str, history: History) -> dict[str, Any]:
+    """How far a run is, and its last numbers."""
+    from tinytf.analysis.size import parameter_count
+
+    logged = history.step.size > 0
+    return {
+        "name": name,
+        "path": str(history.directory),
+        "state": "finished" if history.finished else "unfinished",
+        "problem": "",
+        "step": history.last,
+        "steps": history.steps,
+        "loss": _finite(float(history.loss[-1])) if logged else None,
+        "lr": _finite(float(history.lr[-1])) if logged else None,
+        "grad_norm": _finite(float(history.grad_norm[-1])) if logged else None,
+        "best_held_out": None if history.best is None else {"step": history.best[0], "loss": history.best[1]},
+        "parameters": None if history.config is None else parameter_count(history.config),
+        "tokens_per_second": history.tokens_per_second,
+        "skipped_lines": history.skipped,
+    }
+
+
+def run_events(name: str, history: History) -> Iterator[dict[str, Any]]:
+    """The same as a stream: the run, then what each step logged."""
+    data = summary_data(name, history)
+    yield {"type": "run", **data, "recipe": dict(history.recipe)}
+    held_out = dict(history.held_out)
+    measured = {heads.step: _heads_data(heads) for heads in history.heads}
+    said: dict[int, list[str]] = {}
+    for step, text in history.milestones:
+        said.setdefault(step, []).append(text)
+    columns = (history.loss, history.lr, history.grad_norm)
+    for row, step in enumerate(history.step.tolist()):
+        loss, lr, grad_norm = (_finite(float(column[row])) for column in columns)
+        yield {"type": "step", "name": name, "step": step, "loss": loss, "lr": lr, "grad_norm": grad_norm}
+        if step in held_out:
+            yield {"type": "held_out", "name": name, "step": step, "loss": held_out[step]}
+        if step in measured:
+            yield {"type": "heads", "name": name, **measured[step]}
+        for text in said.get(step, ()):
+            yield {"type": "milestone", "name": name, "step": step, "text": text}
+
+
+def news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
+    """What is worth a line among the steps later than ``after``, by step: events as they are followed."""
+    found: list[tuple[int, int, dict[str, Any]]] = []
+    start = int(np.searchsorted(history.step, after, side="right"))
+    later = history.step[start:]
+    for row in (np.flatnonzero((later % every == 0) | (later == history.steps)) + start).tolist():
+        step = int(history.step[row])
+        loss, lr, norm = (_finite(float(c[row])) for c in (history.loss, history.lr, history.grad_norm))
+        more = {"tokens_per_second": history.tokens_per_second, "seconds_left": history.seconds_left}
+        found.append((step, 0, {"type": "step", "loss": loss, "lr": lr, "grad_norm": norm, **more}))
+    found += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
+    found += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
+    for step, _, event in sorted(found, key=lambda one: one[:2]):
+        yield {"type": event["type"], "step": step, "steps": history.steps, **event}
+
+
+def event_in_words(event: Mapping[str, Any]) -> str:
+    """A followed event as one line."""
+    lead = f"step {event['step']:,} of {event['steps']:,}"
+    kind = event["type"]
+    if kind == "milestone":
+        return f"{lead}  milestone: {printable(str(event['text']), spaces=False)}"
+    words = f"{lead}  {'held-out loss' if kind == 'held_out' else 'loss'} {loss_in_words(event['loss'])}"
+    for name, title, form in (("lr", "lr", "%.2e"), ("grad_norm", "gradient norm", "%.3f")):
+        if event.get(name) is not None:
+            words += f"  {title} {number(event[name], form)}"
+    if kind == "run":
+        ending = "  finished" if event["state"] == "finished" else ""
+        return f"{printable(event['name'], spaces=False)}: {words}{ending}"
+    if event.get("tokens_per_second") is not None:
+        words += f"  {event['tokens_per_second']:,.0f} tokens/s"
+    if event.get("seconds_left"):
+        words += f"  {duration(event['seconds_left'])} left"
+    return words

@@ -1,0 +1,217 @@
+"""What is read back of a run: as it was written, while it is being written, and where it is damaged."""
+
+import json
+import math
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinytf.config import ModelConfig
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.training.history import RunReader, find_runs, read_history, smoothed
+from tinytf.training.loop import train
+from tinytf.training.recipe import Recipe
+
+CONFIG = ModelConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
+
+
+def line(step: int, **more: object) -> str:
+    return json.dumps({"step": step, "loss": 5.0 / step, "lr": 1e-3, "grad_norm": 1.0, **more}) + "\n"
+
+
+def made(folder: Path, lines: str, steps: int = 100) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.json").write_text(json.dumps({"steps": steps, "seed": 3}), "utf-8")
+    (folder / "metrics.jsonl").write_text(lines, "utf-8")
+    return folder
+
+
+def test_a_real_run_is_read_back_as_it_was_trained(tmp_path: Path) -> None:
+    recipe = Recipe(
+        model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
+        batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
+    )  # fmt: skip
+    seen = []
+    train(["The cat sat on the mat. " * 20], recipe, tmp_path / "run", lambda metrics, _: seen.append(metrics))
+    history = read_history(tmp_path / "run")
+    assert history.step.tolist() == [1, 2, 3, 4]
+    for name in ("loss", "lr", "grad_norm"):
+        assert getattr(history, name).tolist() == [getattr(one, name) for one in seen]
+    held_out = [(one.step, one.held_out_loss) for one in seen if one.held_out_loss is not None]
+    assert list(history.held_out) == held_out
+    assert history.best == min(held_out, key=lambda point: point[1])
+    assert history.recipe == json.loads(json.dumps(recipe.to_dict()))
+    assert history.config is not None
+    assert (history.config.d_model, history.finished, history.skipped) == (8, True, 0)
+    assert [(one.step, one.path) for one in history.checkpoints] == [(4, tmp_path / "run")]
+
+
+def test_heads_milestones_speed_and_checkpoints_are_found(tmp_path: Path) -> None:
+    heads = {"entropy": [[0.5, 0.25]], "previous": [[0.1, None]], "duplicate": None, "induction": "no"}
+    run = made(tmp_path, line(1) + line(2, heads=heads, milestones=["L0H1 became one", 7]) + line(3))
+    (run / "speed.jsonl").write_text(
+        '{"step": 1, "seconds": 1.0, "tokens_per_second": 10.0, "memory_bytes": 5}\n'
+        '{"step": 3, "seconds": 2.0, "tokens_per_second": 20.0}\n{"step": 4, "sec', "utf-8"
+    )  # fmt: skip
+    for name in ("step-000002", "step-000010", "step-half", "other"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+        (run / "checkpoints" / name / "config.json").write_text(json.dumps({"model": CONFIG}), "utf-8")
+        (run / "checkpoints" / name / "model.safetensors").touch()
+    (run / "checkpoints" / "step-000010" / "model.safetensors").unlink()
+    history = read_history(run)
+    (measured,) = history.heads
+    assert measured.step == 2
+    assert sorted(measured.scores) == ["entropy", "previous"]
+    assert measured.scores["entropy"].tolist() == [[0.5, 0.25]]
+    assert math.isnan(measured.scores["previous"][0, 1])
+    assert history.milestones == [(2, "L0H1 became one")]
+    assert history.speed.step.tolist() == [1, 3]
+    assert history.tokens_per_second == 20.0
+    assert history.seconds_left == pytest.approx(97 * 0.5)
+    assert [one.step for one in history.checkpoints] == [2]
+    assert history.config is not None
+    assert history.config.vocab_size == 9
+
+
+def test_a_torn_last_line_is_not_there_yet(tmp_path: Path) -> None:
+    run = made(tmp_path, line(1) + line(2)[:-9])
+    history = read_history(run)
+    assert (history.step.tolist(), history.skipped) == ([1], 0)
+
+
+def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+    assert read_history(made(tmp_path, line(1) + line(2).rstrip())).last == 2
+
+
+def test_lines_that_are_no_metrics_are_counted_and_left_out(tmp_path: Path) -> None:
+    bad = '{"step": 2, "lo\n[1]\n{"step": "x"}\n{"loss": 1}\nnonsense\n'
+    history = read_history(made(tmp_path, line(1) + bad + '{"step": 3, "loss": "x"}\n' + line(4)))
+    assert history.step.tolist() == [1, 3, 4]
+    assert history.skipped == 5
+    assert math.isnan(history.loss[1])
+
+
+def test_where_a_run_was_taken_up_again_the_later_lines_count(tmp_path: Path) -> None:
+    first = "".join(line(step, held_out_loss=step) for step in range(1, 8))
+    again = "".join(line(step, held_out_loss=10 * step) for step in range(4, 6))
+    history = read_history(made(tmp_path, first + again))
+    assert history.step.tolist() == [1, 2, 3, 4, 5]
+    assert [loss for _, loss in history.held_out] == [1, 2, 3, 40, 50]
+
+
+def test_a_reader_takes_what_was_added_and_notices_another_file(tmp_path: Path) -> None:
+    run = made(tmp_path, line(1))
+    reader = RunReader(run)
+    assert reader.read().last == 1
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write(line(2) + line(3)[:12])
+    assert reader.read().step.tolist() == [1, 2]
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write(line(3)[12:] + line(4).rstrip())
+    assert reader.read().step.tolist() == [1, 2, 3, 4]
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write("\n" + line(5))
+    assert reader.read().step.tolist() == [1, 2, 3, 4, 5]
+    made(run, "".join(line(step, held_out_loss=1.0) for step in range(1, 30)))
+    history = reader.read()
+    assert (history.last, len(history.held_out), history.skipped) == (29, 29, 0)
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such folder"):
+        read_history(tmp_path / "none")
+    with pytest.raises(UsageError, match=r"neither recipe\.json nor metrics\.jsonl"):
+        read_history(tmp_path)
+    run = made(tmp_path / "a", "nonsense\n")
+    with pytest.raises(CheckpointError, match="holds no line of metrics"):
+        read_history(run)
+    (run / "metrics.jsonl").unlink()
+    assert read_history(run).last == 0
+    for recipe in ("{}", '{"steps": 0}', '{"steps": "many"}'):
+        (run / "recipe.json").write_text(recipe, "utf-8")
+        with pytest.raises(CheckpointError, match="how many steps"):
+            read_history(run)
+    (run / "recipe.json").write_text("{", "utf-8")
+    with pytest.raises(CheckpointError, match="is not JSON"):
+        read_history(run)
+    run = made(tmp_path / "b", line(1))
+    (run / "recipe.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no recipe\.json"):
+        read_history(run)
+    run = made(tmp_path / "c", line(1))
+    (run / "model.safetensors").touch()
+    (run / "config.json").write_text('{"model": {"d_model": -1}}', "utf-8")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        read_history(run)
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(CheckpointError, match=r"no metrics\.jsonl"):
+        read_history(run)
+
+
+def test_runs_are_found_one_and_two_levels_deep_and_checkpoints_are_none(tmp_path: Path) -> None:
+    for name in ("b", "a", "group/c", "group/deep/d"):
+        made(tmp_path / name, line(1))
+    (tmp_path / "a" / "checkpoints").mkdir()
+    made(tmp_path / "a" / "inside", line(1))
+    (tmp_path / "empty").mkdir()
+    assert find_runs(tmp_path) == [tmp_path / "a", tmp_path / "b", tmp_path / "group" / "c"]
+    assert find_runs(tmp_path / "a") == [tmp_path / "a"]
+    with pytest.raises(UsageError, match="there is no folder"):
+        find_runs(tmp_path / "none")
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 255, 256, 257, 1000])
+def test_smoothing_is_the_moving_average_of_adam(size: int) -> None:
+    values = np.random.default_rng(size).normal(size=size) + 3
+    mean, expected = 0.0, []
+    for place, value in enumerate(values.tolist(), start=1):
+        mean = 0.9 * mean + 0.1 * value
+        expected.append(mean / (1 - 0.9**place))
+    np.testing.assert_allclose(smoothed(values, 0.9), expected, rtol=1e-12)
+
+
+def test_smoothing_leaves_a_constant_alone() -> None:
+    np.testing.assert_allclose(smoothed(np.full(600, 2.5)), 2.5, rtol=1e-12)
+
+
+def test_two_hundred_thousand_steps_are_quick(tmp_path: Path) -> None:
+    """A fifth of a million; the limits leave a slow machine room: it takes half a second on a quick one."""
+    run = made(tmp_path, "".join(line(step) for step in range(1, 200_001)), 200_000)
+    before = time.process_time()
+    history = read_history(run)
+    assert time.process_time() - before < 3
+    assert history.finished
+
+
+def test_lines_are_not_kept_in_memory(tmp_path: Path) -> None:
+    """Ten times the steps take no more than their numbers more: 32 bytes, twice while they are copied, and slack."""
+
+    def peak(steps: int) -> int:
+        run = made(tmp_path / str(steps), "".join(line(step) for step in range(1, steps + 1)), steps)
+        tracemalloc.start()
+        read_history(run)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    assert peak(100_000) - peak(20_000) < 80_000 * 32 * 4
+
+
+def test_a_run_without_a_speed_says_no_time(tmp_path: Path) -> None:
+    history = read_history(made(tmp_path, line(1)))
+    assert history.seconds_left is None
+    assert history.tokens_per_second is None
+
+
+def test_the_time_that_is_left_is_by_the_clock_of_one_process(tmp_path: Path) -> None:
+    run = made(tmp_path, line(1) + line(40))
+    rows = [(10, 100.0), (20, 200.0), (30, 1.0), (40, 2.0)]
+    (run / "speed.jsonl").write_text("".join(json.dumps({"step": s, "seconds": t}) + "\n" for s, t in rows), "utf-8")
+    assert read_history(run).seconds_left == pytest.approx(60 * 0.1)
+    (run / "speed.jsonl").write_text(
+        "".join(json.dumps({"step": s, "seconds": t}) + "\n" for s, t in rows[:3]), "utf-8"
+    )
+    assert read_history(run).seconds_left is None
