@@ -37,15 +37,18 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_trained_model_can_be_opened_and_stdout_stays_empty(
+def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
 ) -> None:
     out = tmp_path / "run"
     ran = tinytf("train", corpus, "--recipe", recipe, "--out", out)
-    assert (ran.status, ran.data) == (0, b"")
+    assert ran.status == 0
+    for words in ("vocabulary   characters", "first examples", "each y is the x that comes next", "the same, after"):
+        assert words in ran.out
     assert "wrote" in ran.err.splitlines()[-1]
     assert {path.name for path in out.iterdir()} == {
         ".lock", "checkpoints", "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
+        "speed.jsonl",
     }  # fmt: skip
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in metrics] == [1, 2]
@@ -197,7 +200,7 @@ def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
     assert tinytf(*given, "--out", tmp_path / "whole").status == 0
     monkeypatch.setattr(loop, "clip", interrupted)
     ran = tinytf(*given, "--out", tmp_path / "run")
-    assert (ran.status, ran.data) == (130, b"")
+    assert ran.status == 130
     assert "stopped" in ran.err
     assert "at step 3 of 6; --resume goes on" in ran.err
     kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
@@ -240,7 +243,7 @@ def test_every_field_of_recipe_and_model_is_an_option(tinytf: Tinytf, tmp_path: 
         "--accumulate", "2", "--keep", "1", "--beta2", "0.99", "--norm", "rmsnorm", "--positions", "rotary",
         "--dropout", "0.1", "--tied-head", "false", "--held-out", "0.1", *small,
     )  # fmt: skip
-    assert (ran.status, ran.data) == (0, b"")
+    assert ran.status == 0
     stored = json.loads((out / "recipe.json").read_text("utf-8"))
     assert (stored["tokenizer"], stored["vocab_size"], stored["schedule"]) == ("bpe", 260, "linear")
     assert stored["model"] == {
@@ -279,3 +282,23 @@ def test_a_tokenizer_that_is_none_is_refused(tinytf: Tinytf, tmp_path: Path, cor
     ran = tinytf("train", corpus, "--tokenizer", words, "--out", tmp_path / "run")
     assert is_a_clean_error(ran)
     assert "is not char, bpe:SIZE or wordpiece:SIZE" in ran.err
+
+
+def test_the_report_shows_windows_and_their_shift_and_the_loss_before_and_after(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = tinytf("train", corpus, "--recipe", recipe, "--steps", "60", "--lr", "0.01", "--explain", "5", "--json")
+    data = json.loads(ran.out)
+    assert data["run"] == str(Path("runs") / "corpus")
+    for x, y in zip(data["examples"]["x"], data["examples"]["y"], strict=True):
+        assert x[1:] == y[:-1]
+    first = json.loads((tmp_path / "runs" / "corpus" / "metrics.jsonl").read_text("utf-8").splitlines()[0])
+    assert data["first_batch_loss"]["before"] == first["loss"]
+    assert data["first_batch_loss"]["after"] < first["loss"]
+    assert [update["step"] for update in data["updates"]] == [5] * len(data["updates"])
+    assert len(data["updates"]) >= 3
+    assert max(update["difference"] for update in data["updates"]) < 1e-7
+    again = tinytf("train", corpus, "--recipe", recipe, "--explain", "5")
+    assert "runs/corpus-2" in again.err
+    assert "step 5 was not among those that were made" in again.err

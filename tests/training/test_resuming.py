@@ -51,8 +51,9 @@ def stopping_after(steps: int):
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    """Everything that is left in a run, but the lock."""
-    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("[!.]*") if path.is_file()}
+    """Everything that is left in a run, but the lock, and how fast it went."""
+    found = [path for path in run.rglob("[!.]*") if path.is_file() and path.name != "speed.jsonl"]
+    return {str(path.relative_to(run)): path.read_bytes() for path in found}
 
 
 def metrics_of(run: Path) -> list[dict]:

@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import torch
 import torch.nn.functional as F
 from filelock import FileLock, Timeout
@@ -34,6 +36,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.update import Update, UpdateWatch
 
+_PACE_SECONDS = 2.0
 _HELD_OUT_BATCHES = 8
 """So many batches of the held-out text are measured on the way, all of them in the end."""
 
@@ -217,6 +220,8 @@ class _Run:
                 )
         self.saved = self.progress.step
         self.explain, self.updates = 0, list[Update]()
+        self._began = self._paced = time.monotonic()
+        self._tokens = 0
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.milestones = Milestones()
         if self.progress.milestones:
@@ -294,11 +299,31 @@ class _Run:
                 self.progress.best, self.progress.best_step = kept, done
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
         _write_line(self.lines, metrics.to_dict(), self.out)
+        self._pace(batch.ids.numel(), last)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
                 raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
             self._save()
         return metrics
+
+    def _pace(self, tokens: int, last: bool) -> None:
+        """A line of speed.jsonl now and then: how fast it goes depends on the machine, and has no part in metrics."""
+        self._tokens += tokens
+        now = time.monotonic()
+        if not self.together.writes or (now - self._paced < _PACE_SECONDS and not last):
+            return
+        data = {
+            "step": self.progress.step,
+            "seconds": round(now - self._began, 3),
+            "tokens_per_second": round(self._tokens / max(now - self._paced, 1e-9), 1),
+            "memory_bytes": psutil.Process().memory_info().rss,
+        }
+        self._tokens, self._paced = 0, now
+        try:
+            with (self.out / "speed.jsonl").open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(data) + "\n")
+        except OSError:
+            pass  # the run does not depend on it
 
     def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
         """What the heads do after so many steps, and what is new about it."""

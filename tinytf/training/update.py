@@ -77,10 +77,10 @@ class UpdateWatch:
         assert parameter.grad is not None
         place = int(parameter.grad.abs().argmax())
         state = self.optimiser.state.get(parameter, {})
-        moments = [float(state[key].flatten()[place]) if key in state else 0.0 for key in ("exp_avg", "exp_avg_sq")]
+        m, v = (float(state[key].flatten()[place]) if key in state else 0.0 for key in ("exp_avg", "exp_avg_sq"))
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), parameter.shape))
-        at = (float(parameter.detach().flatten()[place]), float(parameter.grad.flatten()[place]))
-        return _Entry(name, index, *at, *moments, parameter)
+        before, gradient = (float(tensor.detach().flatten()[place]) for tensor in (parameter, parameter.grad))
+        return _Entry(name, index, before, gradient, m, v, parameter)
 
     def updates(self, norm: float, most: float) -> list[Update]:
         """After the step; ``norm`` is that of all gradients, clipped to ``most``."""

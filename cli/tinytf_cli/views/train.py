@@ -50,17 +50,11 @@ class TrainView:
         yield Line([Span(" ".join(shown)), Span(" …" if tokenizer.vocab_size > _VOCABULARY else "", "dim")], indent=2)
         yield from self._windows()
         yield Heading("loss", f"{self.steps:,} steps, nats a token", "output")
-        rows = [("the first batch, before", self.before), ("the same, after", self.after)]
-        rows += [("held-out text, first measured", self.held_out[0]), ("in the end", self.held_out[-1])][
-            : 2 if self.held_out else 0
-        ]
-        yield Table(
-            [
-                Column("", [name for name, _ in rows], said="of"),
-                Column("", [f"{loss:.4f}" for _, loss in rows], "right"),
-            ],
-            header=False,
-        )
+        losses = {"the first batch, before": self.before, "the same, after": self.after}
+        if self.held_out:
+            losses |= {"held-out text, first measured": self.held_out[0], "in the end": self.held_out[-1]}
+        numbers = [f"{loss:.4f}" for loss in losses.values()]
+        yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
         if self.milestones:
             yield Heading("milestones", "what heads became", "attention")
             yield from (Line(f"step {step:,}: {words}", indent=2) for step, words in self.milestones[-8:])
