@@ -26,7 +26,7 @@ from tinytf.training.stream import (
 )
 
 SUFFIXES = (".txt", ".md")
-BUFFER = 1 << 20
+BUFFER = 1 << 16  # the library takes some 300 bytes for each character of a text that it encodes
 _HEAD = 8192  # bytes in which a NUL makes a file a binary one
 _EMPTY = "the text is empty, so there is nothing to train on"
 
