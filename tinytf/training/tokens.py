@@ -21,7 +21,7 @@ from tinytf.training.corpus import Corpus, Documents
 from tinytf.training.stream import Cut, Piece, anywhere, between_words, nowhere
 
 FORMAT = 1
-BATCH = 1 << 19
+BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 _BLOCK = 1 << 20
 
