@@ -1,6 +1,6 @@
 """New tokenizers from a text: characters, byte-level BPE, WordPiece."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -43,7 +43,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """WordPiece as in uncased BERT, with [CLS] before and [SEP] after."""
     _require_room(vocab_size, 100, "the special tokens and an alphabet")
-    texts = list(texts)
+    texts = list(texts) if isinstance(texts, Iterator) else texts  # gone through twice
     trained = LibraryTokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=True)
     trained.normalizer = normalizer

@@ -6,7 +6,7 @@ Which examples a step sees is a pure function of (seed, step).
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ IGNORED = -100
 """The target of a position that does not count towards the loss."""
 
 MASKED_SHARE = 0.15
+BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _LONGEST_PHRASE, _FEW_PHRASES = 8, 4
+_LOOKED_AT_ONCE = 1 << 22  # tokens of a stream that may lie on disk
 _HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
 
 
@@ -52,7 +54,7 @@ def _random(seed: int, step: int) -> np.random.Generator:
 
 def paragraphs(text: str) -> list[str]:
     """The paragraphs of a text: what blank lines separate. They are its documents."""
-    return [piece for piece in re.split(r"\n[ \t]*\n", text) if piece.strip()]
+    return [piece for piece in BLANK_LINE.split(text) if piece.strip()]
 
 
 def split_held_out(documents: list[str], share: float) -> tuple[list[str], list[str]]:
@@ -73,8 +75,14 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
     return np.concatenate([np.array(encoding.ids + tail, dtype=np.int64) for encoding in encodings])
 
 
+def _behind(stream: NDArray[np.integer[Any]], token: int) -> NDArray[np.int64]:
+    """The places behind each ``token`` of a stream, which is looked at part by part."""
+    starts = range(0, len(stream), _LOOKED_AT_ONCE)
+    return np.concatenate([np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts])
+
+
 class NextToken:
-    """Windows of ``block`` tokens from the stream; each target is the token that follows.
+    """Windows of ``block`` tokens from the stream, in memory or mapped; each target is the token that follows.
 
     Half of the windows begin where a document does (behind an ``end`` token), the others anywhere.
     A share ``repeats`` of the windows (in the first ``repeats_first`` steps all of them) is made of a few phrases of
@@ -85,8 +93,8 @@ class NextToken:
 
     def __init__(
         self,
-        train: NDArray[np.int64],
-        held_out: NDArray[np.int64],
+        train: NDArray[np.integer[Any]],
+        held_out: NDArray[np.integer[Any]],
         *,
         block: int,
         batch: int,
@@ -102,7 +110,7 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
-        beginnings = np.flatnonzero(train == end) + 1 if end is not None else np.zeros(0, dtype=np.int64)
+        beginnings = _behind(train, end) if end is not None else np.zeros(0, dtype=np.int64)
         self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
         self.vocab_size, self.repeats, self.repeats_first = vocab_size, repeats, repeats_first
 
@@ -151,7 +159,8 @@ class NextToken:
             yield self._shifted(np.stack(windows[first : first + self.size]))
 
     @staticmethod
-    def _shifted(windows: NDArray[np.int64]) -> Batch:
+    def _shifted(windows: NDArray[np.integer[Any]]) -> Batch:
+        windows = windows.astype(np.int64, copy=False)
         return Batch(torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy()), None)
 
 

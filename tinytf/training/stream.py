@@ -1,0 +1,144 @@
+"""Text as a stream: bytes to characters to documents, with no more in memory than a buffer or one document."""
+
+import codecs
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tinytf.errors import UsageError
+from tinytf.training.data import BLANK_LINE
+
+Piece = tuple[str, bool]
+"""A part of a document, and whether the document ends with it."""
+
+Cut = Callable[[str], int]
+"""How many characters of a text may be taken apart from what follows them; 0 where none may."""
+
+
+def anywhere(text: str) -> int:
+    """Cut behind the last character."""
+    return len(text)
+
+
+def between_words(text: str) -> int:
+    """Cut before the last space that stands between two letters."""
+    found = re.match(r"(?s:.*)[A-Za-z](?= [A-Za-z])", text)
+    return found.end() if found else 0
+
+
+def nowhere(text: str) -> int:
+    """Keep documents whole, whatever their length."""
+    return 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where bytes come from: a file that is read again for every pass, or ``data`` that can be read only once."""
+
+    name: str
+    path: Path | None = None
+    data: bytes = field(default=b"", repr=False)
+    stamp: tuple[int, int, int] = (0, 0, 0)
+
+    @classmethod
+    def of(cls, path: Path) -> "Source":
+        """The source that a path names; what is no regular file, such as a pipe, is read at once. Raises OSError."""
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode):
+            return cls(str(path), path, stamp=_stamp(found))
+        return cls(str(path), data=path.read_bytes())
+
+    def read(self, size: int) -> Iterator[bytes]:
+        """The bytes, ``size`` at a time. Raises UsageError where the file is no longer the one that was found."""
+        if self.path is None:
+            yield from (self.data[start : start + size] for start in range(0, len(self.data), size))
+            return
+        try:
+            with self.path.open("rb") as stream:
+                while data := stream.read(size):
+                    yield data
+                now = _stamp(os.fstat(stream.fileno()))
+        except OSError as error:
+            raise UsageError(f"cannot read {self.name}: {error.strerror}") from None
+        if now != self.stamp:
+            raise UsageError(f"{self.name} changed while it was being read", "start again when nothing writes to it")
+
+
+def decoded(source: Source, buffer: int, seen: Callable[[bytes], None] = lambda _: None) -> Iterator[str]:
+    """The characters of a source as they stand, ``\\r\\n`` and all; UsageError at the first byte that is no UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    before = carried = 0  # bytes decoded, and those read that are not
+    try:
+        for data in source.read(buffer):
+            seen(data)
+            yield decoder.decode(data)
+            waiting = len(decoder.getstate()[0])  # bytes of a character that the buffer cuts in two
+            before += len(data) + carried - waiting
+            carried = waiting
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        place = before + error.start
+        message = f"{source.name} is not UTF-8 text: {error.reason} at byte {place:,}"
+        raise UsageError(message, "re-encode it, for example with iconv -t utf-8") from None
+
+
+def marked(texts: Iterable[str], by_file: bool) -> Iterator[Piece]:
+    """Parts of documents, each with whether one ends there; a blank line may lie across two of ``texts``."""
+    held = ""
+    for text in texts:
+        if by_file:
+            yield text, False
+            continue
+        *whole, rest = BLANK_LINE.split(held + text)
+        yield from ((document, True) for document in whole)
+        body = rest.rstrip(" \t")
+        border = len(body) - 1 if body.endswith("\n") else len(rest)
+        held = rest[border:]  # what a blank line may begin with
+        yield rest[:border], False
+    yield held, True
+
+
+def documents_of(marked: Iterable[Piece], cut: Cut, least: int) -> Iterator[Piece]:
+    """Documents with a word in them, cut only where they have reached ``least`` characters and ``cut`` allows it."""
+    parts: list[str] = []
+    size, begun = 0, False
+    for text, ends in marked:
+        parts.append(text)
+        size += len(text)
+        if ends:
+            whole = "".join(parts)
+            if begun or whole.strip():
+                yield whole, True
+            parts, size, begun = [], 0, False
+        elif size >= least and (begun or text.strip()) and (place := cut(text)):
+            yield "".join((*parts[:-1], text[:place])), False
+            parts, size, begun = [text[place:]], len(text) - place, True
+
+
+def in_two(pieces: Iterable[Piece], at: int) -> Iterator[Piece]:
+    """One document as two: its first ``at`` characters, and the others."""
+    left = at
+    for text, ends in pieces:
+        if 0 < left <= len(text):
+            yield text[:left], True
+            yield text[left:], ends
+        else:
+            yield text, ends
+        left -= len(text)
+
+
+def lengths(pieces: Iterable[Piece]) -> Iterator[int]:
+    """The characters of each document."""
+    length = 0
+    for text, ends in pieces:
+        length += len(text)
+        if ends:
+            yield length
+            length = 0
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_mtime_ns, found.st_ino
