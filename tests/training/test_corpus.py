@@ -283,10 +283,16 @@ def test_tokens_of_characters_are_those_of_a_prepared_run(scratch, texts, buffer
     found = tokenise(corpus, tokenizer, scratch / "characters", held_out=share)
     if len(found.train) < 3:
         return
-    prepared = prepare(texts, recipe)
+    documents = [text for text in texts if text.strip()]
+    if len(documents) == 1:  # the tail of the only text is held out
+        cut = max(1, round(len(documents[0]) * (1 - share)))
+        documents = [documents[0][:cut], documents[0][cut:]]
+    train, kept = split_held_out(documents, share)
+    assert found.train.tolist() == token_stream(train, tokenizer).tolist()
+    assert found.held_out.tolist() == (token_stream(kept, tokenizer).tolist() if kept else [])
+    prepared = prepare(find_files(files_of(scratch / "texts", texts)), recipe, scratch / "prepared")
     assert prepared.tokenizer.to_json() == tokenizer.to_json()
-    assert found.train.tolist() == prepared.examples.train.tolist()
-    assert found.held_out.tolist() == prepared.examples.kept.tolist()
+    assert prepared.examples.train.tolist() == found.train.tolist()
 
 
 def test_a_document_longer_than_the_buffer_is_encoded_in_pieces_to_the_same_tokens(tmp_path):

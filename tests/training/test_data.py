@@ -9,6 +9,7 @@ from architectures import config_of, lively
 
 from tinytf.errors import TrainingError
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
+from tinytf.training.corpus import find_files
 from tinytf.training.data import (
     IGNORED,
     Batch,
@@ -18,8 +19,9 @@ from tinytf.training.data import (
     split_held_out,
     token_stream,
 )
-from tinytf.training.loop import batch_loss, prepare
+from tinytf.training.loop import batch_loss
 from tinytf.training.recipe import Recipe
+from tinytf.training.setup import prepare
 
 SENTENCES = [
     f"{a} {b} {c}." for a in ("The cat", "A dog") for b in ("sat", "ran", "hid") for c in ("down", "there", "on")
@@ -261,11 +263,12 @@ def test_an_end_token_stands_after_each_document():
 
 
 @pytest.mark.parametrize("tokenizer", ["char", "bpe"])
-def test_held_out_text_never_comes_up_in_training(tokenizer):
+def test_held_out_text_never_comes_up_in_training(tokenizer, tmp_path):
     """The held-out end of the text is of other letters than its beginning: none of them may be seen."""
     text = "\n\n".join(["abc acb bca " * 4] * 18 + ["xyz zyx yxz " * 4] * 2)
     model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
-    setup = prepare([text], Recipe(model=model, tokenizer=tokenizer, vocab_size=270, block=16, batch=64, held_out=0.1))
+    recipe = Recipe(model=model, tokenizer=tokenizer, vocab_size=270, block=16, batch=64, held_out=0.1)
+    setup = prepare(find_files(text), recipe, tmp_path)
     seen = torch.cat([setup.examples.batch(step).ids.flatten() for step in range(40)])
     assert not set("xyz") & set(setup.tokenizer.decode(seen.tolist()))
     kept = torch.cat([batch.targets.flatten() for batch in setup.examples.held_out()])
@@ -273,11 +276,11 @@ def test_held_out_text_never_comes_up_in_training(tokenizer):
     assert set("xyz") <= set(setup.tokenizer.decode(kept.tolist()))
 
 
-def test_held_out_sentences_never_come_up_in_training():
+def test_held_out_sentences_never_come_up_in_training(tmp_path):
     text = "\n\n".join(["The cat sat down. A dog ran."] * 18 + ["Hens fly up. Foxes jump."] * 2)
     model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
     fields = {"tokenizer": "wordpiece", "vocab_size": 120, "objective": "masked", "held_out": 0.08}
-    setup = prepare([text], Recipe(model=model, block=16, batch=8, **fields))
+    setup = prepare(find_files(text), Recipe(model=model, block=16, batch=8, **fields), tmp_path)
     assert isinstance(setup.examples, MaskedTokens)
     trained = {setup.tokenizer.decode(ids) for _, ids in setup.examples.train}
     assert trained == {"the cat sat down.", "a dog ran."}

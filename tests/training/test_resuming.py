@@ -66,14 +66,14 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(
     recipe: Recipe, stops: tuple[int, ...], tmp_path: Path
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    last = train([STORY], recipe, whole)
+    last = train(STORY, recipe, whole)
     done = 0
     for count in stops:
         torch.manual_seed(99)  # another process begins with other random numbers
         done += count
-        stopped = train([STORY], recipe, parts, going_on=done > count, interrupted=stopping_after(count))
+        stopped = train(STORY, recipe, parts, going_on=done > count, interrupted=stopping_after(count))
         assert stopped.step == min(done, 12)
-    assert train([STORY], recipe, parts, going_on=True).step in (12, last.step)
+    assert train(STORY, recipe, parts, going_on=True).step in (12, last.step)
     theirs = {name: data for name, data in files_of(parts).items() if not name.startswith("checkpoints/")}
     ours = {name: data for name, data in files_of(whole).items() if not name.startswith("checkpoints/")}
     assert theirs == ours
@@ -82,15 +82,15 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
-    train([STORY], CAUSAL, tmp_path)
+    train(STORY, CAUSAL, tmp_path)
     before = files_of(tmp_path)
-    assert train([STORY], CAUSAL, tmp_path, going_on=True).step == 12
+    assert train(STORY, CAUSAL, tmp_path, going_on=True).step == 12
     assert files_of(tmp_path) == before
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     recipe = changed(CAUSAL, steps=30, eval_every=5, keep=2, lr=1e-2)
-    train([STORY], recipe, tmp_path)
+    train(STORY, recipe, tmp_path)
     lines = [line for line in metrics_of(tmp_path) if "held_out_loss" in line]
     best = min(lines, key=lambda line: line["held_out_loss"])["step"]
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == sorted({best, 25, 30})
@@ -101,50 +101,50 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
 
 
 def test_checkpoints_can_be_written_more_often_than_losses_are_measured(tmp_path: Path) -> None:
-    train([STORY], changed(CAUSAL, save_every=3, keep=9), tmp_path)
+    train(STORY, changed(CAUSAL, save_every=3, keep=9), tmp_path)
     assert [checkpoint_step(place) for place in checkpoints_of(tmp_path)] == [3, 6, 9, 12]
 
 
 def test_lines_of_work_that_was_lost_are_written_again_and_a_torn_one_is_not_kept(tmp_path: Path) -> None:
-    train([STORY], CAUSAL, tmp_path / "whole")
-    train([STORY], CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
+    train(STORY, CAUSAL, tmp_path / "whole")
+    train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     with (tmp_path / "run" / "metrics.jsonl").open("a") as lines:
         lines.write('{"step": 5, "loss": 1.0}\n{"step": 6, "lo')
-    train([STORY], CAUSAL, tmp_path / "run", going_on=True)
+    train(STORY, CAUSAL, tmp_path / "run", going_on=True)
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
 def test_metrics_that_lack_lines_are_said(tmp_path: Path) -> None:
-    train([STORY], CAUSAL, tmp_path, interrupted=stopping_after(6))
+    train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(6))
     lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text("".join(lines[:3]), "utf-8")
     with pytest.raises(CheckpointError, match="has 3 lines, and the newest checkpoint is of step 6"):
-        train([STORY], CAUSAL, tmp_path, going_on=True)
+        train(STORY, CAUSAL, tmp_path, going_on=True)
 
 
 def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
-    train([STORY], CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
+    train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     before = files_of(tmp_path / "run")
     with pytest.raises(UsageError, match=r"begun with lr 0.001, and 0.5 is asked for"):
-        train([STORY], changed(CAUSAL, lr=0.5), tmp_path / "run", going_on=True)
+        train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", going_on=True)
     with pytest.raises(UsageError, match="was trained on another text"):
-        train([STORY + " More."], CAUSAL, tmp_path / "run", going_on=True)
+        train(STORY + " More.", CAUSAL, tmp_path / "run", going_on=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear", "utf-8")
     with pytest.raises(UsageError, match="no run in"):
-        train([STORY], CAUSAL, tmp_path / "mine", going_on=True)
+        train(STORY, CAUSAL, tmp_path / "mine", going_on=True)
     assert files_of(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "training.json", "tokenizer.json"])
 def test_a_damaged_checkpoint_is_named(name: str, tmp_path: Path) -> None:
-    train([STORY], CAUSAL, tmp_path, interrupted=stopping_after(4))
+    train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(4))
     damaged = checkpoints_of(tmp_path)[-1] / name
     data = damaged.read_bytes()
     damaged.unlink()  # the run's own model is the same file under a second name
     damaged.write_bytes(data[: len(data) // 2])
     with pytest.raises(CheckpointError, match=name):
-        train([STORY], CAUSAL, tmp_path, going_on=True)
+        train(STORY, CAUSAL, tmp_path, going_on=True)
 
 
 def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
@@ -159,11 +159,11 @@ def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
 
     monkeypatch.setattr(checkpoints, "write_whole", full)
     with pytest.raises(TrainingError, match="of step 8: No space left on device; the checkpoint of step 4 is whole"):
-        train([STORY], CAUSAL, tmp_path / "run")
+        train(STORY, CAUSAL, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     monkeypatch.undo()
-    train([STORY], CAUSAL, tmp_path / "run", going_on=True)
-    train([STORY], CAUSAL, tmp_path / "whole")
+    train(STORY, CAUSAL, tmp_path / "run", going_on=True)
+    train(STORY, CAUSAL, tmp_path / "whole")
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
@@ -178,7 +178,7 @@ def test_a_schedule_is_what_it_says() -> None:
 def test_a_batch_in_parts_is_the_batch_in_one(tmp_path: Path) -> None:
     without = {**CAUSAL.model, "dropout": 0.0}
     for name, parts in (("one", 1), ("three", 3), ("four", 4)):
-        train([STORY], changed(CAUSAL, model=without, accumulate=parts), tmp_path / name)
+        train(STORY, changed(CAUSAL, model=without, accumulate=parts), tmp_path / name)
     one = [line["loss"] for line in metrics_of(tmp_path / "one")]
     for name in ("three", "four"):
         assert [line["loss"] for line in metrics_of(tmp_path / name)] == pytest.approx(one, abs=1e-5)
@@ -192,7 +192,7 @@ from test_resuming import CAUSAL, STORY, changed
 from tinytf.files import to_json
 from tinytf.training.loop import train
 print("ready", flush=True)
-train([STORY], changed(CAUSAL, steps=400, save_every=3, eval_every=50), Path(sys.argv[1]), going_on=True)
+train(STORY, changed(CAUSAL, steps=400, save_every=3, eval_every=50), Path(sys.argv[1]), going_on=True)
 """
 
 
@@ -213,7 +213,7 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.01)
             with pytest.raises(UsageError, match="another process trains"):
-                train([STORY], changed(CAUSAL, steps=400, save_every=3, eval_every=50), tmp_path / "run", going_on=True)
+                train(STORY, changed(CAUSAL, steps=400, save_every=3, eval_every=50), tmp_path / "run", going_on=True)
         finally:
             process.kill()
 
@@ -224,7 +224,7 @@ def killed_after(seconds: float, run: Path, recipe: Recipe) -> None:
     if not child:
         try:
             torch.set_num_threads(1)  # threads do not come along into a child
-            train([STORY], recipe, run, going_on=True)
+            train(STORY, recipe, run, going_on=True)
         finally:
             os._exit(0)
     time.sleep(seconds)
@@ -247,8 +247,8 @@ def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Pa
     assert len(set(reached)) > 5
     short = changed(recipe, steps=reached[-1] + 4)
     (run / "recipe.json").write_bytes(to_json(short.to_dict()))  # the constant schedule does not look at the end
-    train([STORY], short, run, going_on=True)
-    train([STORY], short, tmp_path / "whole")
+    train(STORY, short, run, going_on=True)
+    train(STORY, short, tmp_path / "whole")
     assert metrics_of(run) == metrics_of(tmp_path / "whole")
     assert files_of(checkpoints_of(run)[-1]) == files_of(checkpoints_of(tmp_path / "whole")[-1])
     assert not list(run.rglob("*.part"))
@@ -257,7 +257,7 @@ def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Pa
 
 def test_what_heads_do_is_measured_without_changing_what_is_learned(tmp_path: Path) -> None:
     for name, every in (("never", 0), ("often", 2)):
-        train([STORY], changed(CAUSAL, probe_every=every), tmp_path / name)
+        train(STORY, changed(CAUSAL, probe_every=every), tmp_path / name)
     assert (tmp_path / "never" / "model.safetensors").read_bytes() == (
         tmp_path / "often" / "model.safetensors"
     ).read_bytes()
@@ -271,7 +271,7 @@ def test_what_heads_do_is_measured_without_changing_what_is_learned(tmp_path: Pa
 
 def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     recipe = changed(CAUSAL, probe_every=1, model={**CAUSAL.model, "positions": "rotary"})
-    train([STORY], recipe, tmp_path / "whole")
-    train([STORY], recipe, tmp_path / "run", interrupted=stopping_after(5))
-    train([STORY], recipe, tmp_path / "run", going_on=True)
+    train(STORY, recipe, tmp_path / "whole")
+    train(STORY, recipe, tmp_path / "run", interrupted=stopping_after(5))
+    train(STORY, recipe, tmp_path / "run", going_on=True)
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -28,6 +29,7 @@ from tinytf.training.checkpoints import (
     resume,
     save_checkpoint,
 )
+from tinytf.training.corpus import Corpus, find_files
 from tinytf.training.data import IGNORED, Batch, Examples
 from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
 from tinytf.training.probe import HeadScores, Milestones, Probe
@@ -98,7 +100,7 @@ def held_out_loss(model: Transformer, examples: Examples, limit: int | None = No
 
 
 def train(
-    texts: Sequence[str],
+    corpus: Corpus | str,
     recipe: Recipe,
     out: Path,
     on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None,
@@ -111,7 +113,7 @@ def train(
     explain: int = 0,
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
 ) -> Metrics:
-    """Train a model on ``texts`` and leave it in the run directory ``out``; the last metrics are returned.
+    """Train a model on a corpus, or on one text, and leave it in the run directory ``out``; returns the last metrics.
 
     ``going_on`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
     the same machine and number of threads); a run that is finished is left as it is. After each step
@@ -130,7 +132,8 @@ def train(
         )
     where = torch.device(device)
     with processes(where) as together, _locked(out, together):
-        run = _Run(texts, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
+        files = find_files(corpus) if isinstance(corpus, str) else corpus
+        run = _Run(files, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
         run.explain = explain
         last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
@@ -175,6 +178,7 @@ def _lock_of(out: Path) -> FileLock:
 
 def _remove_empty(out: Path) -> None:
     (out / _LOCK).unlink(missing_ok=True)
+    shutil.rmtree(out / "tokens", ignore_errors=True)
     if not any(out.iterdir()):
         out.rmdir()
 
@@ -184,7 +188,7 @@ class _Run:
 
     def __init__(
         self,
-        texts: Sequence[str],
+        corpus: Corpus,
         recipe: Recipe,
         out: Path,
         device: torch.device,
@@ -202,11 +206,15 @@ class _Run:
             self._require_same_recipe()
         torch.manual_seed(recipe.seed)
         if found:
-            if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(texts):
+            if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
             tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
             model = model if model is None else load_run(found[-1])
-        self.setup = prepare(texts, recipe, tokenizer, model)
+        if not together.writes:
+            together.wait()  # the first process puts the tokens where all find them
+        self.setup = prepare(corpus, recipe, out / "tokens", tokenizer, model)
+        if together.writes:
+            together.wait()
         self.model = self.setup.model.to(device).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)

@@ -1,20 +1,23 @@
 """What a run starts from: tokenizer, examples and first weights; and what is wrong when its numbers go wrong."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from tinytf.config import ModelConfig
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.text.tokenizer import Encoding, Token, Tokenizer
+from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
-from tinytf.training.data import Batch, Examples, MaskedTokens, NextToken, paragraphs, split_held_out, token_stream
+from tinytf.training.corpus import Corpus
+from tinytf.training.data import Batch, Examples, MaskedTokens, NextToken
 from tinytf.training.recipe import Recipe
+from tinytf.training.stream import anywhere
+from tinytf.training.tokens import tokenise
 
 
 @dataclass(frozen=True)
@@ -28,33 +31,29 @@ class Setup:
 
 
 def prepare(
-    texts: Sequence[str], recipe: Recipe, tokenizer: Tokenizer | None = None, model: Transformer | None = None
+    corpus: Corpus, recipe: Recipe, folder: Path, tokenizer: Tokenizer | None = None, model: Transformer | None = None
 ) -> Setup:
-    """Tokenizer, examples and initial model for these texts; those that are given are not made.
+    """Tokenizer, examples and initial model for a corpus; those that are given are not made.
 
-    Raises TrainingError for too little text, UsageError for a model that does not fit tokenizer or objective.
+    The tokens are kept in ``folder``, mapped into memory, and found there the next time. Raises TrainingError for too
+    little text, UsageError for a model that does not fit tokenizer or objective.
     """
-    documents = [document for text in texts for document in paragraphs(text)]
-    if recipe.tokenizer == "char":
-        documents = [text for text in texts if text.strip()]
-        if len(documents) == 1:  # one text without an end token: hold out its tail
-            cut = max(1, round(len(documents[0]) * (1 - recipe.held_out)))
-            documents = [documents[0][:cut], documents[0][cut:]]
-    if not documents:
-        raise TrainingError("the text is empty, so there is nothing to train on")
-    train, held_out = split_held_out(documents, recipe.held_out)
+    characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
+    corpus = corpus.whole_files() if characters else corpus
+    train, held_out = corpus.split(recipe.held_out)
     if tokenizer is None:
-        tokenizer = TRAINERS[recipe.tokenizer](train if recipe.tokenizer != "char" else documents, recipe.vocab_size)
+        texts = corpus.documents().texts(anywhere) if characters else train.texts()
+        tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size)
     if model is None:
         model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
     else:
         _require_fit(model.config, tokenizer, recipe)
     examples: Examples
     if recipe.objective == "causal":
-        kept = token_stream(held_out, tokenizer) if held_out else token_stream(train[-1:], tokenizer)[:0]
+        tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out)
         examples = NextToken(
-            token_stream(train, tokenizer),
-            kept,
+            tokens.train,
+            tokens.held_out,
             block=recipe.block,
             batch=recipe.batch,
             seed=recipe.seed,
@@ -64,17 +63,13 @@ def prepare(
             repeats_first=recipe.repeats_first,
         )
     else:
-        examples = MaskedTokens(train, held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
-    return Setup(model, tokenizer, examples, fingerprint_of(texts))
+        examples = MaskedTokens(list(train), list(held_out), tokenizer, recipe.block, recipe.batch, recipe.seed)
+    return Setup(model, tokenizer, examples, fingerprint_of(corpus))
 
 
-def fingerprint_of(texts: Sequence[str]) -> str:
-    """The same for the same texts in the same order, and for no others."""
-    found = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8")
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.hexdigest()
+def fingerprint_of(corpus: Corpus) -> str:
+    """The same for files of the same contents in the same order, and for no others."""
+    return hashlib.sha256("\n".join(file.sha256 for file in corpus.files).encode("ascii")).hexdigest()
 
 
 def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:

@@ -24,6 +24,7 @@ from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 @click.option("--from", "begin_from", metavar="MODEL", help="Begin from this model and its tokenizer.")
 @click.option("--tokenizer", metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model whose tokenizer it is.")
 @recipe_options
+@click.option("--skip-unreadable", is_flag=True, help="Pass over files of a folder that are no text, and name them.")
 @click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
 @output_options
@@ -36,6 +37,7 @@ def command(
     preset: str | None,
     begin_from: str | None,
     tokenizer: str | None,
+    skip_unreadable: bool,
     explain: int | None,
     device: str,
     output: Output,
@@ -65,7 +67,7 @@ def command(
     given = {name: value for name, value in options.items() if value is not None}
     resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
     own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
-    texts = _read(corpus)
+    files = _read(corpus, skip_unreadable, output)
     if overwrite:
         _remove_run(out)
     progress = TrainingProgress(resolved.steps)
@@ -80,7 +82,7 @@ def command(
     stop = current()
     with stop.held():
         last = train(
-            texts,
+            files,
             resolved,
             out,
             on_metrics,
@@ -134,30 +136,19 @@ def _remove_run(out: Path) -> None:
 
     for name in ("recipe.json", "metrics.jsonl", "speed.jsonl", "config.json", "model.safetensors", "tokenizer.json"):
         (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    for name in ("checkpoints", "tokens"):
+        shutil.rmtree(out / name, ignore_errors=True)
 
 
-def _read(corpus: tuple[Path, ...]) -> list[str]:
-    """The texts of files and folders (their .txt files, sorted), or of standard input."""
+def _read(paths: tuple[Path, ...], skip_unreadable: bool, output: Output) -> Any:
+    """The files that were named, those of folders, or standard input."""
+    from tinytf.training.corpus import find_files
     from tinytf_cli.inputs import read_texts
 
-    if not corpus or corpus == (Path("-"),):
-        return read_texts(("-",) if corpus else (), lines=False)
-    files: list[Path] = []
-    for path in corpus:
-        if path.is_dir():
-            inside = sorted(path.rglob("*.txt"))
-            if not inside:
-                raise UsageError(f"the folder {path} holds no .txt file")
-            files += inside
-        else:
-            files.append(path)
-    texts = []
-    for path in files:
-        try:
-            texts.append(path.read_bytes().decode("utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start:,}") from None
-    return texts
+    if not paths or paths == (Path("-"),):
+        (text,) = read_texts(("-",) if paths else (), lines=False)
+        return find_files(text)
+    found = find_files(paths, skip_unreadable=skip_unreadable)
+    for skipped in found.skipped:
+        output.note(f"{skipped.path} is passed over: {skipped.why}")
+    return found
