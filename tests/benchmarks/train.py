@@ -1,0 +1,152 @@
+"""A training step beside the same model in plain torch, at nanoGPT's documented size for a processor.
+
+Characters, 4 layers, 4 heads, d_model 128, block 64, batch 12, no dropout. Two peers, restated here in plain torch: a
+loop as nanoGPT's (loss of every position, AdamW, clipping, the loss read every step), and the barest loop that trains
+(the same without clipping and without reading the loss). tinytf's own loop writes its metrics, measures its heads and
+checks its numbers. Batches are the same in all. The text is of the stories that samples/stories makes up.
+
+    python tests/benchmarks/train.py --repeat 7
+"""
+
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from _timing import Row, options, show, show_machine
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,
+        "ffn_bias": False}  # fmt: skip
+BLOCK, BATCH, CHUNK = 64, 12, 20
+Batches = Callable[[int], tuple[Tensor, Tensor]]
+
+
+class PlainBlock(nn.Module):
+    """Pre-norm attention and feed-forward, as nanoGPT has them with bias=False."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.o = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).split(width, dim=2)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in (q, k, v))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(heads.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class PlainGPT(nn.Module):
+    """The same architecture as tinytf's, with q, k and v in one matrix."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, 128), nn.Embedding(BLOCK, 128)
+        self.blocks = nn.ModuleList(PlainBlock(128, 4) for _ in range(4))
+        self.norm = nn.LayerNorm(128)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.tokens.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def plain_step(
+    vocabulary: int, batches: Callable[[int], tuple[Tensor, Tensor]], *, bare: bool
+) -> Callable[[int], None]:
+    """One step of the plain model; ``bare`` leaves clipping and reading the loss out."""
+    torch.manual_seed(0)
+    model = PlainGPT(vocabulary)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=bare)
+
+    def step(number: int) -> None:
+        loss = model(*batches(number))
+        loss.backward()
+        if not bare:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        if not bare:
+            loss.item()
+
+    return step
+
+
+def main() -> int:
+    parser = options(__doc__, repeat=7)
+    chosen = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "samples" / "stories"))
+    from generate import stories
+
+    from tinytf.training.corpus import find_files
+    from tinytf.training.loop import _locked, _Run
+    from tinytf.training.processes import Processes
+    from tinytf.training.recipe import Recipe
+
+    show_machine("torch", "tinytf")
+    text = "\n\n".join(itertools.islice(stories(seed=1), 300))
+    recipe = Recipe(
+        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, steps=10**6, lr=1e-3, beta2=0.99, warmup=0,
+        eval_every=10**6, held_out=0.1,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name)
+        with _locked(out, Processes()):
+            alone, here = Processes(), torch.device("cpu")
+            run = _Run(find_files(text), recipe, out, here, alone, going_on=False, tokenizer=None, model=None)
+            run.lines = run._begin_metrics()
+            examples, vocabulary = run.setup.examples, run.setup.tokenizer.vocab_size
+
+            def batches(number: int) -> tuple[Tensor, Tensor]:
+                batch = examples.batch(number)
+                return batch.ids, batch.targets
+
+            steps: dict[str, Callable[[int], object]] = {
+                "tinytf": lambda _: run._step(),
+                "nanoGPT's loop": plain_step(vocabulary, batches, bare=False),
+                "bare loop": plain_step(vocabulary, batches, bare=True),
+            }
+            seconds: dict[str, list[float]] = {key: [] for key in steps}
+            names = list(steps)
+            for turn in range(-1, chosen.repeat):
+                for key in names[turn % 3 :] + names[: turn % 3]:
+                    start = time.perf_counter()
+                    for number in range(CHUNK):
+                        steps[key]((turn + 1) * CHUNK + number)
+                    if turn >= 0:
+                        seconds[key].append((time.perf_counter() - start) / CHUNK)
+            run.lines.close()
+            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    ms = {key: median(values) * 1000 for key, values in seconds.items()}
+
+    def ratio(one: str, other: str) -> float:
+        return median(a / b for a, b in zip(seconds[one], seconds[other], strict=True))
+
+    note = ", ".join(f"{key} {value:.1f} ms" for key, value in ms.items())
+    rows = [
+        Row("a step, tinytf / bare loop", ratio("tinytf", "bare loop"), goal=1.05, note=note),
+        Row("a step, tinytf / nanoGPT's loop", ratio("tinytf", "nanoGPT's loop"), goal=1 / 1.25),
+        Row("heads measured in these steps", float(sum("heads" in line for line in lines)), ""),
+    ]
+    return 1 if show(f"Training characters, {CHUNK} steps a round, median of {chosen.repeat}", rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
