@@ -1,4 +1,4 @@
-"""Progress of a training run on stderr: a moving line on a terminal, a plain line now and then elsewhere."""
+"""Progress of a training run on stderr: a board on a terminal, a plain line now and then elsewhere."""
 
 import sys
 import time
@@ -6,48 +6,60 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.text.printable import printable
+from tinytf.training.history import RunReader
 from tinytf.training.loop import Metrics
 from tinytf.training.setup import Setup
+from tinytf_cli.board import Board, takes_pictures
+from tinytf_cli.paint.terminal import detect
+from tinytf_cli.screen import Screen
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_PICTURES = 2.0
 
 
 class TrainingProgress:
     """Says how far a run is; never more than a line every few seconds off a terminal."""
 
-    def __init__(self, steps: int, stream: TextIO | None = None) -> None:
-        self.steps, self.stream = steps, stream or sys.stderr
+    def __init__(self, steps: int, out: Path, stream: TextIO | None = None) -> None:
+        self.steps, self.out, self.stream = steps, out, stream or sys.stderr
         self.started = self.said = time.monotonic()
-        self.first = True
+        self.first, self.begun = True, 0
+        self.terminal = detect(self.stream)
+        self.board: Board | None = None
 
     def update(self, metrics: Metrics, setup: Setup) -> None:
         now = time.monotonic()
         if self.first:
             count = sum(p.numel() for p in setup.model.parameters())
             self._line(f"{setup.model.config.kind}, {count:,} parameters, {setup.tokenizer.vocab_size:,} tokens")
-            self.first, self.started = False, now
-        due = now - self.said >= (0.2 if self.stream.isatty() else _SECONDS_BETWEEN_LINES)
-        if metrics.held_out_loss is None and not due:
+            self.first, self.started, self.begun = False, now, metrics.step
+            if takes_pictures(self.terminal):
+                name = self.out.resolve().name
+                self.board = Board(name, RunReader(self.out), Screen(self.stream), self.terminal, fixed=False)
+        last = metrics.step == self.steps
+        if self.board is not None:
+            if now - self.said >= _SECONDS_BETWEEN_PICTURES or last:
+                self.board.draw()
+                self.said = time.monotonic()
+            return
+        for words in metrics.milestones:
+            self._line(f"step {metrics.step}: {words}")
+        if metrics.held_out_loss is None and now - self.said < _SECONDS_BETWEEN_LINES:
             return
         self.said = now
-        left = (now - self.started) / metrics.step * (self.steps - metrics.step)
+        left = (now - self.started) / max(1, metrics.step - self.begun) * (self.steps - metrics.step)
         text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}"
         if metrics.held_out_loss is not None:
-            self._line(f"{text}  held-out {metrics.held_out_loss:.4f}  {left / 60:.1f} min left")
-        elif self.stream.isatty():
-            self.stream.write(f"\r{text}  {left / 60:.1f} min left\x1b[K")
-            self.stream.flush()
-        else:
-            self._line(f"{text}  {left / 60:.1f} min left")
+            text += f"  held-out {metrics.held_out_loss:.4f}"
+        self._line(f"{text}  {left / 60:.1f} min left")
 
     def _line(self, text: str) -> None:
-        lead, tail = ("\r", "\x1b[K") if self.stream.isatty() else ("", "")
-        print(f"{lead}{text}{tail}", file=self.stream, flush=True)
+        print(text, file=self.stream, flush=True)
 
-    def finish(self, out: Path, step: int, steps: int) -> None:
+    def finish(self, step: int) -> None:
         minutes = (time.monotonic() - self.started) / 60
-        where = printable(str(out), spaces=False)
-        if step < steps:
-            self._line(f"tinytf: stopped {where} at step {step:,} of {steps:,}; --resume goes on")
+        where = printable(str(self.out), spaces=False)
+        if step < self.steps:
+            self._line(f"tinytf: stopped {where} at step {step:,} of {self.steps:,}; --resume goes on")
         else:
             self._line(f"tinytf: wrote {where} after {minutes:.1f} minutes")

@@ -70,7 +70,7 @@ def command(
     files = _read(corpus, skip_unreadable, output)
     if overwrite:
         _remove_run(out)
-    progress = TrainingProgress(resolved.steps)
+    progress = TrainingProgress(resolved.steps, out)
 
     setups: list[Setup] = []
     updates: list[Update] = []
@@ -95,7 +95,7 @@ def command(
             on_updates=updates.extend,
         )
     if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
-        progress.finish(out, last.step, resolved.steps)
+        progress.finish(last.step)
         if setups:
             view = TrainView(out, resolved, setups[0], updates)
             output.show(Result(view.blocks, view.data, view.events))
