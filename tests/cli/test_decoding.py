@@ -10,9 +10,15 @@ from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
 
 from tinytf.analysis.size import cache_bytes_per_token, work_per_token
 from tinytf.generate.samplers import Sampling
-from tinytf.loading import Model
+from tinytf.loading import Model, load
 
 WARM = ("--temperature", "1.3", "--seed", "3")
+
+
+@pytest.fixture(scope="module")
+def opened(decoder: Path) -> Model:
+    """One for this file alone: generating moves the weights, and a product can differ in its last bit then."""
+    return load(str(decoder), device="cpu")
 
 
 def events_of(text: str) -> list[dict]:

@@ -13,11 +13,17 @@ import torch
 from driving import SENTENCE, Stream, Tinytf, is_a_clean_error, streams, without_colour
 
 from tinytf.generate.samplers import Sampling
-from tinytf.loading import Model
+from tinytf.loading import Model, load
 from tinytf.text.tokenizer import Tokenizer
 from tinytf_cli.main import run
 
 WARM = ("--temperature", "1.3", "--top-p", "0.95", "--seed", "3")
+
+
+@pytest.fixture(scope="module")
+def opened(decoder: Path) -> Model:
+    """One for this file alone: generating moves the weights, and a product can differ in its last bit then."""
+    return load(str(decoder), device="cpu")
 
 
 def events_of(text: str) -> list[dict]:

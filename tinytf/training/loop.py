@@ -137,6 +137,7 @@ def train(
         run.explain = explain
         last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
+        del run
         return last
 
 

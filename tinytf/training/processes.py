@@ -3,6 +3,7 @@
 torchrun starts them: ``torchrun --nproc-per-node 2 -m tinytf_cli train …``.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -85,5 +86,7 @@ def processes(device: torch.device) -> Iterator[Processes]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size())
+        gc.collect()  # what still holds on to the group goes before it
+        dist.barrier()  # and nobody leaves while another still needs it
     finally:
         dist.destroy_process_group()

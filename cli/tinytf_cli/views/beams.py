@@ -8,11 +8,11 @@ from tinytf.generate.compared import QuantizationCost, quantization_cost
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.interrupt import current
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
 from tinytf_cli.views.int8 import cost_data, cost_in_words
 
@@ -36,28 +36,15 @@ class BeamView:
         self.model, self.encoding, self.kind = model, encoding, kind
         self._cost: QuantizationCost | None = None
         self.beams, self.length_penalty, self.count, self.watch = beams, length_penalty, count, watch
-        self.interrupted = False
-        self.made: list[BeamStep] = []
-        self._coming = steps
-        self._over = False
+        self.made = Coming(lambda: steps)
 
-    def _steps(self) -> Iterator[BeamStep]:
-        yield from self.made
-        while not self._over:
-            try:
-                with current().let_in():
-                    step = next(self._coming, None)
-            except KeyboardInterrupt:
-                self.interrupted, step = True, None
-            if step is None:
-                self._over = True
-                return
-            self.made.append(step)
-            yield step
+    @property
+    def interrupted(self) -> bool:
+        return self.made.interrupted
 
     def _best(self) -> tuple[Hypothesis, ...]:
         """What ended, the best first; of an interrupted search what there was."""
-        last = self.made[-1] if self.made else None
+        last = self.made.there[-1] if self.made.there else None
         if last is None:
             return ()
         return (last.finished or last.running)[: self.count]
@@ -71,8 +58,7 @@ class BeamView:
         """The best texts alone; on a screen behind banner and prompt."""
         if terminal.cuts:
             yield from painted(banner(self.model, self.encoding), terminal)
-        for _ in self._steps():
-            pass
+        self.made.all()
         for place, hypothesis in enumerate(self._best()):
             yield "\n" if place or terminal.cuts else ""
             if terminal.cuts:
@@ -88,7 +74,7 @@ class BeamView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """Where it is watched the hypotheses of every step, then the best texts."""
         yield from banner(self.model, self.encoding)
-        for step in self._steps():
+        for step in self.made:
             if self.watch:
                 count = sum(one.ended for one in step.finished)
                 over = f"{count} ended" if count else ""
@@ -114,8 +100,8 @@ class BeamView:
         )
 
     def _end_in_words(self) -> str:
-        count = len(self.made)
-        why = "interrupted" if self.interrupted else f"ended by {self.made[-1].ended}"
+        count = len(self.made.there)
+        why = "interrupted" if self.interrupted else f"ended by {self.made.there[-1].ended}"
         words = f"{self.beams} beam{'' if self.beams == 1 else 's'}, length penalty {self.length_penalty:g}"
         return f"{count} token{'' if count == 1 else 's'} · {why} · {words}"
 
@@ -137,14 +123,14 @@ class BeamView:
 
     def data(self) -> dict[str, Any]:
         """Prompt, hypotheses of every step and the best as one JSON object."""
-        steps = [self._step_data(step) for step in self._steps()]
+        steps = [self._step_data(step) for step in self.made]
         return {**self._head(), **self._end(), "steps": steps}
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The same, one event a step."""
         head = self._head()
         yield {"type": head.pop("kind"), **head}
-        for step in self._steps():
+        for step in self.made:
             yield {"type": "step", **self._step_data(step)}
         yield {"type": "end", **self._end()}
 
@@ -159,7 +145,7 @@ class BeamView:
         }
 
     def _end(self) -> dict[str, Any]:
-        ended = "interrupted" if self.interrupted else self.made[-1].ended if self.made else ""
+        ended = "interrupted" if self.interrupted else self.made.there[-1].ended if self.made.there else ""
         best = [{"text": self._text_of(one), **self._hypothesis(one)} for one in self._best()]
         data = {"text": best[0]["text"] if best else "", "ended": ended, "hypotheses": best}
         cost = self._cost_of_int8()

@@ -8,12 +8,12 @@ from tinytf.analysis.size import StepWork, cache_bytes_per_token, step_work
 from tinytf.generate.compared import CachedStep
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.interrupt import current
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.coming import Coming
 
 _ROWS = 16
 
@@ -26,27 +26,15 @@ class CachedView:
 
     def __init__(self, model: Model, encoding: Encoding, start: Callable[[], Iterator[CachedStep]]) -> None:
         self.model, self.encoding = model, encoding
-        self.steps: list[CachedStep] = []
-        self.interrupted = False
-        self._start = start
-        self._over = False
+        self.coming = Coming(start)
 
-    def _each(self) -> Iterator[CachedStep]:
-        """The steps as they are measured; Ctrl-C ends them, and what was measured stays."""
-        if self._over:
-            yield from self.steps
-            return
-        coming = self._start()
-        while not self._over:
-            try:
-                with current().let_in():
-                    step = next(coming, None)
-            except KeyboardInterrupt:
-                self.interrupted, step = True, None
-            self._over = step is None
-            if step is not None:
-                self.steps.append(step)
-                yield step
+    @property
+    def steps(self) -> list[CachedStep]:
+        return self.coming.there
+
+    @property
+    def interrupted(self) -> bool:
+        return self.coming.interrupted
 
     def notes(self) -> Sequence[str]:
         """Nothing has to be said beside it."""
@@ -72,9 +60,7 @@ class CachedView:
         """Measured times beside the counts of the formulas, what the last step is made of, and the price in memory."""
         config = self.model.config
         yield from banner(self.model, self.encoding)
-        for _ in self._each():
-            pass
-        if not self.steps:
+        if not self.coming.all():
             return
         rows = self._chosen()
         works = [self._works(step) for step in rows]
@@ -149,7 +135,7 @@ class CachedView:
 
     def data(self) -> dict[str, Any]:
         """The comparison as one JSON object."""
-        steps = [self._step_data(step) for step in self._each()]
+        steps = [self._step_data(step) for step in self.coming]
         return {**self._head(), "steps": steps}
 
     def _head(self) -> dict[str, Any]:
@@ -177,7 +163,7 @@ class CachedView:
         """The same, one event a step."""
         head = self._head()
         yield {"type": head.pop("kind"), **head}
-        for step in self._each():
+        for step in self.coming:
             yield {"type": "step", **self._step_data(step)}
 
 

@@ -1,6 +1,5 @@
 """Texts as they are made, and with --watch what each token was chosen from."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,11 @@ from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.interrupt import current
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
+from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
 from tinytf_cli.views.int8 import cost_data, cost_in_words
 from tinytf_cli.views.watch import cache_blocks, cache_data, sampling_in_words, step_blocks, step_data
@@ -51,39 +50,25 @@ class GenerateView:
     ) -> None:
         self.model, self.encoding, self.settings, self.watch = model, encoding, settings, watch
         self.cache: list[LayerUse] | None = None
-        self.made: list[Step] = []
-        self._by_sample: dict[int, list[Step]] = {}
-        self.interrupted = False
-        self._start = start
-        self._over = False
-        self._times: list[float] = []
+        self.made = Coming(lambda: self._made(start))
         self._cost: QuantizationCost | None = None
 
-    def _steps(self) -> Iterator[Step]:
-        """Those that are there, then those that come; Ctrl-C ends them, and what was made stays.
+    def _made(self, start: Callable[[], tuple[Iterator[Step], KVCache | None]]) -> Iterator[Step]:
+        """The steps as they come; the cache goes when the last is there, and what it held is kept."""
+        steps, cache = start()
+        try:
+            yield from steps
+        finally:
+            self.cache = None if cache is None else cache.use()
 
-        The cache goes when the last is there; what it held is kept.
-        """
-        if self._over:
-            yield from self.made
-            return
-        coming, cache = self._start()
-        while not self._over:
-            try:
-                with current().let_in():
-                    step = next(coming, None)
-            except KeyboardInterrupt:
-                self.interrupted, step = True, None
-            self._over = step is None
-            self.cache = cache.use() if cache is not None and step is None else None
-            if step is not None:
-                self.made.append(step)
-                self._by_sample.setdefault(step.sample, []).append(step)
-                self._times.append(time.perf_counter())
-                yield step
+    @property
+    def interrupted(self) -> bool:
+        return self.made.interrupted
 
     def _of(self, sample: int) -> list[Step]:
-        return self._by_sample.get(sample, [])
+        if self.settings.samples == 1:
+            return self.made.there
+        return [step for step in self.made.there if step.sample == sample]
 
     def _text_of(self, sample: int) -> str:
         return "".join(step.text for step in self._of(sample))
@@ -106,7 +91,7 @@ class GenerateView:
             yield ("" if several else "\n") + coloured(safe_piece("", self.encoding.text), "dim", terminal)
         before, open_line = self.encoding.text, screen
         try:
-            for step in self._steps():
+            for step in self.made:
                 safe = safe_piece(before, step.text) if step.sample == 1 else ""
                 before = (before + step.text)[-32:] if step.sample == 1 else before
                 if safe:
@@ -114,7 +99,7 @@ class GenerateView:
                     yield coloured(safe, "output" if screen else "", terminal)
         except TinytfError:
             yield "\n" if open_line else ""
-            for sample in range(2, self.settings.samples + 1) if self.made else ():
+            for sample in range(2, self.settings.samples + 1) if self.made.there else ():
                 yield from self._finished_sample(sample, terminal)
             raise
         yield "\n" if open_line else ""
@@ -139,7 +124,7 @@ class GenerateView:
         yield from banner(self.model, self.encoding)
         several = self.settings.samples > 1
         ids = {sample: list(self.encoding.ids) for sample in range(1, self.settings.samples + 1)}
-        for step in self._steps():
+        for step in self.made:
             if self.watch:
                 seen = ids[step.sample][step.dropped :]
                 yield from step_blocks(
@@ -171,7 +156,7 @@ class GenerateView:
     def _end_in_words(self) -> str:
         settings = self.settings
         how = sampling_in_words(settings.sampling)
-        dropped = max((step.dropped for step in self.made), default=0)
+        dropped = max((step.dropped for step in self.made.there), default=0)
         slid = f" · {dropped:,} tokens let go" if dropped else ""
         if settings.samples == 1:
             return f"{self._how(1)}{slid} · {how}, seed {settings.seed}"
@@ -180,7 +165,7 @@ class GenerateView:
 
     def notes(self) -> Iterator[str]:
         """What a reader of the text has to know beside it."""
-        dropped = max((step.dropped for step in self.made), default=0)
+        dropped = max((step.dropped for step in self.made.there), default=0)
         if dropped:
             yield f"the context was full: the first {dropped:,} tokens were let go on the way"
         if self.settings.kind == PLAIN or self.interrupted:
@@ -197,9 +182,9 @@ class GenerateView:
     def _tokens_per_second(self) -> float | None:
         """Of all samples together; the first two steps prepare what the others use."""
         start = 2 * self.settings.samples
-        if len(self._times) <= start + 1:
+        if len(self.made.times) <= start + 1:
             return None
-        return (len(self._times) - start) / (self._times[-1] - self._times[start - 1])
+        return (len(self.made.times) - start) / (self.made.times[-1] - self.made.times[start - 1])
 
     def _cost_of_int8(self) -> QuantizationCost | None:
         """The difference that int8 weights make on the first text, with its prompt."""
@@ -210,14 +195,14 @@ class GenerateView:
 
     def data(self) -> dict[str, Any]:
         """Prompt, texts, steps and cache as one JSON object."""
-        steps = [step_data(step, self.model.tokenizer) for step in self._steps()]
+        steps = [step_data(step, self.model.tokenizer) for step in self.made]
         return {**self._head(), **self._end(), "steps": steps}
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The same, one event a token as it is made."""
         head = self._head()
         yield {"type": head.pop("kind"), **head}
-        for step in self._steps():
+        for step in self.made:
             yield {"type": "step", **step_data(step, self.model.tokenizer)}
         yield {"type": "end", **self._end()}
 
