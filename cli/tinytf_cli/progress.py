@@ -7,7 +7,7 @@ from typing import TextIO
 
 from tinytf.text.printable import printable
 from tinytf.training.history import RunReader
-from tinytf.training.loop import Metrics
+from tinytf.training.metrics import Metrics
 from tinytf.training.setup import Setup
 from tinytf_cli.board import Board, takes_pictures
 from tinytf_cli.paint.terminal import detect

@@ -96,7 +96,8 @@ def main() -> int:
     from generate import stories
 
     from tinytf.training.corpus import find_files
-    from tinytf.training.loop import _locked, _Run
+    from tinytf.training.lock import locked
+    from tinytf.training.loop import _Run
     from tinytf.training.processes import Processes
     from tinytf.training.recipe import Recipe
 
@@ -108,7 +109,7 @@ def main() -> int:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        with _locked(out, Processes()):
+        with locked(out, Processes()):
             alone, here = Processes(), torch.device("cpu")
             run = _Run(find_files(text), recipe, out, here, alone, going_on=False, tokenizer=None, model=None)
             run.lines = run._begin_metrics()

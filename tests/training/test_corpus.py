@@ -20,8 +20,8 @@ from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordp
 from tinytf.training import tokens as tokens_module
 from tinytf.training.corpus import Corpus, find_files
 from tinytf.training.data import MaskedTokens, NextToken, paragraphs, split_held_out, token_stream
-from tinytf.training.loop import prepare
 from tinytf.training.recipe import Recipe
+from tinytf.training.setup import prepare
 from tinytf.training.stream import anywhere, between_words, nowhere
 from tinytf.training.tokens import tokenise
 

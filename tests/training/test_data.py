@@ -19,7 +19,7 @@ from tinytf.training.data import (
     split_held_out,
     token_stream,
 )
-from tinytf.training.loop import batch_loss
+from tinytf.training.losses import batch_loss
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 

@@ -17,7 +17,7 @@ from tinytf.model.attention import CORES, SteppedCore
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 from tinytf.training.data import Batch
-from tinytf.training.loop import batch_loss
+from tinytf.training.losses import batch_loss
 from tinytf.training.probe import HeadScores, Milestones, Probe
 
 WINDOWED = "mistral, a window and stretched waves"

@@ -13,7 +13,9 @@ from tinytf.checkpoints.run import load_run, save_run
 from tinytf.errors import CheckpointError, ConfigError, TrainingError, UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
-from tinytf.training.loop import held_out_loss, learning_rate, train
+from tinytf.training.loop import train
+from tinytf.training.losses import held_out_loss
+from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")

@@ -1,24 +1,16 @@
 """The training loop: steps, metrics, checkpoints; stopped at any moment, it goes on to the bit."""
 
-import json
 import math
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import psutil
 import torch
-import torch.nn.functional as F
-from filelock import FileLock, Timeout
-from torch import Tensor, nn
 
 from tinytf.checkpoints.run import checkpoints_of, load_run
-from tinytf.errors import CheckpointError, TrainingError, UsageError
+from tinytf.errors import TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -30,7 +22,10 @@ from tinytf.training.checkpoints import (
     save_checkpoint,
 )
 from tinytf.training.corpus import Corpus, find_files
-from tinytf.training.data import IGNORED, Batch, Examples
+from tinytf.training.data import IGNORED, Batch
+from tinytf.training.lock import LOCK, locked
+from tinytf.training.losses import BatchLoss, held_out_loss
+from tinytf.training.metrics import Metrics, Pace, metrics_file, write_line
 from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
@@ -38,65 +33,8 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.update import Update, UpdateWatch
 
-_PACE_SECONDS = 2.0
 _HELD_OUT_BATCHES = 8
 """So many batches of the held-out text are measured on the way, all of them in the end."""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """One line of metrics.jsonl: losses in nats a token, ``held_out_loss`` and ``heads`` only where they were measured.
-
-    ``milestones`` are sentences about heads that have become something, or are it no longer.
-    """
-
-    step: int
-    loss: float
-    lr: float
-    grad_norm: float
-    held_out_loss: float | None = None
-    heads: HeadScores | None = None
-    milestones: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As it is written: without what was not measured."""
-        data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
-        return {**data, "heads": self.heads.to_dict()} if self.heads is not None else data
-
-
-class BatchLoss(nn.Module):
-    """The summed cross-entropy of a batch over the positions that ask for a token, in nats; only those get logits."""
-
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
-        hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
-        asked = targets != IGNORED
-        return F.cross_entropy(self.model.unembed(hidden[asked]), targets[asked], reduction="sum")
-
-
-def batch_loss(model: Transformer, batch: Batch) -> Tensor:
-    """Mean cross-entropy over the positions that ask for a token, in nats."""
-    batch = batch.to(model.embed.tokens.weight.device)
-    asked = (batch.targets != IGNORED).sum()
-    total: Tensor = BatchLoss(model)(batch.ids, batch.targets, batch.padding_mask)
-    return total / asked
-
-
-@torch.no_grad()
-def held_out_loss(model: Transformer, examples: Examples, limit: int | None = None) -> float | None:
-    """Mean loss in nats a token over (at most ``limit`` batches of) the held-out text; None when there is none."""
-    training = model.training
-    model.eval()
-    total, count = 0.0, 0
-    for batch in examples.held_out(limit):
-        asked = int((batch.targets != IGNORED).sum())
-        total += float(batch_loss(model, batch)) * asked
-        count += asked
-    model.train(training)
-    return total / count if count else None
 
 
 def train(
@@ -131,7 +69,7 @@ def train(
             "go on with it by --resume, begin anew by --overwrite, or give another --out",
         )
     where = torch.device(device)
-    with processes(where) as together, _locked(out, together):
+    with processes(where) as together, locked(out, together):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         run = _Run(files, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
         run.explain = explain
@@ -139,49 +77,6 @@ def train(
         on_updates(run.updates)
         del run
         return last
-
-
-_LOCK = ".lock"
-
-
-@contextmanager
-def _locked(out: Path, together: Processes) -> Iterator[None]:
-    """Hold the lock of a run directory, which is made; the system lets go of it however the process ends.
-
-    What fails before anything was written leaves nothing.
-    """
-    there = out.exists()
-    lock = _lock_of(out) if together.writes else None
-    together.wait()
-    try:
-        yield
-    except (UsageError, TrainingError):
-        if lock is not None and not there and not (out / "metrics.jsonl").exists():
-            lock.release()
-            _remove_empty(out)
-        raise
-    finally:
-        if lock is not None:
-            lock.release()
-
-
-def _lock_of(out: Path) -> FileLock:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(out / _LOCK)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from None
-    return lock
-
-
-def _remove_empty(out: Path) -> None:
-    (out / _LOCK).unlink(missing_ok=True)
-    shutil.rmtree(out / "tokens", ignore_errors=True)
-    if not any(out.iterdir()):
-        out.rmdir()
 
 
 class _Run:
@@ -229,8 +124,7 @@ class _Run:
                 )
         self.saved = self.progress.step
         self.explain, self.updates = 0, list[Update]()
-        self._began = self._paced = time.monotonic()
-        self._tokens = 0
+        self.pace = Pace(out / "speed.jsonl")
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.milestones = Milestones()
         if self.progress.milestones:
@@ -246,7 +140,7 @@ class _Run:
         """What a run was begun with is what it goes on with."""
         path = self.out / "recipe.json"
         if not path.exists():
-            if any(file.name != _LOCK for file in self.out.iterdir()):
+            if any(file.name != LOCK for file in self.out.iterdir()):
                 raise UsageError(f"there is no run in {self.out} to go on with", "leave out --resume to begin one")
             return  # a process that was killed at once
         stored = read_json(path)
@@ -282,7 +176,7 @@ class _Run:
         if not self.together.writes:
             return Path(os.devnull).open("w", encoding="utf-8")
         write_whole(self.out / "recipe.json", to_json(self.recipe.to_dict()))
-        return _metrics_file(self.out / "metrics.jsonl", self.progress.step)
+        return metrics_file(self.out / "metrics.jsonl", self.progress.step)
 
     def _step(self) -> Metrics:
         recipe, step = self.recipe, self.progress.step
@@ -307,32 +201,14 @@ class _Run:
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
-        _write_line(self.lines, metrics.to_dict(), self.out)
-        self._pace(batch.ids.numel(), last)
+        write_line(self.lines, metrics.to_dict(), self.out)
+        if self.together.writes:
+            self.pace.step(done, batch.ids.numel(), last=last)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
                 raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
             self._save()
         return metrics
-
-    def _pace(self, tokens: int, last: bool) -> None:
-        """A line of speed.jsonl now and then: how fast it goes depends on the machine, and has no part in metrics."""
-        self._tokens += tokens
-        now = time.monotonic()
-        if not self.together.writes or (now - self._paced < _PACE_SECONDS and not last):
-            return
-        data = {
-            "step": self.progress.step,
-            "seconds": round(now - self._began, 3),
-            "tokens_per_second": round(self._tokens / max(now - self._paced, 1e-9), 1),
-            "memory_bytes": psutil.Process().memory_info().rss,
-        }
-        self._tokens, self._paced = 0, now
-        try:
-            with (self.out / "speed.jsonl").open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(data) + "\n")
-        except OSError:
-            pass  # the run does not depend on it
 
     def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
         """What the heads do after so many steps, and what is new about it."""
@@ -382,31 +258,3 @@ class _Run:
         os.fsync(self.lines.fileno())
         save_checkpoint(self.out, self.model, self.setup.tokenizer, self.optimiser, self.progress, random)
         keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})
-
-
-def _metrics_file(path: Path, step: int) -> IO[str]:
-    """metrics.jsonl, open to go on behind ``step``: lines beyond it are of work that was lost, and will come again."""
-    kept = []
-    if step and path.exists():
-        for line in path.read_text("utf-8").splitlines():
-            try:
-                number = json.loads(line)["step"]
-            except (ValueError, KeyError, TypeError):
-                break  # torn by whatever ended the process
-            if number > step:
-                break
-            kept.append(line)
-        if len(kept) < step:
-            raise CheckpointError(f"{path} has {len(kept):,} lines, and the newest checkpoint is of step {step:,}")
-    write_whole(path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
-    return path.open("a", encoding="utf-8", newline="\n")
-
-
-def _write_line(lines: IO[str], data: dict[str, Any], out: Path) -> None:
-    try:
-        lines.write(json.dumps(data) + "\n")
-        lines.flush()
-    except OSError as error:
-        raise TrainingError(
-            f"cannot write to {out / 'metrics.jsonl'}: {error.strerror}", "make room, then go on with --resume"
-        ) from None

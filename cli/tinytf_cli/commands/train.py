@@ -50,7 +50,8 @@ def command(
     example, the loss before and after. Ctrl-C ends after the step, with a checkpoint.
     """
     from tinytf.loading import pick_device
-    from tinytf.training.loop import Metrics, train
+    from tinytf.training.loop import train
+    from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
     from tinytf.training.update import Update
     from tinytf_cli.progress import TrainingProgress

@@ -9,7 +9,7 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
-from tinytf.training.loop import batch_loss
+from tinytf.training.losses import batch_loss
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update

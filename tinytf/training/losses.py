@@ -1,0 +1,43 @@
+"""Cross-entropy of a batch, and of text that is never trained on."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tinytf.model.transformer import Transformer
+from tinytf.training.data import IGNORED, Batch, Examples
+
+
+class BatchLoss(nn.Module):
+    """The summed cross-entropy of a batch over the positions that ask for a token, in nats; only those get logits."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
+        hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
+        asked = targets != IGNORED
+        return F.cross_entropy(self.model.unembed(hidden[asked]), targets[asked], reduction="sum")
+
+
+def batch_loss(model: Transformer, batch: Batch) -> Tensor:
+    """Mean cross-entropy over the positions that ask for a token, in nats."""
+    batch = batch.to(model.embed.tokens.weight.device)
+    asked = (batch.targets != IGNORED).sum()
+    total: Tensor = BatchLoss(model)(batch.ids, batch.targets, batch.padding_mask)
+    return total / asked
+
+
+@torch.no_grad()
+def held_out_loss(model: Transformer, examples: Examples, limit: int | None = None) -> float | None:
+    """Mean loss in nats a token over (at most ``limit`` batches of) the held-out text; None when there is none."""
+    training = model.training
+    model.eval()
+    total, count = 0.0, 0
+    for batch in examples.held_out(limit):
+        asked = int((batch.targets != IGNORED).sum())
+        total += float(batch_loss(model, batch)) * asked
+        count += asked
+    model.train(training)
+    return total / count if count else None
