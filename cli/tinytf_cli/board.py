@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.screen import Screen
 
 if TYPE_CHECKING:
     from tinytf.training.history import History, RunReader
+    from tinytf_cli.screen import Screen
 
 
 def takes_pictures(terminal: Terminal) -> bool:
@@ -43,7 +43,7 @@ class _Pace:
 class Board:
     """Draws a run by its files: the largest layout that fits the rows. ``fixed`` keeps the terminal's width."""
 
-    def __init__(self, name: str, reader: "RunReader", screen: Screen, terminal: Terminal, *, fixed: bool) -> None:
+    def __init__(self, name: str, reader: "RunReader", screen: "Screen", terminal: Terminal, *, fixed: bool) -> None:
         self.name, self.reader, self.screen, self.terminal, self.fixed = name, reader, screen, terminal, fixed
         self._pace = _Pace()
 

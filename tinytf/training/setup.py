@@ -41,6 +41,8 @@ def prepare(
     characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
     corpus = corpus.whole_files() if characters else corpus
     train, held_out = corpus.split(recipe.held_out)
+    if model is None:
+        recipe.model_config(recipe.vocab_size)  # a model that cannot be is said before anything is read
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
         tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size)
