@@ -15,6 +15,8 @@ from llama_cpp import EXPRESSIONS, cut
 from tokenizers import pre_tokenizers
 
 from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf_config
+from tinytf.generate.beam import search
+from tinytf.generate.loop import stream
 from tinytf.loading import Model, load
 
 pytestmark = pytest.mark.real
@@ -59,6 +61,20 @@ def test_what_comes_next_is_what_transformers_says(ours, theirs, prompt):
     found, expected = ours.transformer(ids).log_softmax(-1), theirs(ids).logits.log_softmax(-1)
     assert float((found - expected).abs().max()) < 1e-3
     assert torch.equal(found.topk(5).indices, expected.topk(5).indices)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS[:2])
+def test_what_is_generated_is_what_transformers_generates(path, theirs, prompt):
+    """Greedy and by beams, cached, for 12 tokens: by numpy's kernels and by torch's."""
+    mine = load(str(path), device="cpu")  # generating moves weights: one for this test alone
+    ids = mine.tokenizer.encode(prompt).ids
+    settings = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = theirs.generate(torch.tensor([ids]), **settings)[0, len(ids) :].tolist()
+    assert [step.id for step in stream(mine.transformer, ids, max_tokens=12)] == expected
+    assert [step.id for step in stream(mine.transformer, ids, max_tokens=12, use_cache=False)] == expected
+    beams = theirs.generate(torch.tensor([ids]), num_beams=3, **settings)[0, len(ids) :].tolist()
+    *_, last = search(mine.transformer, ids, beams=3, max_tokens=12)
+    assert list(last.finished[0].ids) == beams
 
 
 def test_it_knows_the_capital_of_france(ours):
