@@ -170,9 +170,6 @@ def command(
     return 130 if any(view.interrupted for view in views) else 0
 
 
-_WITH_EXPLAIN_CACHE = ("explain_cache", "max_tokens")
-
-
 def _require_alone(context: click.Context) -> None:
     """Raise UsageError for a setting of generation beside --explain-cache, which goes on greedily in its own way."""
     from click.core import ParameterSource
@@ -182,7 +179,7 @@ def _require_alone(context: click.Context) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         asked = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if asked and name in _SETTINGS and name not in _WITH_EXPLAIN_CACHE:
+        if asked and name in _SETTINGS:
             raise UsageError(
                 f"--explain-cache goes on greedily, with a cache and without, and {parameter.opts[0]} asks for more",
                 "leave one of them out",
