@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from tinytf.errors import UsageError
-from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, TorchKernels
+from tinytf.generate.kernels import (
+    Array,
+    CompiledKernels,
+    Int8Kernels,
+    Kernels,
+    Map,
+    NumpyKernels,
+    Stored,
+    TorchKernels,
+)
 from tinytf.generate.layout import joined, lay_out
 from tinytf.generate.quantized import multiplies_int8
 from tinytf.model.attention import (
@@ -25,7 +34,7 @@ from tinytf.model.attention import (
     repeat_groups,
     scale_scores,
 )
-from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.cache import KVCache
 from tinytf.model.linear import Linear
 from tinytf.model.parts import ACTIVATIONS, FeedForward, GatedFeedForward, rotary_table
 from tinytf.model.transformer import LanguageModelHead, PostNormBlock, PreNormBlock, Transformer, Unembedding
@@ -89,8 +98,23 @@ def _finish(x: Array, heads: Array, layer: _Layer) -> Array:
     return layer.norm2(out) if layer.post_norm else out
 
 
-def _unembed(x: Array, norm: Map | None, head: Map) -> Array:
-    return head(x if norm is None else norm(x))
+def _through(
+    x: Array,
+    layers: list[_Layer],
+    stored: list[Stored],
+    place: Any,
+    rotate: Map | None,
+    norm: Map | None,
+    head: Map,
+    kernels: Kernels,
+) -> tuple[Array, list[Array]]:
+    """Logits (…, V) of embeddings (…, C), and the queries (…, H, D) of every layer; keys and values are stored."""
+    queries = []
+    for layer, cached in zip(layers, stored, strict=True):
+        q, k, v = _project(x, layer, rotate, kernels.joined)
+        queries.append(q)
+        x = _finish(x, kernels.attend(q, k, v, cached, place), layer)
+    return head(x if norm is None else norm(x)), queries
 
 
 class Decoder:
@@ -111,9 +135,7 @@ class Decoder:
         self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias, exact=True)
         self.final_norm = self.kernels.norm(model.final_norm)
         self.layers = [self._layer(block) for block in _blocks(model)]
-        self._parts: tuple[Callable[..., Any], ...] = (_project, _finish, _unembed)
-        if kind.compile:
-            self._parts = tuple(torch.compile(each, dynamic=False) for each in (_project, _finish, _unembed))
+        self._run: Callable[..., tuple[Array, list[Array]]] = torch.compile(_through) if kind.compile else _through
 
     @property
     def threads_of_torch(self) -> bool:
@@ -157,20 +179,19 @@ class Decoder:
         ``look`` is called with every layer's number and the attention weights (B, H, K) of the new tokens to all K so
         far. Raises UsageError where the cache is full.
         """
-        project, finish, unembed = self._parts
         cache, kernels, at = self.cache, self.kernels, self.cache.position
         cache.require_room(len(ids), 1)
         embedded = self.model.embed(ids[:, None], start=at)[:, 0]  # (B, C)
         x, rotate = kernels.arriving(embedded), self._rotation(at, embedded)
         first = max(0, at + 1 - self.config.window) if self.config.window else 0
-        for number, (layer, stored) in enumerate(zip(self.layers, cache.layers, strict=True)):
-            q, k, v = project(x, layer, rotate, kernels.joined)
-            heads = kernels.attend(q, k, v, stored, first, at)
-            if look is not None:
-                look(number, _weights(torch.as_tensor(q), stored, first, at))
-            x = finish(x, heads, layer)
+        place = kernels.place(first, at, embedded.device)
+        stored = [(layer.keys, layer.values) for layer in cache.layers]
+        logits, queries = self._run(x, self.layers, stored, place, rotate, self.final_norm, self.head, kernels)
+        if look is not None:
+            for number, (q, (keys, _)) in enumerate(zip(queries, stored, strict=True)):
+                look(number, _weights(torch.as_tensor(q), keys, first, at))
         cache.advance(1)
-        return kernels.leaving(unembed(x, self.final_norm, self.head))
+        return kernels.leaving(logits)
 
     def _rotation(self, at: int, x: Tensor) -> Map | None:
         if self.config.positions != "rotary":
@@ -194,7 +215,7 @@ def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:
             raise UsageError("int8 weights are for decoding on the processor, with a torch that has their operator")
         return Int8Kernels(compiled=kind.compile)
     if kind.compile:
-        return CompiledKernels()
+        return CompiledKernels(compiled=True)
     plain = texts == 1 and on_processor and all(parameter.dtype is torch.float32 for parameter in parameters)
     return NumpyKernels() if plain else TorchKernels()
 
@@ -203,8 +224,8 @@ def _blocks(model: Transformer) -> list[Any]:
     return list(model.blocks)
 
 
-def _weights(q: Tensor, stored: LayerCache, first: int, at: int) -> Tensor:
+def _weights(q: Tensor, stored: Tensor, first: int, at: int) -> Tensor:
     """Attention weights (B, H, K) of the queries (…, H, D) at ``at``; what a window hides has none."""
-    keys = repeat_groups(stored.keys[:, :, first : at + 1], q.shape[-2])  # (B, H, K, D)
+    keys = repeat_groups(stored[:, :, first : at + 1], q.shape[-2])  # (B, H, K, D)
     scores = attention_scores(q.reshape(len(keys), -1, 1, q.shape[-1]), keys)  # (B, H, 1, K)
     return F.pad(attention_weights(scale_scores(scores, q.shape[-1]))[:, :, 0], (first, 0))

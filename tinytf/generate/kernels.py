@@ -20,13 +20,14 @@ from torch import Tensor, nn
 
 from tinytf.generate.packing import by_packed, pack, packs
 from tinytf.generate.quantized import Int8Product
-from tinytf.model.cache import LayerCache
 from tinytf.model.linear import linear
 
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any
 """A tensor or an array, whichever the kernels take: what is written with slices, sums and products suits both."""
 Map: TypeAlias = Callable[[Array], Array]
+Stored: TypeAlias = tuple[Tensor, Tensor]
+"""Keys and values of one layer, (B, G, T_max, D) each, of which the first so many are in use."""
 
 
 class Kernels(Protocol):
@@ -53,8 +54,11 @@ class Kernels(Protocol):
     def joined(self, parts: tuple[Array, ...]) -> Array:
         """Heads one below the other."""
 
-    def attend(self, q: Array, k: Array, v: Array, stored: LayerCache, first: int, at: int) -> Array:
-        """Store k and v (…, G, D) at ``at``; what q (…, H, D) brings from ``first`` to ``at``: (…, H·D)."""
+    def place(self, first: int, at: int, device: torch.device) -> Any:
+        """The new token's position ``at`` and the ``first`` one that it sees, in the form that ``attend`` takes."""
+
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any) -> Array:
+        """Store k and v (…, G, D) at the place; what q (…, H, D) brings from all that it sees: (…, H·D)."""
 
 
 def _as_norm(module: nn.Module) -> tuple[Tensor, Tensor | None, float] | None:
@@ -97,8 +101,25 @@ class _TorchRotation:
         return torch.addcmul(x * self.cosine, x.roll(x.shape[-1] // 2, -1), self.signed_sine)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """``at`` holds the position, (1,); there are as many keys as ``past`` is long, less one, the new token's included.
+
+    A compiler takes the length of a tensor as one that changes, where it would write code anew for every number.
+    """
+
+    at: Tensor
+    past: Tensor
+    first: int
+    seen: Tensor | None
+
+
 class TorchKernels:
-    """Any device, any dtype, any number of texts."""
+    """Any device, any dtype, any number of texts; ``compiled`` where a compiler is to see what is done."""
+
+    def __init__(self, *, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._positions = torch.arange(0)
 
     def arriving(self, x: Tensor) -> Tensor:
         return x
@@ -125,13 +146,24 @@ class TorchKernels:
     def joined(self, parts: tuple[Tensor, ...]) -> Tensor:
         return torch.cat(parts, dim=-2)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, stored: LayerCache, first: int, at: int) -> Tensor:
-        stored.keys[:, :, at] = k
-        stored.values[:, :, at] = v
-        keys, values = stored.keys[:, :, first : at + 1], stored.values[:, :, first : at + 1]  # (B, G, K, D)
+    def place(self, first: int, at: int, device: torch.device) -> _Place:
+        if len(self._positions) < at + 2:
+            self._positions = torch.arange(2 * (at + 2), device=device)
+        past = self._positions[: at + 2]
+        if not self.compiled:
+            return _Place(past[at : at + 1], past, first, None)
+        torch._dynamo.maybe_mark_dynamic(past, 0)
+        return _Place(past[at : at + 1], past, 0, past[None, :-1] >= first if first else None)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, stored: Stored, place: _Place) -> Tensor:
+        keys, values = stored
+        keys.index_copy_(2, place.at, k[:, :, None])
+        values.index_copy_(2, place.at, v[:, :, None])
+        seen = slice(place.first, len(place.past) - 1)
         # The heads of a group are so many queries of one key-value head, which is not repeated for them.
         grouped = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, D)
-        return F.scaled_dot_product_attention(grouped, keys, values).flatten(1)
+        brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], attn_mask=place.seen)
+        return brought.flatten(1)
 
 
 class Int8Kernels(TorchKernels):
@@ -139,9 +171,6 @@ class Int8Kernels(TorchKernels):
 
     So the head, which is ``exact`` then, stays as it is.
     """
-
-    def __init__(self, *, compiled: bool) -> None:
-        self.compiled = compiled
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         if exact and not self.compiled:
@@ -221,8 +250,12 @@ class NumpyKernels:
     def joined(self, parts: tuple[Vector, ...]) -> Vector:
         return np.concatenate(parts)
 
-    def attend(self, q: Vector, k: Vector, v: Vector, stored: LayerCache, first: int, at: int) -> Vector:
-        keys, values = stored.keys.numpy()[0], stored.values.numpy()[0]  # (G, T_max, D)
+    def place(self, first: int, at: int, device: torch.device) -> tuple[int, int]:
+        return first, at
+
+    def attend(self, q: Vector, k: Vector, v: Vector, stored: Stored, place: tuple[int, int]) -> Vector:
+        first, at = place
+        keys, values = stored[0].numpy()[0], stored[1].numpy()[0]  # (G, T_max, D)
         keys[:, at] = k
         values[:, at] = v
         keys, values = keys[:, first : at + 1], values[:, first : at + 1]  # (G, K, D)
