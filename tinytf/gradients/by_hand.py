@@ -46,14 +46,16 @@ def _with_parameters(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tens
 @torch.no_grad()
 def step_gradients(trace: Trace, targets: Targets) -> Iterator[tuple[Site, Tensor | None]]:
     """The gradients of the steps alone, last first; None for a step that does not lead to the loss."""
-    pending: dict[Place, Tensor] = {("logits", None): of_logits(trace, targets)}
+    pending: dict[Place, Tensor] = {}
     for step, layer in reversed(trace.steps.rows):
         if not step.is_tensor:
             continue
         site = Site(trace, step, layer)
-        if step.name == "probs":  # the logits take theirs from the loss itself, where no p is divided by
+        if step.name == "probs":
             yield site, of_probs(trace, targets)
             continue
+        if step.name == "logits":  # from the loss itself, where no p is divided by
+            pending[step.name, None] = of_logits(trace, targets)
         gradient = pending.pop((step.name, layer), None)
         yield site, gradient
         if gradient is None:
