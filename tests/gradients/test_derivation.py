@@ -131,6 +131,9 @@ def test_a_position_that_is_asked_twice_says_so():
     found = derive(trace, MASKED, "logits", 2)
     assert found.formula[0] == "∂logits = (2·p − onehot) / N"
     assert found.inputs[1].values.nonzero().flatten().tolist() == [7, 11]
+    assert relative(found.result, dict(backward(trace, MASKED))["logits"][2]) < 1e-12
+    probs = derive(trace, MASKED, "probs", 2)
+    assert relative(probs.result, dict(backward(trace, MASKED))["probs"][2]) < 1e-12
     assert derive(trace, MASKED, "logits", 0).formula[0] == "∂logits = 0: nothing is to be predicted from here"
 
 

@@ -68,6 +68,15 @@ def test_scale_mask_and_softmax_in_a_row(dtype, tolerance, window):
 
 
 @precisions
+def test_what_is_masked_gets_nothing_whatever_comes(dtype, tolerance):
+    x, g = some(H, T, T, dtype=dtype), some(H, T, T, dtype=dtype, seed=2)
+    allowed = Sight(causal=True).allowed(T, None, x.device)
+    found = formulas.mask(g.detach(), allowed)
+    assert agree((found,), lambda x: mask_scores(x, allowed), x, g=g) <= tolerance
+    assert formulas.mask(g, None) is g
+
+
+@precisions
 @groups
 def test_scores_of_shared_keys(dtype, tolerance, n_groups):
     q, k, g = some(H, T, D, dtype=dtype), some(n_groups, T, D, dtype=dtype, seed=2), some(H, T, T, dtype=dtype, seed=3)
