@@ -40,7 +40,7 @@ def _with_parameters(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tens
             elif site.step.name == "logits":
                 of_token_table = found
             else:
-                yield name, found if of_token_table is None else of_token_table + found
+                yield name, found if of_token_table is None else found.add_(of_token_table)
 
 
 @torch.no_grad()
@@ -52,10 +52,10 @@ def step_gradients(trace: Trace, targets: Targets) -> Iterator[tuple[Site, Tenso
             continue
         site = Site(trace, step, layer)
         if step.name == "probs":
-            yield site, of_probs(trace, targets)
+            yield site, _of_probs(trace, targets)
             continue
         if step.name == "logits":  # from the loss itself, where no p is divided by
-            pending[step.name, None] = of_logits(trace, targets)
+            pending[step.name, None] = _of_logits(trace, targets)
         gradient = pending.pop((step.name, layer), None)
         yield site, gradient
         if gradient is None:
@@ -65,12 +65,12 @@ def step_gradients(trace: Trace, targets: Targets) -> Iterator[tuple[Site, Tenso
             pending[source] = found if before is None else before + found
 
 
-def of_logits(trace: Trace, targets: Targets) -> Tensor:
+def _of_logits(trace: Trace, targets: Targets) -> Tensor:
     """The gradient of the logits (T, V): (p − onehot) / N at the targets' positions, 0 at the others."""
     return _at_positions(trace.step("logits"), targets, formulas.cross_entropy)
 
 
-def of_probs(trace: Trace, targets: Targets) -> Tensor:
+def _of_probs(trace: Trace, targets: Targets) -> Tensor:
     """The gradient of the probabilities (T, V): −1 / (N·p) at the targets, 0 elsewhere."""
     return _at_positions(trace.step("probs"), targets, formulas.cross_entropy_of_probs)
 

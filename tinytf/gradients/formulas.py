@@ -21,7 +21,8 @@ OfLoss = Callable[[Tensor, Tensor], Tensor]
 def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
     """(softmax − onehot) / N over logits (N, V), for the mean cross-entropy of the tokens ``ids`` (N,).
 
-    In float64: in float32 a token that is almost certain would lose its whole gradient to 1 − p.
+    In float64: in float32 a sum over 50,000 tokens is off by about 1e-5, and every gradient behind it by more, and a
+    token that is almost certain would lose its whole gradient to 1 − p.
     """
     probs = logits.softmax(dim=-1, dtype=torch.float64)
     probs[torch.arange(len(ids), device=ids.device), ids] -= 1.0

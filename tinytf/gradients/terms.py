@@ -50,7 +50,7 @@ class Term:
     intermediates: tuple[Quantity, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     """A later step (``site``) with its gradient ``g``, and which of its inputs (``number``) the row is of."""
 
@@ -135,7 +135,7 @@ def _rotated_back(part: Part) -> Term:
     return Term(
         f"{part.symbol} ⊙ cos + [b | −a] ⊙ sin",
         g.values * cosine + swapped * sine,
-        (f"[a | b] = {part.symbol}, its two halves: turned back by the angles of its position",),
+        (f"[a | b] = {part.symbol} in halves; so it is turned back by the angles of its position",),
         (g, Quantity("cos", cosine), Quantity("sin", sine)),
         (Quantity("[b | −a]", swapped),),
     )
