@@ -1,6 +1,6 @@
 """The backward pass by hand: the chain rule over the steps of a recorded forward pass, last step first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
 
     Raises UsageError for targets that are not of this text, AddressError where a layer was not recorded.
     """
-    require_targets(trace, targets)
+    require_targets(trace.model, len(trace.tokens), targets)
     return _with_parameters(trace, targets)
 
 
@@ -44,15 +44,20 @@ def _with_parameters(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tens
 
 
 @torch.no_grad()
-def step_gradients(trace: Trace, targets: Targets) -> Iterator[tuple[Site, Tensor | None]]:
-    """The gradients of the steps alone, last first; None for a step that does not lead to the loss."""
+def step_gradients(
+    trace: Trace, targets: Targets, known: Callable[[Site], Tensor] | None = None
+) -> Iterator[tuple[Site, Tensor | None]]:
+    """The gradients of the steps alone, last first; None for a step that does not lead to the loss.
+
+    Each is computed from those of the steps behind it, by hand too or as they are ``known``.
+    """
     pending: dict[Place, Tensor] = {}
     for step, layer in reversed(trace.steps.rows):
         if not step.is_tensor:
             continue
         site = Site(trace, step, layer)
         if step.name == "probs":
-            yield site, _of_probs(trace, targets)
+            yield site, of_probs(trace, targets)
             continue
         if step.name == "logits":  # from the loss itself, where no p is divided by
             pending[step.name, None] = _of_logits(trace, targets)
@@ -60,7 +65,8 @@ def step_gradients(trace: Trace, targets: Targets) -> Iterator[tuple[Site, Tenso
         yield site, gradient
         if gradient is None:
             continue
-        for source, found in zip(site.sources, input_gradients(site, gradient), strict=True):
+        behind = gradient if known is None else known(site)
+        for source, found in zip(site.sources, input_gradients(site, behind), strict=True):
             before = pending.get(source)
             pending[source] = found if before is None else before + found
 
@@ -70,7 +76,7 @@ def _of_logits(trace: Trace, targets: Targets) -> Tensor:
     return _at_positions(trace.step("logits"), targets, formulas.cross_entropy)
 
 
-def _of_probs(trace: Trace, targets: Targets) -> Tensor:
+def of_probs(trace: Trace, targets: Targets) -> Tensor:
     """The gradient of the probabilities (T, V): −1 / (N·p) at the targets, 0 elsewhere."""
     return _at_positions(trace.step("probs"), targets, formulas.cross_entropy_of_probs)
 

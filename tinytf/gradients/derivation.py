@@ -41,7 +41,7 @@ def derive(trace: Trace, targets: Targets, address: str | Address, row: int | No
     row as its cell or as ``row``: a token, or a query of a map. Without either it is the last position that predicts
     a target. Raises AddressError for anything else, and what ``backward`` raises.
     """
-    require_targets(trace, targets)
+    require_targets(trace.model, len(trace.tokens), targets)
     where = _row(trace, targets, trace.address(address) if isinstance(address, str) else address, row)
     name = where.step.full_name(where.layer)
     if where.step.name in ("logits", "probs"):

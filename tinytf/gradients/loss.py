@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.trace.trace import Trace
 
 
@@ -25,11 +26,11 @@ class Targets:
             raise UsageError(f"{len(self.positions)} positions do not go with {len(self.ids)} target tokens")
 
 
-def require_targets(trace: Trace, targets: Targets) -> None:
+def require_targets(model: Transformer, length: int, targets: Targets) -> None:
     """Raise UsageError where the model has no logits, or where a target is beyond the text or the vocabulary."""
-    if trace.model.head is None:
+    if model.head is None:
         raise UsageError("this model has no language-model head, so there is no loss and no gradient")
-    length, vocabulary = len(trace.tokens), trace.config.vocab_size
+    vocabulary = model.config.vocab_size
     for position, token_id in zip(targets.positions, targets.ids, strict=True):
         if not 0 <= position < length:
             raise UsageError(f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}")
@@ -40,7 +41,7 @@ def require_targets(trace: Trace, targets: Targets) -> None:
 @torch.no_grad()
 def loss(trace: Trace, targets: Targets) -> float:
     """Cross-entropy in nats, the mean over the targets, summed in float64. Raises what require_targets raises."""
-    require_targets(trace, targets)
+    require_targets(trace.model, len(trace.tokens), targets)
     logits = trace.step("logits")[list(targets.positions)].double()  # (N, V)
     chosen = torch.tensor(targets.ids, device=logits.device)[:, None]
     return -float(logits.log_softmax(dim=-1).gather(-1, chosen).mean())
