@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from tinytf.sources import PresetSource, RunSource, Source, find_source
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -86,6 +89,32 @@ class Model:
         """Record every step of ``text`` through the model, or those of ``layers``; errors as of ``record``."""
         encoding = self.encode(text, truncate=truncate)
         return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
+
+    def grad(
+        self,
+        text: str,
+        *,
+        target: str | None = None,
+        positions: str | None = None,
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "GradientTrace":
+        """Record ``text`` and the backward pass of the loss that ``choose_targets`` reads from the words.
+
+        The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Errors as of ``choose_targets`` and
+        ``record_gradients``.
+        """
+        from tinytf.gradients.targets import choose_targets
+        from tinytf.gradients.trace import record_gradients
+
+        encoding, targets = choose_targets(
+            self.tokenizer,
+            self.encode(text, truncate=truncate),
+            causal=self.config.causal,
+            target=target,
+            positions=positions,
+        )
+        return record_gradients(self.transformer, encoding, targets, force=force)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

@@ -17,7 +17,20 @@ from tinytf.text.printable import printable
 from tinytf_cli.interrupt import Interrupt, begin
 from tinytf_cli.output import ReaderGone
 
-COMMANDS = ("trace", "attention", "info", "tokens", "models", "export", "train", "runs", "watch", "generate", "score")
+COMMANDS = (
+    "trace",
+    "attention",
+    "grad",
+    "info",
+    "tokens",
+    "models",
+    "export",
+    "train",
+    "runs",
+    "watch",
+    "generate",
+    "score",
+)
 
 
 class Commands(click.Group):
@@ -56,6 +69,7 @@ def cli(debug: bool) -> None:
     \b
     tinytf trace "The cat sat"            every step from the text to the next token
     tinytf attention "The cat sat"        every head at a glance
+    tinytf grad "The cat sat"             how the loss flows back, checked by hand
     tinytf generate "The cat sat"         what comes next; --watch shows each choice
     tinytf info tiny                      architecture, parameters, memory
     """

@@ -12,8 +12,10 @@ def number_format(values: NDArray[np.float32]) -> str:
     largest = float(finite.max()) if finite.size else 0.0
     if largest and not 1e-3 <= largest < 1e5:
         return "%.2e"
-    digits = 3 if largest < 1 else 3 - math.floor(math.log10(largest))
-    return f"%.{min(3, max(0, digits))}f"
+    if not largest:
+        return "%.3f"
+    whole = math.floor(math.log10(largest))
+    return f"%.{max(0, 3 - whole if whole >= 0 else max(3, 2 - whole))}f"
 
 
 def number(value: float, form: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from tinytf.errors import UsageError
+from tinytf.errors import AddressError, UsageError
 from tinytf_cli.output import Output, require_writable
 from tinytf_cli.paint.terminal import detect
 
@@ -139,6 +139,25 @@ def recording_options(command: Command) -> Command:
     """--force: the command gets ``force``."""
     force = click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
     return force(command)
+
+
+def block_options(command: Command) -> Command:
+    """--layer, --head, --full, --no-detail, --dims, --rows: which block is shown in full, and how much of it."""
+
+    @click.option("--layer", type=int, default=0, show_default=True, help="Layer of the block that is shown in full.")
+    @click.option("--head", type=int, default=0, show_default=True, help="Head of that block.")
+    @click.option("--full", is_flag=True, help="Show the block of every layer.")
+    @click.option("--no-detail", is_flag=True, help="The pipeline alone, without the block.")
+    @click.option("--dims", type=click.IntRange(1), default=8, show_default=True, help="Dimensions shown as numbers.")
+    @click.option("--rows", type=click.IntRange(0), help="Tokens shown in a table (0: all; on a screen 16).")
+    @functools.wraps(command)
+    def wrapped(*args: Any, layer: int, head: int, **kwargs: Any) -> Any:
+        for what, number in (("layer", layer), ("head", head)):
+            if number < 0:
+                raise AddressError(f"there is no {what} {number}", "they count from 0")
+        return command(*args, layer=layer, head=head, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
 
 
 def text_options(command: Command) -> Command:

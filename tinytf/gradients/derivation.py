@@ -8,9 +8,10 @@ from torch import Tensor
 
 from tinytf.errors import AddressError
 from tinytf.gradients.by_hand import step_gradients
-from tinytf.gradients.graph import OPERATIONS, Place, consumers
+from tinytf.gradients.graph import OPERATIONS, Place, Site, consumers
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.terms import Part, Quantity, Row, Term, term_of
+from tinytf.gradients.trace import GradientTrace
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
 
@@ -37,6 +38,7 @@ class Derivation:
 def derive(trace: Trace, targets: Targets, address: str | Address, row: int | None = None) -> Derivation:
     """Work out one row of the gradient at a step, from the gradients of the steps that were computed from it.
 
+    Those are autograd's where the trace has them for these targets, else they are worked out by hand.
     ``address`` is one step of one layer (``L3.norm1``), of one head (``L3H2.weights``; head 0 unless it says), with the
     row as its cell or as ``row``: a token, or a query of a map. Without either it is the last position that predicts
     a target. Raises AddressError for anything else, and what ``backward`` raises.
@@ -75,6 +77,11 @@ def _parts(trace: Trace, targets: Targets, row: Row) -> list[Part]:
     for step, layer, number in consumers(trace.steps, (row.step.name, row.layer)):
         wanted.setdefault((step.name, layer), []).append(number)
     found: list[Part] = []
+    if isinstance(trace, GradientTrace) and trace.targets == targets:
+        for (name, layer), numbers in wanted.items():
+            site = Site(trace, trace.steps.by_name[name], layer)
+            found += [Part(site, trace.grad.step(name, layer), number, row) for number in numbers]
+        return sorted(found, key=lambda part: OPERATIONS[part.site.step.name] != "sum")
     for site, gradient in step_gradients(trace, targets):
         numbers = wanted.pop((site.step.name, site.layer), [])
         found += [Part(site, gradient, number, row) for number in numbers if gradient is not None]

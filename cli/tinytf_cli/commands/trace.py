@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf_cli.options import model_options, output_options, recording_options, text_options
+from tinytf_cli.options import block_options, model_options, output_options, recording_options, text_options
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @text_options
 @model_options
 @recording_options
-@click.option("--layer", type=int, default=0, show_default=True, help="Layer of the block that is shown in full.")
-@click.option("--head", type=int, default=0, show_default=True, help="Head of that block.")
-@click.option("--full", is_flag=True, help="Show the block of every layer.")
+@block_options
 @click.option(
     "--step",
     "steps",
@@ -40,9 +38,6 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
     metavar="ADDRESS",
     help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
 )
-@click.option("--no-detail", is_flag=True, help="The pipeline alone, without the block.")
-@click.option("--dims", type=click.IntRange(1), default=8, show_default=True, help="Dimensions shown as numbers.")
-@click.option("--rows", type=click.IntRange(0), help="Tokens shown in a table (0: all; on a screen 16).")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Predictions shown.")
 @output_options
 def command(
@@ -74,7 +69,7 @@ def command(
 
     model = open_model()
     table = StepTable(model.config)
-    parse_address(f"L{layer}H{head}", table) if layer >= 0 and head >= 0 else _refuse_negative(layer, head)
+    parse_address(f"L{layer}H{head}", table)
     layers = tuple(range(model.config.n_layers)) if full else (layer,)
     chosen = [parse_address(text, table) for text in addresses]
     chosen += [where for name in steps for where in _step_addresses(name, layers, head, table)]
@@ -92,13 +87,6 @@ def command(
 
     show_all(output, results(), "traces", lines)
     return 0 if holds else 1  # fmt: skip
-
-
-def _refuse_negative(layer: int, head: int) -> None:
-    from tinytf.errors import AddressError
-
-    what, number = ("layer", layer) if layer < 0 else ("head", head)
-    raise AddressError(f"there is no {what} {number}", "they count from 0")
 
 
 def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:

@@ -73,6 +73,21 @@ def step_blocks(
 ) -> Iterator[Block]:
     """A step of one layer (and head, where it has heads) as a titled table or map; ``rows`` limits the tokens shown."""
     yield step_heading(trace, step, layer, head)
+    yield from value_blocks(trace, step, layer, head, dims=dims, rows=rows, asked=asked, signed=step.name != "weights")
+
+
+def value_blocks(
+    trace: Trace,
+    step: Step,
+    layer: int | None,
+    head: int | None,
+    *,
+    dims: int,
+    rows: int | None,
+    asked: bool,
+    signed: bool,
+) -> Iterator[Block]:
+    """The numbers of a step; a map that is not ``signed`` holds shares of 1."""
     heads = (head,) if head is not None and step.has_heads else None
     names = labels(trace)
     if not step.is_tensor:
@@ -86,7 +101,7 @@ def step_blocks(
         values = values[0]
     if step.name in _MAPS:
         seen = visible_array(trace, step)
-        if step.name == "weights":
+        if not signed:
             yield Heat(values, names, names, "unit", seen, asked=asked)
             keep = shown_rows(len(names), rows)
             yield row_bars(values, names, keep, seen)

@@ -1,0 +1,88 @@
+"""``tinytf grad``: the backward pass of a text."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tinytf_cli.options import block_options, model_options, output_options, recording_options, text_options
+from tinytf_cli.output import Output
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+
+
+@click.command("grad")
+@text_options
+@model_options
+@recording_options
+@click.option("--target", metavar="TOKEN", help="What is to come after the text, or at [MASK]: a word, or #ID.")
+@click.option("--positions", metavar="LIST", help="Predict from these positions only, such as 2 or 0-3,7.")
+@block_options
+@click.option(
+    "--at",
+    "addresses",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Show just the gradient at this address, such as L0H1.weights. Repeatable.",
+)
+@click.option(
+    "--derive",
+    "derived",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Write out how one row of a gradient comes about, such as L3.norm1 or 'L0H1.scores[sat]'. Repeatable.",
+)
+@output_options
+def command(
+    texts: list[str],
+    lines: bool,
+    truncate: bool,
+    force: bool,
+    open_model: Callable[[], "Model"],
+    target: str | None,
+    positions: str | None,
+    layer: int,
+    head: int,
+    full: bool,
+    no_detail: bool,
+    dims: int,
+    rows: int | None,
+    addresses: tuple[str, ...],
+    derived: tuple[str, ...],
+    output: Output,
+) -> int:
+    """Show how the loss of TEXT flows back through every step, and prove it.
+
+    The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe.
+    """
+    from tinytf.trace.address import parse_address
+    from tinytf.trace.steps import StepTable
+    from tinytf_cli.output import Result
+    from tinytf_cli.several import show_all
+    from tinytf_cli.views.grad import GradSelection, GradView
+
+    model = open_model()
+    table = StepTable(model.config)
+    parse_address(f"L{layer}H{head}", table)
+    selection = GradSelection(
+        layers=tuple(range(model.config.n_layers)) if full else (layer,),
+        head=head,
+        addresses=tuple(parse_address(text, table) for text in addresses),
+        derived=tuple(parse_address(text, table) for text in derived),
+        dims=dims,
+        rows=rows,
+        detail=not no_detail,
+    )
+    holds = True
+
+    def results() -> Any:
+        nonlocal holds
+        for text in texts:
+            trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
+            view = GradView(model, trace, selection)
+            yield Result(view.blocks, view.data, view.events, view.tensors)
+            holds = holds and view.outcome.holds
+
+    show_all(output, results(), "grads", lines)
+    return 0 if holds else 1

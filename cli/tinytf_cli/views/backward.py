@@ -1,0 +1,121 @@
+"""The backward pass: one line a step, last step first, and the gradients of one block in full."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from tinytf.gradients.agreement import Compared
+from tinytf.gradients.derivation import Derivation, derive
+from tinytf.gradients.pipeline import GradientRow
+from tinytf.gradients.terms import Quantity
+from tinytf.gradients.trace import GradientTrace
+from tinytf.trace.address import Address
+from tinytf.trace.steps import Step
+from tinytf_cli.numbers import number
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Histogram, Line, Span, Table, Values
+from tinytf_cli.views.steps import as_array, value_blocks
+
+
+def figure(value: float | None) -> str:
+    """A figure of any size in about as many columns."""
+    if value is None:
+        return ""
+    return number(value, "%.3f" if 0.1 <= abs(value) < 1e3 else "%.1e") if value else "0"
+
+
+def _off(compared: Compared | None) -> str:
+    """How far a formula is from autograd, in units of the largest entry."""
+    if compared is None:
+        return ""
+    return f"{compared.relative:.0e}" if compared.relative else "equal"
+
+
+def backward_blocks(trace: GradientTrace, rows: Sequence[GradientRow]) -> Iterator[Block]:
+    """The table of all gradients."""
+    total = len(trace.steps.rows)
+    numbers = {(step.name, layer): place for place, (step, layer) in enumerate(trace.steps.rows, start=1)}
+    names: list[Cell] = [Span(f"∂{row.name}", row.step.role) for row in rows]
+    layers = [row.layer for row in rows]
+    gaps = frozenset(i for i in range(len(rows) - 1) if layers[i] != layers[i + 1])
+    shapes = [" × ".join(f"{axis} {size:,}" for axis, size in row.shape) for row in rows]
+    yield Heading("backward", f"{len(rows)} of {total} steps have a gradient; the last comes first")
+    yield Table(
+        [
+            Column("#", [str(numbers[row.step.name, row.layer]) for row in rows], "right", drop=3, said="step"),
+            Column("gradient of", names, said=""),
+            Column("shape", shapes, narrow=["×".join(f"{size}" for _, size in row.shape) for row in rows], drop=2),
+            Column("‖∂‖", [figure(row.norm) for row in rows], "right", said="norm"),
+            Column("÷ step", [figure(row.ratio) for row in rows], "right", said="divided by the step's norm"),
+            Column("mean", [figure(row.statistics.mean) for row in rows], "right", drop=1),
+            Column("min", [figure(row.statistics.min) for row in rows], "right"),
+            Column("", [Histogram(row.statistics.histogram) for row in rows]),
+            Column("max", [figure(row.statistics.max) for row in rows], "left"),
+            Column(
+                "by hand",
+                [_off(row.by_hand) for row in rows],
+                "right",
+                drop=4,
+                said="by hand off by",
+            ),
+        ],
+        rule_after=gaps,
+    )
+
+
+def gradient_blocks(
+    trace: GradientTrace, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
+) -> Iterator[Block]:
+    """The gradient at one step of a layer (and head), under its formula."""
+    where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
+    yield Heading(f"∂L/∂{where}", derive(trace, trace.targets, where).formula[0], step.role)
+    if step.name in ("logits", "probs"):
+        yield from _vocabulary(trace, step, dims)
+        return
+    yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked, signed=True)
+
+
+def _vocabulary(trace: GradientTrace, step: Step, dims: int) -> Iterator[Block]:
+    places = sorted(set(trace.targets.positions))
+    values = as_array(trace.grad.step(step.name)[places])
+    yield Values([trace.tokens[place].shown for place in places], values, dims, step.role)
+
+
+def cell_blocks(trace: GradientTrace, where: Address, dims: int) -> Iterator[Block]:
+    """One cell of a gradient, or one row."""
+    assert where.step is not None
+    tensor = trace.grad[where]
+    yield Heading(f"∂L/∂{where}", where.step.title, where.step.role)
+    if tensor.dim() == 0:
+        yield Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
+        return
+    values = as_array(tensor)
+    flat = values.reshape(-1, values.shape[-1])
+    yield Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, where.step.role)
+
+
+def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int) -> Iterator[Block]:
+    """A formula and the numbers of one row put into it."""
+    place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
+    head = "" if found.head is None else f"head {found.head}"
+    yield Heading(f"∂L/∂{found.name}", ", ".join(part for part in (head, place) if part))
+    for line in found.formula:
+        yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
+    for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):
+        if quantities:
+            yield Line(Span(title, "dim"), indent=2)
+            yield from _quantities(quantities, dims)
+    yield Line(Span("result", "dim"), indent=2)
+    yield Values([f"∂{found.name.rpartition('.')[2]}"], as_array(found.result).reshape(1, -1), dims, "output")
+
+
+def _quantities(quantities: Sequence[Quantity], dims: int) -> Iterator[Block]:
+    """Scalars a line each, vectors of one length in one table."""
+    for size, group in groupby(quantities, key=lambda quantity: quantity.values.numel()):
+        several = list(group)
+        if size == 1:
+            for one in several:
+                yield Line([Span(f"  {one.name} = "), Span(number(float(one.values), "%.6g"), "strong")])
+        else:
+            values = np.stack([as_array(one.values) for one in several])
+            yield Values([one.name for one in several], values, dims, "residual")

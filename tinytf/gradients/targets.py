@@ -1,0 +1,123 @@
+"""What a loss asks for, read from words: the text's own next tokens, one token that is named, masked ones."""
+
+import re
+from dataclasses import replace
+
+from tinytf.errors import UsageError
+from tinytf.gradients.loss import Targets
+from tinytf.text.tokenizer import Encoding, Token, Tokenizer
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def choose_targets(
+    tokenizer: Tokenizer, encoding: Encoding, *, causal: bool, target: str | None = None, positions: str | None = None
+) -> tuple[Encoding, Targets]:
+    """The tokens to run and what they are to predict.
+
+    A decoder predicts, at every position or at those of ``positions`` (``2``, ``0-3,7``), the token that comes next;
+    with a ``target`` that token, at the last position. An encoder predicts the token ``target`` at each [MASK]; without
+    one, the tokens at ``positions`` are masked and are to be found again. A target is a word as it would go on, or the
+    number of a token as ``#514``.
+
+    Raises UsageError where there is nothing to predict, for a position beyond the text, and for a target that is
+    several tokens long, saying how it splits.
+    """
+    length = len(encoding.tokens)
+    asked = None if positions is None else _positions(positions, length)
+    named = None if target is None else _token(tokenizer, target, causal=causal)
+    if causal:
+        return encoding, _next_tokens(encoding, asked, named)
+    masks = tuple(place for place, token in enumerate(encoding.tokens) if token.id == tokenizer.mask_id)
+    if named is not None:
+        places = asked or masks
+        if not places:
+            raise UsageError("the text has no [MASK] for the target", "write [MASK] where it belongs, or --positions 2")
+        return _masked(tokenizer, encoding, places), Targets(places, (named,) * len(places))
+    if asked is None:
+        raise UsageError(
+            "an encoder predicts masked tokens, and nothing says which",
+            "mask some of the text by --positions 2, or write [MASK] and what belongs there: --target WORD",
+        )
+    already = [place for place in asked if place in masks]
+    if already:
+        raise UsageError(f"token {already[0]} is [MASK] in the text", "say what belongs there by --target WORD")
+    return _masked(tokenizer, encoding, asked), Targets(asked, tuple(encoding.tokens[place].id for place in asked))
+
+
+def _next_tokens(encoding: Encoding, asked: tuple[int, ...] | None, named: int | None) -> Targets:
+    last = len(encoding.tokens) - 1
+    if named is not None:
+        places = (last,) if asked is None else asked
+        return Targets(places, (named,) * len(places))
+    if not last:
+        raise UsageError(
+            "the text is one token, and no other comes after it", "give more words, or what is to come: --target WORD"
+        )
+    places = tuple(range(last)) if asked is None else asked
+    if last in places:
+        raise UsageError(
+            f"position {last} is the last one, and nothing in the text comes after it",
+            f"the text's own positions are 0 to {last - 1}; or say what is to come there: --target WORD",
+        )
+    return Targets(places, tuple(encoding.tokens[place + 1].id for place in places))
+
+
+def _positions(words: str, length: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for word in words.split(","):
+        match = _RANGE.fullmatch(word.strip())
+        if match is None:
+            raise UsageError(f"--positions {words!r} is no list of positions", "write them as 2, or 0-3,7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last >= length:
+            raise UsageError(f"there is no position {last}: the text has {length} tokens, 0 to {length - 1}")
+        if first > last:
+            raise UsageError(f"positions {word.strip()} run backwards")
+        found += range(first, last + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
+    """The one token that a word is, where a text goes on: with the space before it, if that is how it is written."""
+    if re.fullmatch(r"#[0-9]{1,9}", word):
+        number = int(word[1:])
+        if number >= tokenizer.vocab_size:
+            raise UsageError(
+                f"there is no token {number:,}: the vocabulary has {tokenizer.vocab_size:,}, "
+                f"0 to {tokenizer.vocab_size - 1:,}"
+            )
+        return number
+    if not word:
+        raise UsageError("--target is empty", "name a token, such as --target mat")
+    special = tokenizer.library.token_to_id(word)
+    if special is not None and special in tokenizer.special_ids:
+        return special
+    spelled = [word] if word[0].isspace() or not causal else [f" {word}", word]
+    splits = [tokenizer.encode(text, special=False).tokens for text in spelled]
+    for tokens in splits:
+        if len(tokens) == 1:
+            return _known(tokenizer, word, tokens[0])
+    pieces = " │ ".join(token.shown for token in splits[0])
+    raise UsageError(
+        f"--target {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"--target {word!r} is no token",
+        "name one of them, by its text or its number: " + ", ".join(f"'#{token.id}'" for token in splits[0][:4]),
+    )
+
+
+def _known(tokenizer: Tokenizer, word: str, token: Token) -> int:
+    if token.id in tokenizer.special_ids:
+        raise UsageError(f"--target {word!r} is not in the vocabulary: it would be {token.shown}")
+    return token.id
+
+
+def _masked(tokenizer: Tokenizer, encoding: Encoding, places: tuple[int, ...]) -> Encoding:
+    """The same tokens with [MASK] at ``places``."""
+    mask = tokenizer.mask_id
+    if mask is None:
+        raise UsageError("this model's tokenizer has no [MASK]", "use a model that was trained by masking")
+    hidden = {
+        place: replace(encoding.tokens[place], id=mask, shown=tokenizer.shown(mask), special=True) for place in places
+    }
+    tokens = tuple(hidden.get(place, token) for place, token in enumerate(encoding.tokens))
+    return replace(encoding, tokens=tokens)
