@@ -60,11 +60,12 @@ def _table(block: Table) -> list[str]:
 
 
 def _values(block: Values) -> list[str]:
-    form, first = number_format(block.values), min(block.first, block.values.shape[1])
+    first = min(block.first, block.values.shape[1])
     return [
-        f"{label}: {', '.join(number(float(v), form) for v in row[:first])}"
+        f"{label}: {', '.join(number(float(v), number_format(like)) for v in row[:first])}"
         + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
         for label, row in zip(block.labels, block.values, strict=True)
+        for like in (row if block.several else block.values,)
     ]
 
 

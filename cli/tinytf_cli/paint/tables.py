@@ -119,8 +119,8 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     label_width = min(label_width, 14) if terminal.cuts else label_width
     dims = block.values.shape[1]
     first = min(block.first, dims)
-    form = number_format(block.values[:, :first])
-    texts = numbers(block.values[:, :first], form)
+    alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
+    texts = [row for part in alike for row in numbers(part[:, :first], number_format(part[:, :first]))]
     width = max([len(t) for row in texts for t in row] + [len(f"d{first - 1}")]) + 1
     room = max(1, (terminal.width - label_width - 3) // width)
     strips = [range(min(first, room))]
@@ -136,8 +136,9 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         if with_strip:
             head += f"   all {dims}"
         lines.append([Segment(head, role_style("dim"))])
-        limit = float(np.abs(block.values[np.isfinite(block.values)]).max(initial=0.0)) or 1.0
         for r, label in enumerate(labels):
+            of = alike[r if block.several else 0]
+            limit = float(np.abs(of[np.isfinite(of)]).max(initial=0.0)) or 1.0
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:

@@ -118,4 +118,4 @@ def _quantities(quantities: Sequence[Quantity], dims: int) -> Iterator[Block]:
                 yield Line([Span(f"  {one.name} = "), Span(number(float(one.values), "%.6g"), "strong")])
         else:
             values = np.stack([as_array(one.values) for one in several])
-            yield Values([one.name for one in several], values, dims, "residual")
+            yield Values([one.name for one in several], values, dims, "residual", several=True)

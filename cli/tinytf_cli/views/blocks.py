@@ -88,12 +88,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Values:
-    """One row a token, ``first`` dimensions as numbers, all of them as a strip of colour."""
+    """One row a token, ``first`` dimensions as numbers, all of them as a strip of colour.
+
+    Rows of ``several`` quantities have digits and a scale of their own each.
+    """
 
     labels: Sequence[str]
     values: Array
     first: int
     role: str
+    several: bool = False
 
 
 @dataclass(frozen=True)
