@@ -1,0 +1,127 @@
+"""tinytf grad: what it draws, its data, and what it refuses."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from driving import SENTENCE, Tinytf
+from safetensors.torch import load_file
+
+from tinytf.loading import load
+
+
+def test_the_whole_view_has_loss_pipeline_block_and_check(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "--model", decoder, "--layer", "1", "--head", "1")
+    assert ran.status == 0, ran.err
+    assert "block L1, head 1" in ran.out
+    assert re.search(r"loss +\d+\.\d{4} nats, the mean of \d+ cross-entropies", ran.out)
+    order = [ran.out.index(f"∂{name} ") for name in ("logits", "L1.out", "L1.weights", "L0.in", "embed.tokens")]
+    assert order == sorted(order)
+    assert "∂L/∂L1H1.weights   ∂weights = ∂heads·vᵀ" in ran.out
+    assert "checked: by hand" in ran.lines[-1] or "checked: by hand" in ran.lines[-2]
+
+
+def test_the_data_are_the_gradients(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "--model", decoder, "--at", "L1H1.weights", "--at", "L0.norm1[2]", "--json")
+    data = json.loads(ran.out)
+    trace = load(str(decoder)).grad(SENTENCE)
+    assert data["kind"] == "grad"
+    assert data["loss"] == pytest.approx(trace.loss)
+    assert data["loss"] == pytest.approx(sum(one["loss"] for one in data["targets"]) / len(data["targets"]))
+    for one in data["targets"]:
+        assert one["loss"] == pytest.approx(-math.log(one["probability"]), rel=1e-5)
+        own = next(g["gradient"] for g in one["logit_gradients"] if g["id"] == one["id"])
+        assert own == pytest.approx((one["probability"] - 1) / len(data["targets"]), rel=1e-4)
+    assert data["values"]["L1H1.weights"]["gradient"] == trace.grad["L1H1.weights"].tolist()
+    assert data["values"]["L0.norm1[2]"]["gradient"] == trace.grad["L0.norm1[2]"].tolist()
+    rows = {row["name"]: row for row in data["gradients"]}
+    assert next(iter(rows)) == "probs"
+    assert rows["L0.ffn"]["norm"] == pytest.approx(float(trace.grad["L0.ffn"].norm()), rel=1e-5)
+    assert rows["L0.ffn"]["ratio"] == pytest.approx(
+        float(trace.grad["L0.ffn"].norm() / trace["L0.ffn"].norm()), rel=1e-5
+    )
+    assert rows["L0.ffn"]["largest"] == pytest.approx(float(trace.grad["L0.ffn"].abs().max()))
+    assert data["by_hand"]["holds"] is True
+    assert all(row["by_hand"] is None or row["by_hand"] < 1e-5 for row in rows.values())
+
+
+def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
+    data = json.loads(tinytf("grad", SENTENCE, "--model", decoder, "--no-detail", "--json").out)
+    events = [
+        json.loads(line) for line in tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--format", "ndjson").lines
+    ]
+    assert events[0]["type"] == "grad"
+    assert events[-1]["type"] == "by_hand"
+    assert [event["name"] for event in events if event["type"] == "gradient"] == [
+        row["name"] for row in data["gradients"]
+    ]
+
+
+def test_a_derivation_ends_with_the_row_of_the_gradient(tinytf: Tinytf, decoder: Path) -> None:
+    arguments = ("grad", SENTENCE, "-m", decoder, "--derive", "L1.norm1", "--derive", "L0H1.masked[3]")
+    ran = tinytf(*arguments)
+    assert "∂norm1 = ∂q·W_Qᵀ + ∂k·W_Kᵀ + ∂v·W_Vᵀ" in ran.out
+    assert "∂masked = w ⊙ (g − Σ g⊙w)" in ran.out
+    assert "backward" not in ran.out
+    norm, masked = json.loads(tinytf(*arguments, "--json").out)["derivations"]
+    trace = load(str(decoder)).grad(SENTENCE)
+    assert norm["result"] == pytest.approx(trace.grad["L1.norm1"][norm["row"]].tolist(), abs=1e-7)
+    assert masked["result"] == pytest.approx(trace.grad["L0H1.masked[3]"].tolist(), abs=1e-7)
+    assert masked["inputs"]["w"] == pytest.approx(trace["L0H1.weights[3]"].tolist(), abs=1e-7)
+
+
+def test_tensors_are_the_gradients_of_steps_and_parameters(tinytf: Tinytf, decoder: Path, tmp_path: Path) -> None:
+    assert tinytf("grad", SENTENCE, "-m", decoder, "-o", tmp_path / "g.safetensors").status == 0
+    stored = load_file(tmp_path / "g.safetensors")
+    trace = load(str(decoder)).grad(SENTENCE)
+    assert stored["L1.scores"].equal(trace.grad["L1.scores"])
+    assert stored["blocks.0.attention.q.weight"].equal(trace.parameters["blocks.0.attention.q.weight"])
+
+
+def test_an_encoder_masks_what_is_asked_for(tinytf: Tinytf) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", "tiny-encoder", "--positions", "3", "--no-detail")
+    assert ran.status == 0, ran.err
+    assert "the cross-entropy of one target" in ran.out
+    assert "[MASK]" in ran.out
+
+
+def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--plain")
+    assert ran.status == 0
+    assert not re.search("[░▒▓█▁▂▃]", ran.out)
+
+
+def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tinytf.gradients import formulas
+
+    right = formulas.softmax_rows
+    monkeypatch.setattr(formulas, "softmax_rows", lambda g, weights: 1.001 * right(g, weights))
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail")
+    assert ran.status == 1
+    assert "check failed: by hand and autograd differ" in ran.out
+    assert "L1.masked" in ran.out.rpartition("check failed")[2] or "L0.masked" in ran.out.rpartition("check failed")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("The",), "no other comes after it"),
+        ((SENTENCE, "--target", "catastrophically"), "tokens: "),
+        ((SENTENCE, "--positions", "99"), "there is no position 99"),
+        ((SENTENCE, "--at", "L9.out"), "there is no layer 9"),
+        ((SENTENCE, "--at", "L0H0.weights[99,0]"), "query 99 is out of range"),
+        ((SENTENCE, "--derive", "L0-1.norm1"), "one is derived at a time"),
+        ((SENTENCE, "--derive", "next"), "has no gradient"),
+        ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
+        ((SENTENCE, "--head", "7"), "there is no head 7"),
+        (("",), "the text is empty"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, arguments: tuple[str, ...], said: str) -> None:
+    ran = tinytf("grad", *arguments, "-m", decoder)
+    assert ran.status == 2
+    assert said in ran.err
+    assert len(ran.err.splitlines()) <= 2
+    assert not ran.out
