@@ -36,6 +36,7 @@ _HELP = {
     "save_every": "Steps between checkpoints; 0 is as often as held-out losses.",
     "keep": "Checkpoints that are kept, beside the best.",
     "probe_every": "Steps between measurements of what the heads do; 0 is never.",
+    "sample_tokens": "Length of the sample that comes with every held-out loss; 0 is none.",
     "dtype": "What is computed in; weights stay float32.",
     "compile": "Let torch write the kernels first.",
     "seed": "Makes first weights, order and dropout.",

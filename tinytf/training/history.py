@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, ConfigError, UsageError
 from tinytf.files import read_json
+from tinytf.training.samples import SAMPLES, Sample, read_samples
 
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
@@ -62,7 +63,7 @@ class History:
 
     What a line lacks is NaN. Where a run was taken up again at an earlier step, only the later lines of a step count.
     ``skipped`` lines were no metrics; a torn last line is not among them, since it may still be being written.
-    ``config`` is None as long as there is no checkpoint.
+    ``config`` is None as long as there is no checkpoint, ``sample`` as long as there is none.
     """
 
     directory: Path
@@ -75,6 +76,7 @@ class History:
     heads: Sequence[HeadScores] = ()
     milestones: Sequence[tuple[int, str]] = ()
     speed: Speed = field(default_factory=lambda: _speed([]))
+    sample: Sample | None = None
     checkpoints: Sequence[Checkpoint] = ()
     config: ModelConfig | None = None
     skipped: int = 0
@@ -224,6 +226,7 @@ class RunReader:
             heads=[HeadScores(at, more["heads"]) for at, more in extras if "heads" in more],
             milestones=[(at, text) for at, more in extras for text in more.get("milestones", ())],
             speed=_read_speed(self.directory / SPEED),
+            sample=_last_sample(self.directory / SAMPLES, int(step[-1]) if step.size else 0),
             checkpoints=checkpoints,
             config=_config(checkpoints),
             skipped=self._skipped,
@@ -363,6 +366,15 @@ def _config(checkpoints: Sequence[Checkpoint]) -> ModelConfig | None:
         return ModelConfig.from_dict(fields)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error.message}", error.hint) from None
+
+
+def _last_sample(path: Path, step: int) -> Sample | None:
+    """The newest sample that is not of a step whose metrics were not there yet."""
+    try:
+        samples = [sample for sample in read_samples(path) if sample.step <= step]
+    except OSError:
+        return None
+    return samples[-1] if samples else None
 
 
 def _read_speed(path: Path) -> Speed:

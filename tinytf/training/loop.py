@@ -30,6 +30,8 @@ from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_l
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
+from tinytf.training.sampler import Sampler
+from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.update import Update, UpdateWatch
 
@@ -126,6 +128,7 @@ class _Run:
         self.explain, self.updates = 0, list[Update]()
         self.pace = Pace(out / "speed.jsonl")
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
+        self.sampler = Sampler(self.setup, recipe)
         self.milestones = Milestones()
         if self.progress.milestones:
             self.milestones.restore(self.progress.milestones)
@@ -143,9 +146,9 @@ class _Run:
             if any(file.name != LOCK for file in self.out.iterdir()):
                 raise UsageError(f"there is no run in {self.out} to go on with", "leave out --resume to begin one")
             return  # a process that was killed at once
-        stored = read_json(path)
+        stored = {**Recipe().to_dict(), **read_json(path)}  # a field that there was none of then is at its default
         asked = self.recipe.to_dict()
-        other = [name for name in asked if stored.get(name) != asked[name]]
+        other = [name for name in asked if stored[name] != asked[name]]
         if other:
             name = other[0]
             raise UsageError(
@@ -176,6 +179,7 @@ class _Run:
         if not self.together.writes:
             return Path(os.devnull).open("w", encoding="utf-8")
         write_whole(self.out / "recipe.json", to_json(self.recipe.to_dict()))
+        keep_samples(self.out / SAMPLES, self.progress.step)
         return metrics_file(self.out / "metrics.jsonl", self.progress.step)
 
     def _step(self) -> Metrics:
@@ -200,6 +204,8 @@ class _Run:
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
+            if sample := self.sampler.sample(done):
+                append_sample(self.out / SAMPLES, sample)  # before its line of metrics: who reads that finds this
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
         write_line(self.lines, metrics.to_dict(), self.out)
         if self.together.writes:

@@ -25,6 +25,7 @@ _BOUNDS = {
     "keep": (1, 1_000_000),
     "save_every": (0, 1_000_000_000),
     "probe_every": (0, 1_000_000_000),
+    "sample_tokens": (0, 1_000_000),
     "steps": (1, 1_000_000_000),
     "eval_every": (1, 1_000_000_000),
     "repeats_first": (0, 1_000_000_000),
@@ -46,7 +47,7 @@ class Recipe:
     float32), ``compile`` has torch write kernels first. ``held_out`` is the share of the text, from its end, that is
     never trained on; it is measured every ``eval_every`` steps, and a checkpoint written every ``save_every`` (0: as
     often), of which the last ``keep`` and the best are kept. What the heads do is measured every ``probe_every``
-    steps (0: never).
+    steps (0: never). With every held-out loss a decoder goes on from a prompt by ``sample_tokens`` (0: never).
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class Recipe:
     save_every: int = 0
     keep: int = 2
     probe_every: int = 50
+    sample_tokens: int = 40
     dtype: str = "float32"
     compile: bool = False
     seed: int = 0

@@ -135,7 +135,8 @@ def _remove_run(out: Path) -> None:
     """Take away what a run wrote; what else is in its folder stays."""
     import shutil
 
-    for name in ("recipe.json", "metrics.jsonl", "speed.jsonl", "config.json", "model.safetensors", "tokenizer.json"):
+    written = ("recipe.json", "metrics.jsonl", "samples.jsonl", "speed.jsonl")
+    for name in (*written, "config.json", "model.safetensors", "tokenizer.json"):
         (out / name).unlink(missing_ok=True)
     for name in ("checkpoints", "tokens"):
         shutil.rmtree(out / name, ignore_errors=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
+from tinytf.training.samples import Sample
 from tinytf_cli.numbers import number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
@@ -39,13 +40,15 @@ _QUIET = 30.0
 class Layout:
     """``chart`` rows for the curves; with ``meters`` few heads get a line each, else every layer one.
 
-    ``milestones`` are the last so many; ``tight`` is without gaps and without what can be seen from the rest.
+    ``milestones`` are the last so many; ``tight`` is without gaps and without what can be seen from the rest, and
+    without ``sample`` the model does not speak.
     """
 
     chart: int = 12
     meters: bool = True
     milestones: int = 3
     tight: bool = False
+    sample: bool = True
 
 
 LAYOUTS = (
@@ -56,6 +59,7 @@ LAYOUTS = (
     Layout(8, False, 1),
     Layout(7, False, 1, True),
     Layout(5, False, 1, True),
+    Layout(5, False, 1, True, False),
 )
 """From the largest to the smallest."""
 
@@ -100,6 +104,10 @@ class RunView:
         yield Curves(self._curves(), "step", "loss", self.layout.chart)
         if history.heads:
             yield from self._heads(history.heads[-1], terminal)
+        if history.sample is not None and self.layout.sample:
+            if not self.layout.tight:
+                yield Line("")
+            yield sample_line(history.sample)
         if history.milestones:
             last = self.layout.milestones
             if not self.layout.tight:
@@ -203,6 +211,17 @@ def _largest(scores: np.ndarray) -> str:
     return f"L{layer}H{head} {number(float(scores[layer, head]), '%.2f')}"
 
 
+def sample_line(sample: Sample) -> Line:
+    """The prompt, a bar, and how the model goes on, in one line."""
+    lead, prompt, text = f"sample, step {sample.step:,}", _harmless(sample.prompt), _harmless(sample.text)
+    words = [Span(f"{lead}  ", "dim"), Span(prompt), Span("│", "dim"), Span(text, "output")]
+    return Line(words, indent=2, said=f"{lead}: {prompt}; the model goes on: {text}.", single=True)
+
+
+def _harmless(text: str) -> str:
+    return printable(text, spaces=False)
+
+
 def milestone_lines(history: History, last: int) -> Iterator[Line]:
     """The last milestones of a run, the newest at the bottom."""
     width = max((len(f"{step:,}") for step, _ in history.milestones[-last:]), default=0)
@@ -231,6 +250,7 @@ def run_data(name: str, history: History) -> dict[str, Any]:
         "held_out": [{"step": step, "loss": loss} for step, loss in history.held_out],
         "heads": [_heads_data(heads) for heads in history.heads],
         "milestones": [{"step": step, "text": text} for step, text in history.milestones],
+        "sample": None if history.sample is None else vars(history.sample),
         "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
     }
 
@@ -280,6 +300,8 @@ def run_events(name: str, history: History) -> Iterator[dict[str, Any]]:
             yield {"type": "heads", "name": name, **measured[step]}
         for text in said.get(step, ()):
             yield {"type": "milestone", "name": name, "step": step, "text": text}
+    if history.sample is not None:
+        yield {"type": "sample", "name": name, **vars(history.sample)}
 
 
 def news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
@@ -294,6 +316,8 @@ def news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
         found.append((step, 0, {"type": "step", "loss": loss, "lr": lr, "grad_norm": norm, **more}))
     found += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
     found += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
+    if history.sample is not None and history.sample.step > after:
+        found.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
     for step, _, event in sorted(found, key=lambda one: one[:2]):
         yield {"type": event["type"], "step": step, "steps": history.steps, **event}
 
@@ -304,6 +328,8 @@ def event_in_words(event: Mapping[str, Any]) -> str:
     kind = event["type"]
     if kind == "milestone":
         return f"{lead}  milestone: {printable(str(event['text']), spaces=False)}"
+    if kind == "sample":
+        return f"{lead}  sample: {_harmless(event['prompt'])}│{_harmless(event['text'])}"
     words = f"{lead}  {'held-out loss' if kind == 'held_out' else 'loss'} {loss_in_words(event['loss'])}"
     for name, title, form in (("lr", "lr", "%.2e"), ("grad_norm", "gradient norm", "%.3f")):
         if event.get(name) is not None:
