@@ -1,6 +1,7 @@
 """The train command: what it refuses, and what it leaves behind."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -302,3 +303,20 @@ def test_the_report_shows_windows_and_their_shift_and_the_loss_before_and_after(
     again = tinytf("train", corpus, "--recipe", recipe, "--explain", "5")
     assert "runs/corpus-2" in again.err
     assert "step 5 was not among those that were made" in again.err
+
+
+def test_event_files_are_written_where_they_are_asked_for_and_go_with_the_run(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("train", corpus, "--recipe", recipe, "--out", tmp_path / "run")
+    assert tinytf(*given, "--tensorboard").status == 0
+    assert [path.name.split(".")[2] for path in (tmp_path / "run" / "tensorboard").iterdir()] == ["tfevents"]
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    ran = tinytf(*given, "--tensorboard", "--overwrite")
+    assert is_a_clean_error(ran, 1)
+    assert 'pip install "tinytf[tensorboard]"' in ran.err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert tinytf(*given, "--overwrite").status == 0
+    assert not (tmp_path / "run" / "tensorboard").exists()

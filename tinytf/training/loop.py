@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +33,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.sampler import Sampler
 from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.update import Update, UpdateWatch
 
 _HELD_OUT_BATCHES = 8
@@ -52,6 +53,7 @@ def train(
     model: Transformer | None = None,
     explain: int = 0,
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
+    tensorboard: bool = False,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, and leave it in the run directory ``out``; returns the last metrics.
 
@@ -59,7 +61,8 @@ def train(
     the same machine and number of threads); a run that is finished is left as it is. After each step
     ``interrupted`` is asked whether to end there; a checkpoint is written first. A ``model`` to begin from,
     or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
-    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made.
+    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made. With
+    ``tensorboard`` event files are written too.
 
     Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it is of another recipe
     or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
@@ -74,7 +77,7 @@ def train(
     with processes(where) as together, locked(out, together):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         run = _Run(files, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
-        run.explain = explain
+        run.explain, run.tensorboard = explain, tensorboard and together.writes
         last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
         del run
@@ -126,6 +129,7 @@ class _Run:
                 )
         self.saved = self.progress.step
         self.explain, self.updates = 0, list[Update]()
+        self.tensorboard = False
         self.pace = Pace(out / "speed.jsonl")
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
@@ -164,7 +168,7 @@ class _Run:
             lines = self._begin_metrics()
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
-        with lines:
+        with lines, self._event_files() as self.events:
             self.lines = lines
             while self.progress.step < recipe.steps:
                 metrics = self._step()
@@ -174,6 +178,9 @@ class _Run:
                     break
         self.model.eval()
         return metrics
+
+    def _event_files(self) -> AbstractContextManager[EventFiles | None]:
+        return closing(EventFiles(self.out / FOLDER, self.progress.step)) if self.tensorboard else nullcontext()
 
     def _begin_metrics(self) -> IO[str]:
         if not self.together.writes:
@@ -197,19 +204,22 @@ class _Run:
             self.updates = watch.updates(norm, recipe.clip)
         done = self.progress.step = step + 1
         last = done == recipe.steps
-        kept = None
+        kept = sample = speed = None
         if self.together.writes and (last or done % recipe.eval_every == 0):
             kept = held_out_loss(self.model, self.setup.examples, limit=None if last else _HELD_OUT_BATCHES)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
-            if sample := self.sampler.sample(done):
+            sample = self.sampler.sample(done)
+            if sample is not None:
                 append_sample(self.out / SAMPLES, sample)  # before its line of metrics: who reads that finds this
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
         write_line(self.lines, metrics.to_dict(), self.out)
         if self.together.writes:
-            self.pace.step(done, batch.ids.numel(), last=last)
+            speed = self.pace.step(done, batch.ids.numel(), last=last)
+        if self.events is not None:
+            self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
                 raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
@@ -262,5 +272,7 @@ class _Run:
         if not self.together.writes:
             return
         os.fsync(self.lines.fileno())
+        if self.events is not None:
+            self.events.flush()
         save_checkpoint(self.out, self.model, self.setup.tokenizer, self.optimiser, self.progress, random)
         keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})

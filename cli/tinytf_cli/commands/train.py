@@ -26,6 +26,7 @@ from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 @recipe_options
 @click.option("--skip-unreadable", is_flag=True, help="Pass over files of a folder that are no text, and name them.")
 @click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
+@click.option("--tensorboard", is_flag=True, help="Write event files too, into the folder tensorboard of the run.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
 @output_options
 def command(
@@ -39,6 +40,7 @@ def command(
     tokenizer: str | None,
     skip_unreadable: bool,
     explain: int | None,
+    tensorboard: bool,
     device: str,
     output: Output,
     **options: Any,
@@ -53,6 +55,7 @@ def command(
     from tinytf.training.loop import train
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
+    from tinytf.training.tensorboard import summary_writer
     from tinytf.training.update import Update
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views.train import TrainView
@@ -65,6 +68,8 @@ def command(
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if resume and overwrite:
         raise UsageError("--resume goes on with a run, and --overwrite removes it", "leave one of them out")
+    if tensorboard:
+        summary_writer()  # that it is missing is said before anything is removed or read
     given = {name: value for name, value in options.items() if value is not None}
     resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
     own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
@@ -94,6 +99,7 @@ def command(
             model=model,
             explain=explain or 0,
             on_updates=updates.extend,
+            tensorboard=tensorboard,
         )
     if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
         progress.finish(last.step)
@@ -138,7 +144,7 @@ def _remove_run(out: Path) -> None:
     written = ("recipe.json", "metrics.jsonl", "samples.jsonl", "speed.jsonl")
     for name in (*written, "config.json", "model.safetensors", "tokenizer.json"):
         (out / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "tokens"):
+    for name in ("checkpoints", "tokens", "tensorboard"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 
