@@ -320,3 +320,19 @@ def test_event_files_are_written_where_they_are_asked_for_and_go_with_the_run(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
     assert tinytf(*given, "--overwrite").status == 0
     assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_refused_and_one_without_a_size_is_smaller(
+    tinytf: Tinytf, tmp_path: Path, corpus: Path
+) -> None:
+    small = ("--d-model", "8", "--n-layers", "1", "--n-heads", "1", "--d-ff", "8", "--block", "8", "--steps", "1")
+    for given in (["--tokenizer", "bpe:2000"], ["--vocab-size", "2000"]):
+        ran = tinytf("train", corpus, "--out", tmp_path / "run", *given, *small)
+        assert is_a_clean_error(ran)
+        assert "a vocabulary of 2,000 tokens is too large for this text, which yields 2" in ran.err
+        assert not (tmp_path / "run").exists()
+    assert is_a_clean_error(tinytf("train", corpus, "--out", tmp_path / "run", "--tokenizer", "bpe:0"))
+    ran = tinytf("train", corpus, "--out", tmp_path / "run", "--json", *small)
+    assert ran.status == 0
+    size = json.loads(ran.out)["vocab_size"]
+    assert f"tinytf: the text yields a vocabulary of {size} tokens, and 2,000 are usual\n" in ran.err

@@ -25,7 +25,7 @@ CAUSAL = Recipe(
     model=MODEL, tokenizer="char", block=16, batch=4, steps=6, warmup=2, eval_every=3, held_out=0.2, repeats=0.25
 )
 MASKED = Recipe(
-    model={**MODEL, "norm_order": "post", "embed_norm": True, "dropout": 0.1}, tokenizer="wordpiece", vocab_size=120,
+    model={**MODEL, "norm_order": "post", "embed_norm": True, "dropout": 0.1}, tokenizer="wordpiece",
     objective="masked", block=16, batch=4, steps=6, warmup=2, eval_every=3, held_out=0.2,
 )  # fmt: skip
 

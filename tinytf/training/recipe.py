@@ -17,8 +17,9 @@ SCHEDULES = ("cosine", "linear", "constant")
 DTYPES = ("float32", "bfloat16")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 _WORDS = {"objective": OBJECTIVES, "tokenizer": TOKENIZERS, "schedule": SCHEDULES, "dtype": DTYPES}
+USUAL_VOCABULARY = 2000
 _BOUNDS = {
-    "vocab_size": (2, 1_000_000),
+    "vocab_size": (0, 1_000_000),
     "block": (2, 1_000_000),
     "batch": (1, 65_536),
     "accumulate": (1, 65_536),
@@ -37,7 +38,8 @@ _BOUNDS = {
 class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
 
-    ``begun_from`` names the model that was trained on further, whose architecture and tokenizer it then is.
+    ``begun_from`` names the model that was trained on further, whose architecture and tokenizer it then is. A BPE or
+    WordPiece tokenizer has just ``vocab_size`` tokens; with 0 the usual 2,000, or fewer where the text yields fewer.
 
     ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
     batch that is random ids said again and again (what teaches copying), in the first ``repeats_first`` steps all of
@@ -53,7 +55,7 @@ class Recipe:
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
     tokenizer: str = "bpe"
-    vocab_size: int = 2000
+    vocab_size: int = 0
     objective: str = "causal"
     block: int = 128
     batch: int = 16

@@ -3,7 +3,7 @@
 import itertools
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from tinytf_cli.interrupt import current
 from tinytf_cli.options import output_options
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import recipe_options, resolved_recipe
+
+if TYPE_CHECKING:
+    from tinytf.training.recipe import Recipe
 
 
 @click.command("train")
@@ -82,6 +85,8 @@ def command(
     updates: list[Update] = []
 
     def on_metrics(metrics: Metrics, setup: Setup) -> None:
+        if not setups and own_tokenizer is None and not resume:
+            _say_how_many_tokens(resolved, setup.tokenizer.vocab_size, output)
         setups[:] = [setup]
         progress.update(metrics, setup)
 
@@ -135,6 +140,14 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
     except UsageError as error:
         said = f"tokenizer {tokenizer!r} is not one of char, bpe, wordpiece; {error.message}"
         raise UsageError(said, error.hint) from None
+
+
+def _say_how_many_tokens(recipe: "Recipe", count: int, output: Output) -> None:
+    """A vocabulary that nobody gave a size is smaller than usual where the text yields no more."""
+    from tinytf.training.recipe import USUAL_VOCABULARY
+
+    if recipe.tokenizer != "char" and not recipe.vocab_size and count < USUAL_VOCABULARY:
+        output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
 
 
 def _remove_run(out: Path) -> None:
