@@ -1,11 +1,14 @@
 """The train command: what it refuses, and what it leaves behind."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from driving import CORPUS, Tinytf, is_a_clean_error
+from driving import CORPUS, Stream, Tinytf, is_a_clean_error, streams
+
+from tinytf_cli.main import run
 
 RECIPE = """
 tokenizer = "char"
@@ -49,7 +52,7 @@ def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
     assert "wrote" in ran.err.splitlines()[-1]
     assert {path.name for path in out.iterdir()} == {
         ".lock", "checkpoints", "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
-        "samples.jsonl", "speed.jsonl", "tokens",
+        "samples.jsonl", "speed.jsonl", "tokens", "corpus.json",
     }  # fmt: skip
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in metrics] == [1, 2]
@@ -336,3 +339,53 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_refused_and_one_without_a_siz
     assert ran.status == 0
     size = json.loads(ran.out)["vocab_size"]
     assert f"tinytf: the text yields a vocabulary of {size} tokens, and 2,000 are usual\n" in ran.err
+
+
+def test_a_run_goes_on_with_the_files_that_it_was_begun_with(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("b", "a"):
+        (texts / f"{name}.txt").write_text(CORPUS[0] + name, "utf-8")
+    monkeypatch.chdir(texts)
+    given = ("train", "../texts", "b.txt", "--recipe", recipe)
+    assert tinytf(*given, "--out", tmp_path / "whole").status == 0
+    assert tinytf(*given, "--out", tmp_path / "run").status == 0
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # as if it had been killed before the first one
+    (texts / "c.txt").write_text("a file that came later", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert tinytf("train", "--resume", "--out", "run").status == 0
+    for name in ("metrics.jsonl", "model.safetensors", "corpus.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_text_that_is_gone_has_changed_or_was_never_a_file_is_said(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    text = corpus.read_text("utf-8")
+    corpus.write_text(text + " And more.", "utf-8")
+    ran = tinytf("train", "--resume", "--out", out)
+    assert is_a_clean_error(ran)
+    assert f"{corpus} is no longer what {out} was begun with" in ran.err
+    corpus.unlink()
+    ran = tinytf("train", "--resume", "--out", out)
+    assert is_a_clean_error(ran)
+    assert f"{corpus}, which {out} was begun with, is gone" in ran.err
+    assert tinytf("train", "-", "--resume", "--out", out, stdin=text.encode()).status == 0
+    (out / "corpus.json").write_text("{}", "utf-8")
+    assert is_a_clean_error(tinytf("train", "--resume", "--out", out), 1)
+    piped = tmp_path / "piped"
+    assert tinytf("train", "--recipe", recipe, "--out", piped, stdin=text.encode()).status == 0
+    assert not (piped / "corpus.json").exists()
+    assert tinytf("train", "--resume", "--out", piped, stdin=text.encode()).status == 0
+
+
+def test_a_run_that_does_not_know_its_text_says_so_on_a_terminal(tinytf: Tinytf, tmp_path: Path, recipe: Path) -> None:
+    out, err = tmp_path / "run", Stream()
+    assert tinytf("train", "--recipe", recipe, "--out", out, stdin=CORPUS[0].encode()).status == 0
+    with streams(stdin=Stream(screen=True), stdout=Stream(), stderr=err):
+        assert run(["train", "--resume", "--out", str(out)]) == 2
+    assert f"{out} does not know where its text is" in err.got().decode()

@@ -30,6 +30,7 @@ from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_l
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import remember
 from tinytf.training.sampler import Sampler
 from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
@@ -99,7 +100,7 @@ class _Run:
         tokenizer: Tokenizer | None,
         model: Transformer | None,
     ) -> None:
-        self.recipe, self.out, self.device, self.together = recipe, out, device, together
+        self.corpus, self.recipe, self.out, self.device, self.together = corpus, recipe, out, device, together
         if together.writes:
             clear_leftovers(out)
         found = checkpoints_of(out)
@@ -186,6 +187,7 @@ class _Run:
         if not self.together.writes:
             return Path(os.devnull).open("w", encoding="utf-8")
         write_whole(self.out / "recipe.json", to_json(self.recipe.to_dict()))
+        remember(self.out, self.corpus)
         keep_samples(self.out / SAMPLES, self.progress.step)
         return metrics_file(self.out / "metrics.jsonl", self.progress.step)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,8 @@ def command(
 ) -> int:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
-    A blank line separates documents. Every field of the model is an option too: --d-model 256 --n-layers 6.
+    A blank line separates documents. A run that goes on knows its files, and need not be told them again.
+    Every field of the model is an option too: --d-model 256 --n-layers 6.
     Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: what was learned from, an
     example, the loss before and after. Ctrl-C ends after the step, with a checkpoint.
     """
@@ -76,7 +78,7 @@ def command(
     given = {name: value for name, value in options.items() if value is not None}
     resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
     own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
-    files = _read(corpus, skip_unreadable, output)
+    files = _read(corpus, skip_unreadable, out if resume else None, output)
     if overwrite:
         _remove_run(out)
     progress = TrainingProgress(resolved.steps, out)
@@ -154,18 +156,24 @@ def _remove_run(out: Path) -> None:
     """Take away what a run wrote; what else is in its folder stays."""
     import shutil
 
-    written = ("recipe.json", "metrics.jsonl", "samples.jsonl", "speed.jsonl")
+    written = ("recipe.json", "corpus.json", "metrics.jsonl", "samples.jsonl", "speed.jsonl")
     for name in (*written, "config.json", "model.safetensors", "tokenizer.json"):
         (out / name).unlink(missing_ok=True)
     for name in ("checkpoints", "tokens", "tensorboard"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 
-def _read(paths: tuple[Path, ...], skip_unreadable: bool, output: Output) -> Any:
-    """The files that were named, those of folders, or standard input."""
+def _read(paths: tuple[Path, ...], skip_unreadable: bool, run: Path | None, output: Output) -> Any:
+    """The files that were named, those of folders, or standard input; without any, those of the run to go on with."""
     from tinytf.training.corpus import find_files
+    from tinytf.training.remembered import remembered
     from tinytf_cli.inputs import read_texts
 
+    if not paths and run is not None:
+        if (known := remembered(run)) is not None:
+            return known
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError(f"{run} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text)
