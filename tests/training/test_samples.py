@@ -9,8 +9,8 @@ import torch
 
 from tinytf.errors import TrainingError
 from tinytf.loading import load
-from tinytf.training.history import read_history
 from tinytf.training.loop import train
+from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.samples import Sample, append_sample, keep_samples, read_samples
 

@@ -8,8 +8,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tinytf.errors import TrainingError
-from tinytf.training.history import read_history
 from tinytf.training.loop import train
+from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.samples import read_samples
 

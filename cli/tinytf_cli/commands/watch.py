@@ -13,7 +13,7 @@ from tinytf_cli.options import output_options
 from tinytf_cli.output import Output, ReaderGone, Result
 
 if TYPE_CHECKING:
-    from tinytf.training.history import RunReader
+    from tinytf.training.reader import RunReader
 
 
 @click.command("watch")
@@ -30,7 +30,7 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
     On a terminal a picture is redrawn in place; elsewhere (and with --plain) there is a line now and then. JSON and
     files have the present state, as with --once; --format ndjson follows.
     """
-    from tinytf.training.history import RunReader
+    from tinytf.training.reader import RunReader
     from tinytf_cli.paint.text import shown
     from tinytf_cli.views.run import RunView, event_in_words
 
