@@ -32,7 +32,8 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
     """
     from tinytf.training.reader import RunReader
     from tinytf_cli.paint.text import shown
-    from tinytf_cli.views.run import RunView, event_in_words
+    from tinytf_cli.views.run import RunView
+    from tinytf_cli.views.run_news import event_in_words
 
     reader, name = RunReader(run), run.resolve().name
     history = reader.read()
@@ -53,7 +54,8 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
 
 def _follow(name: str, reader: "RunReader", every: int, interval: float) -> Iterator[dict[str, Any]]:
     """How the run is now, then what comes, until it is finished."""
-    from tinytf_cli.views.run import news, summary_data
+    from tinytf_cli.views.run_data import summary_data
+    from tinytf_cli.views.run_news import news
 
     history = reader.read()
     yield {"type": "run", **summary_data(name, history)}
