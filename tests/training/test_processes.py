@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from tinytf.checkpoints.run import checkpoints_of
+from tinytf.checkpoints.run import checkpoints_of, load_run
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -87,6 +89,49 @@ def test_a_run_of_two_goes_on_with_two_to_the_bit_and_not_with_one(corpus: list[
     assert trained(2, *dropout, "--out", run, "--resume").returncode == 0
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_two_that_hold_a_part_of_the_model_each_have_the_loss_curve_of_one(corpus: list[str], tmp_path: Path) -> None:
+    for count, name, more in ((1, "one", ()), (2, "two", ("--shard",))):
+        ran = trained(count, *corpus, *more, "--out", str(tmp_path / name), "--accumulate", "3", "--probe-every", "2")
+        assert ran.returncode == 0, ran.stderr
+    one, two = metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two")
+    assert len(two) == 6
+    for name in ("loss", "grad_norm"):
+        assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-5)
+    assert two[-1]["held_out_loss"] == pytest.approx(one[-1]["held_out_loss"], abs=1e-5)
+    for layer, expected in zip(two[-1]["heads"]["previous"], one[-1]["heads"]["previous"], strict=True):
+        assert layer == pytest.approx(expected, abs=2e-4)
+    said = [(tmp_path / name / "samples.jsonl").read_text("utf-8").splitlines() for name in ("one", "two")]
+    assert [len(lines) for lines in said] == [2, 2]
+    assert said[0][0] == said[1][0]
+    whole, gathered = (load_run(tmp_path / name).state_dict() for name in ("one", "two"))
+    for name, tensor in whole.items():
+        # A key's bias moves every score of a row alike, so its gradient is rounding alone, and Adam makes steps of it.
+        assert torch.allclose(gathered[name], tensor, atol=1e-4) or name.endswith("k.bias"), name
+
+
+def test_a_divided_run_goes_on_to_the_bit(corpus: list[str], tmp_path: Path) -> None:
+    divided = (*corpus, "--dropout", "0.2", "--shard")
+    whole, run = str(tmp_path / "whole"), str(tmp_path / "run")
+    assert trained(2, *divided, "--out", whole).returncode == 0
+    assert trained(2, *divided, "--out", run).returncode == 0
+    shutil.rmtree(checkpoints_of(tmp_path / "run")[-1])  # as if it had been killed after step 3
+    ran = trained(2, *divided, "--out", run, "--resume")
+    assert ran.returncode == 0, ran.stderr
+    for name in ("model.safetensors", "metrics.jsonl", "samples.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [((), "there is one"), (("--compile",), "compiles"), (("--explain", "2"), "explains an update")]
+)
+def test_what_cannot_be_divided_is_said(corpus: list[str], tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+    ran = trained(1, *corpus, "--shard", *more, "--out", str(tmp_path / "run"))
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert len(ran.stderr.splitlines()) == 2
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp_path: Path) -> None:

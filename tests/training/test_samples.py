@@ -8,11 +8,16 @@ import pytest
 import torch
 
 from tinytf.errors import TrainingError
+from tinytf.generate.loop import stream
+from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
+from tinytf.training.corpus import find_files
 from tinytf.training.loop import train
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
+from tinytf.training.sampler import Sampler
 from tinytf.training.samples import Sample, append_sample, keep_samples, read_samples
+from tinytf.training.setup import prepare
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -55,9 +60,6 @@ def test_a_run_with_samples_learns_what_one_without_does_to_the_bit(changes: dic
 
 
 def test_the_global_random_numbers_are_left_alone(tmp_path: Path) -> None:
-    from tinytf.training.corpus import find_files
-    from tinytf.training.sampler import Sampler
-    from tinytf.training.setup import prepare
 
     setup = prepare(find_files(STORY), recipe(), tmp_path)
     setup.model.train()
@@ -73,8 +75,6 @@ def test_the_global_random_numbers_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_last_sample_is_how_the_finished_model_goes_on_from_the_held_out_text(tmp_path: Path) -> None:
-    from tinytf.generate.loop import stream
-    from tinytf.generate.samplers import Sampling
 
     train(STORY, recipe(seed=3), tmp_path)
     last = samples_of(tmp_path)[-1]
@@ -89,6 +89,25 @@ def test_the_last_sample_is_how_the_finished_model_goes_on_from_the_held_out_tex
     )  # fmt: skip
     assert last == Sample(10, last.prompt, "".join(step.text for step in steps))
     assert len(last.text) == 25  # what the context of 32 leaves, and the one that it is asked for
+
+
+def test_a_sample_ends_before_the_end_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that has learned nothing but that texts end."""
+
+    asked = recipe(tokenizer="bpe", vocab_size=270)
+    setup = prepare(find_files(STORY), asked, tmp_path)
+    before = Sampler(setup, asked).sample(1)
+    end = setup.tokenizer.end_id
+    assert before is not None
+    assert before.text
+    with torch.no_grad():
+        setup.model.final_norm.weight.zero_()
+        setup.model.final_norm.bias.fill_(1.0)
+        setup.model.embed.tokens.weight.fill_(0.0)
+        setup.model.embed.tokens.weight[end] = 10.0
+    after = Sampler(setup, asked).sample(2)
+    assert after is not None
+    assert (after.prompt, after.text) == (before.prompt, "")
 
 
 def test_an_encoder_says_nothing(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import tinytf.training.loop as loop
 from tinytf.errors import TrainingError
 from tinytf.training.loop import train
+from tinytf.training.metrics import Metrics
 from tinytf.training.reader import read_history
 from tinytf.training.recipe import Recipe
 from tinytf.training.samples import read_samples
+from tinytf.training.tensorboard import EventFiles
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
@@ -71,8 +74,6 @@ def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
 
 
 def test_milestones_are_told_as_text(tmp_path: Path) -> None:
-    from tinytf.training.metrics import Metrics
-    from tinytf.training.tensorboard import EventFiles
 
     files = EventFiles(tmp_path / "tensorboard", 0)
     files.add(Metrics(5, 1.0, 0.1, float("inf"), milestones=("L0H1 became one", "L1H0 too")))
@@ -109,8 +110,6 @@ def test_events_change_nothing_of_a_run(tmp_path: Path) -> None:
 def test_the_events_of_a_checkpoint_are_on_the_disk_before_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tinytf.training.loop as loop
-
     genuine, seen = loop.save_checkpoint, []
 
     def saving(run: Path, *others: object) -> Path:

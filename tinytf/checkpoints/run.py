@@ -1,10 +1,12 @@
 """tinytf's own run directories: config.json, model.safetensors, tokenizer.json, and what training says of them."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from tinytf.checkpoints.weights import Safetensors, Shapes
 from tinytf.config import ModelConfig
@@ -35,12 +37,17 @@ def checkpoints_of(run: Path) -> list[Path]:
 
 def save_run(directory: Path, model: Transformer, tokenizer: Tokenizer) -> None:
     """Write the model and its tokenizer; each file appears whole, the configuration last."""
-    directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_whole(directory / "model.safetensors", save_tensors(tensors))
+    write_run(directory, model.config, tensors, tokenizer)
+
+
+def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> None:
+    """The same from the model's tensors, on the processor, by their names."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_whole(directory / "model.safetensors", save_tensors(dict(tensors)))
     write_whole(directory / "tokenizer.json", tokenizer.to_json().encode("utf-8"))
-    config = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": model.config.to_dict()}
-    write_whole(directory / "config.json", to_json(config))
+    stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": config.to_dict()}
+    write_whole(directory / "config.json", to_json(stored))
 
 
 def read_config(directory: Path) -> ModelConfig:

@@ -19,11 +19,13 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.run import CHECKPOINTS, checkpoint_step, checkpoints_of, load_run, save_run
+from tinytf.checkpoints.run import CHECKPOINTS, checkpoint_step, checkpoints_of, load_run, write_run
+from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError
 from tinytf.files import flush_folder, read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.holding import Whole
 
 _RANDOM = "random state"
 
@@ -44,17 +46,35 @@ class Progress:
     milestones: dict[str, Any] = field(default_factory=dict)
 
 
-def save_checkpoint(
-    run: Path,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    optimiser: torch.optim.Optimizer,
-    progress: Progress,
-    random: Sequence[Tensor],
-) -> Path:
-    """Write one checkpoint beside its place, and rename it there when all of it is on the disk.
+@dataclass(frozen=True)
+class State:
+    """All numbers of a run at one step, whole, on the processor, by the names that they have in the files."""
 
-    ``random`` is the state of torch's random numbers in every process.
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    optimiser: dict[str, Tensor]
+
+    @classmethod
+    def of(
+        cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor], holding: Whole
+    ) -> "State":
+        """``random`` is the state of torch's random numbers in every process."""
+
+        def stored(tensor: Tensor) -> Tensor:
+            return holding.whole(tensor.detach()).cpu().contiguous()
+
+        weights = {name: stored(tensor) for name, tensor in model.state_dict().items()}
+        moments = {
+            f"{name}.{moment}": stored(optimiser.state[parameter][moment])
+            for name, parameter in model.named_parameters()
+            if parameter in optimiser.state
+            for moment in _MOMENTS
+        }
+        return cls(model.config, weights, moments | _random_tensors(random))
+
+
+def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Progress) -> Path:
+    """Write one checkpoint beside its place, and rename it there when all of it is on the disk.
 
     Raises TrainingError when it cannot be written, for want of room for example; what was there stays.
     """
@@ -62,8 +82,8 @@ def save_checkpoint(
     beside = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
         beside.mkdir(parents=True)
-        save_run(beside, model, tokenizer)
-        write_whole(beside / "optimizer.safetensors", save_tensors(_optimiser_tensors(model, optimiser, random)))
+        write_run(beside, state.config, state.weights, tokenizer)
+        write_whole(beside / "optimizer.safetensors", save_tensors(state.optimiser))
         write_whole(beside / "training.json", to_json(vars(progress)))
         flush_folder(beside)
         if place.exists():
@@ -122,7 +142,7 @@ def _remove(place: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int = 0) -> Progress:
+def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int, holding: Whole) -> Progress:
     """Put model, optimiser and torch's random numbers where the checkpoint left them, in the process ``rank``.
 
     Raises CheckpointError, naming the file, for one that is damaged or of another model.
@@ -132,7 +152,7 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
         raise CheckpointError(f"{place} is of another model than the recipe describes")
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), stored.parameters(), strict=True):
-            mine.copy_(theirs)  # a copy: the file stays free to be replaced
+            mine.copy_(holding.divided(theirs, mine))  # a copy: the file stays free to be replaced
     path = place / "optimizer.safetensors"
     try:
         tensors = load_tensors(path.read_bytes())
@@ -143,7 +163,7 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
     names = {parameter: name for name, parameter in model.named_parameters()}
     for group in optimiser.param_groups:
         for parameter in group["params"]:
-            optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path)
+            optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path, holding)
     _restore_random(tensors, path, rank)
     data = read_json(place / "training.json")
     try:
@@ -155,29 +175,23 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def _optimiser_tensors(
-    model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]
-) -> dict[str, Tensor]:
-    tensors = {
-        f"{name}.{moment}": optimiser.state[parameter][moment].detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        if parameter in optimiser.state
-        for moment in _MOMENTS
-    }
-    tensors |= {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
+def _random_tensors(random: Sequence[Tensor]) -> dict[str, Tensor]:
+    tensors = {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
     if torch.cuda.is_available():
         tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
     return tensors
 
 
-def _state_of(name: str, tensors: dict[str, Tensor], parameter: Tensor, path: Path) -> dict[str, Tensor]:
+def _state_of(
+    name: str, tensors: dict[str, Tensor], parameter: Tensor, path: Path, holding: Whole
+) -> dict[str, Tensor]:
     found = {}
     for moment in _MOMENTS:
         tensor = tensors.get(f"{name}.{moment}")
         if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
             raise CheckpointError(f"{path} lacks {name}.{moment}, or has it in another shape")
         # Fused optimisers want the number of steps on the device of the parameter.
-        found[moment] = tensor.to(parameter.device)
+        found[moment] = tensor.to(parameter.device) if moment == "step" else holding.divided(tensor, parameter)
     return found
 
 

@@ -16,6 +16,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.checkpoints import (
     Progress,
+    State,
     clear_leftovers,
     keep_checkpoints,
     resume,
@@ -54,6 +55,7 @@ def train(
     model: Transformer | None = None,
     explain: int = 0,
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
+    shard: bool = False,
     tensorboard: bool = False,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, and leave it in the run directory ``out``; returns the last metrics.
@@ -62,8 +64,9 @@ def train(
     the same machine and number of threads); a run that is finished is left as it is. After each step
     ``interrupted`` is asked whether to end there; a checkpoint is written first. A ``model`` to begin from,
     or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
-    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made. With
-    ``tensorboard`` event files are written too.
+    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made. ``shard`` has each
+    of several processes hold a part of the model alone, and so of its gradients and moments. With ``tensorboard`` event
+    files are written too.
 
     Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it is of another recipe
     or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
@@ -74,8 +77,11 @@ def train(
             f"{out} holds a run already",
             "go on with it by --resume, begin anew by --overwrite, or give another --out",
         )
+    if shard and (explain or recipe.compile):
+        what = "explains an update" if explain else "compiles"
+        raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where) as together, locked(out, together):
+    with processes(where, shard=shard) as together, locked(out, together):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         run = _Run(files, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
         run.explain, run.tensorboard = explain, tensorboard and together.writes
@@ -117,12 +123,12 @@ class _Run:
         self.setup = prepare(corpus, recipe, out / "tokens", tokenizer, model)
         if together.writes:
             together.wait()
-        self.model = self.setup.model.to(device).train()
+        self.model = together.holding.place(self.setup.model, device).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
         torch.manual_seed(recipe.seed + together.rank)  # dropout differs between the processes
         if found:
-            self.progress = resume(found[-1], self.model, self.optimiser, together.rank)
+            self.progress = resume(found[-1], self.model, self.optimiser, together.rank, together.holding)
             if self.progress.processes != together.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {together.count} now",
@@ -192,13 +198,13 @@ class _Run:
         return metrics_file(self.out / "metrics.jsonl", self.progress.step)
 
     def _step(self) -> Metrics:
-        recipe, step = self.recipe, self.progress.step
+        recipe, step, together = self.recipe, self.progress.step, self.together
         lr = learning_rate(step, recipe)
         set_learning_rate(self.optimiser, lr)
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
         watch = UpdateWatch(self.model, self.optimiser) if step + 1 == self.explain else None
-        norm = clip(self.model.parameters(), recipe.clip).item()
+        norm = together.holding.whole(clip(self.model.parameters(), recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
@@ -207,23 +213,25 @@ class _Run:
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = sample = speed = None
-        if self.together.writes and (last or done % recipe.eval_every == 0):
+        if self.together.looks and (last or done % recipe.eval_every == 0):
             kept = held_out_loss(self.model, self.setup.examples, limit=None if last else _HELD_OUT_BATCHES)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
             sample = self.sampler.sample(done)
-            if sample is not None:
+            if sample is not None and together.writes:
                 append_sample(self.out / SAMPLES, sample)  # before its line of metrics: who reads that finds this
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
+        together.holding.apart(self.model)
         write_line(self.lines, metrics.to_dict(), self.out)
         if self.together.writes:
             speed = self.pace.step(done, batch.ids.numel(), last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.model.parameters())
+            if self.together.any(not finite):
                 raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
             self._save()
         return metrics
@@ -231,7 +239,7 @@ class _Run:
     def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
         """What the heads do after so many steps, and what is new about it."""
         every = self.recipe.probe_every
-        if not self.together.writes or not every or done % every:
+        if not self.together.looks or not every or done % every:
             return None, ()
         scores = self.probe.measure(self.model)
         said = tuple(self.milestones.update(scores, done))
@@ -271,10 +279,13 @@ class _Run:
             return
         self.saved = self.progress.step
         random = self.together.gathered(torch.get_rng_state())
+        if not self.together.looks:
+            return
+        state = State.of(self.model, self.optimiser, random, self.together.holding)
         if not self.together.writes:
             return
         os.fsync(self.lines.fileno())
         if self.events is not None:
             self.events.flush()
-        save_checkpoint(self.out, self.model, self.setup.tokenizer, self.optimiser, self.progress, random)
+        save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
         keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})

@@ -1,4 +1,4 @@
-"""Several processes that train one model on parts of every batch, by torch's own DistributedDataParallel.
+"""Several processes that train one model on parts of every batch, by torch's own DistributedDataParallel or FSDP2.
 
 torchrun starts them: ``torchrun --nproc-per-node 2 -m tinytf_cli train …``.
 """
@@ -7,26 +7,37 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tinytf.errors import UsageError
 from tinytf.training.data import Batch
+from tinytf.training.holding import Whole
 
 
 @dataclass(frozen=True)
 class Processes:
-    """All that train together: this is ``rank`` of ``count``, and the first of them writes."""
+    """All that train together: this is ``rank`` of ``count``, and the first of them writes.
+
+    ``holding`` is what of the model each holds.
+    """
 
     rank: int = 0
     count: int = 1
+    holding: Whole = field(default_factory=Whole)
 
     @property
     def writes(self) -> bool:
         return self.rank == 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether this process takes part where the model is only looked at: those with a part of it all do."""
+        return self.writes or self.holding.parts
 
     def share(self, batch: Batch) -> Batch:
         """The rows of a batch that are this process's: every ``count``-th."""
@@ -54,7 +65,7 @@ class Processes:
 
     def together(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over all processes."""
-        return module if self.count == 1 else nn.parallel.DistributedDataParallel(module)
+        return module if self.count == 1 or self.holding.parts else nn.parallel.DistributedDataParallel(module)
 
     @staticmethod
     def apart(module: nn.Module) -> AbstractContextManager[Any]:
@@ -74,18 +85,31 @@ class Processes:
         return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
+def _holding(shard: bool) -> Whole:
+    if not shard:
+        return Whole()
+    from tinytf.training.sharding import Part  # takes a good part of a second to import
+
+    return Part()
+
+
 @contextmanager
-def processes(device: torch.device) -> Iterator[Processes]:
-    """Those that torchrun started; this one alone where there was none."""
+def processes(device: torch.device, *, shard: bool = False) -> Iterator[Processes]:
+    """Those that torchrun started; this one alone where there was none, which has nobody to ``shard`` a model with."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1 or "RANK" not in os.environ:
+        if shard:
+            raise UsageError(
+                "--shard divides a model among processes, and there is one",
+                "start several: torchrun --nproc-per-node 2 -m tinytf_cli train … --shard",
+            )
         yield Processes()
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size())
+        yield Processes(dist.get_rank(), dist.get_world_size(), _holding(shard))
         gc.collect()  # what still holds on to the group goes before it
         dist.barrier()  # and nobody leaves while another still needs it
     finally:

@@ -1,5 +1,7 @@
 """A decoder in training goes on from the beginning of the held-out text, without its training noticing."""
 
+from itertools import takewhile
+
 from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
@@ -25,7 +27,9 @@ class Sampler:
     def sample(self, step: int) -> Sample | None:
         """What the model says now; None where none is asked for, of an encoder, and where its logits are no numbers.
 
-        Random state, weights and mode are left as they were: it goes through the modules, without a cache.
+        Random state, weights and mode are left as they were: it goes through the modules, without a cache. What comes
+        behind an end token is computed and left out, so that processes with parts of a model go through it equally
+        often.
         """
         if not self.prompt:
             return None
@@ -37,13 +41,15 @@ class Sampler:
             sampling=_SAMPLING,
             seed=self.seed,
             use_cache=False,
-            ends=self.setup.tokenizer.end_ids,
             decode=decode,
         )
         try:
-            return Sample(step, decode(self.prompt), "".join(one.text for one in steps))
+            made = list(steps)
         except GenerationError:
             return None
+        ends = self.setup.tokenizer.end_ids
+        said = takewhile(lambda one: one.id not in ends, made)
+        return Sample(step, decode(self.prompt), "".join(one.text for one in said))
 
 
 def _prompt(setup: Setup) -> list[int]:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--skip-unreadable", is_flag=True, help="Pass over files of a folder that are no text, and name them.")
 @click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
 @click.option("--tensorboard", is_flag=True, help="Write event files too, into the folder tensorboard of the run.")
+@click.option("--shard", is_flag=True, help="Of several processes each holds a part of the model (torchrun; FSDP2).")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
 @output_options
 def command(
@@ -45,6 +47,7 @@ def command(
     skip_unreadable: bool,
     explain: int | None,
     tensorboard: bool,
+    shard: bool,
     device: str,
     output: Output,
     **options: Any,
@@ -56,6 +59,7 @@ def command(
     Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: what was learned from, an
     example, the loss before and after. Ctrl-C ends after the step, with a checkpoint.
     """
+    from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
     from tinytf.training.loop import train
     from tinytf.training.metrics import Metrics
@@ -107,11 +111,14 @@ def command(
             explain=explain or 0,
             on_updates=updates.extend,
             tensorboard=tensorboard,
+            shard=shard,
         )
     if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
         progress.finish(last.step)
         if setups:
-            view = TrainView(out, resolved, setups[0], updates)
+            # What was divided is whole in the checkpoint.
+            setup = replace(setups[0], model=load_run(out)) if shard else setups[0]
+            view = TrainView(out, resolved, setup, updates)
             output.show(Result(view.blocks, view.data, view.events))
         if explain and not updates:
             output.note(f"step {explain:,} was not among those that were made, so there is no update to write out")
