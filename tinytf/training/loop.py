@@ -137,6 +137,7 @@ class _Run:
         self.saved = self.progress.step
         self.explain, self.updates = 0, list[Update]()
         self.tensorboard = False
+        self.events: EventFiles | None = None
         self.pace = Pace(out / "speed.jsonl")
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)

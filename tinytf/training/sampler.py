@@ -10,7 +10,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.samples import Sample
 from tinytf.training.setup import Setup
 
-_PROMPT_TOKENS = 8
+_PROMPT_TOKENS = 5
 _SAMPLING = Sampling(temperature=0.8)
 
 
