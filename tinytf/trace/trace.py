@@ -88,9 +88,17 @@ class Trace:
             self._derived.move_to_end(key)
             return self._derived[key]
         with torch.no_grad():
-            tensor = derive(self, step.name, layer, heads)
+            tensor = self._derived_step(step.name, layer, heads)
         self._keep(key, tensor)
         return tensor
+
+    def _derived_step(self, name: str, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
+        return derive(self, name, layer, heads)
+
+    def _vocabulary_row(self, name: str, position: int) -> Tensor:
+        """Logits or probabilities (V,) of one position."""
+        logits = self.logits_at(position)
+        return logits if name == "logits" else probabilities(logits)
 
     def _partly_recorded(self, full: str) -> bool:
         return full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
@@ -123,8 +131,7 @@ class Trace:
                 return torch.tensor([token.id for token in self.tokens])
             raise AddressError(f"{step.name} is not a tensor")
         if step.name in ("logits", "probs") and where.cell:
-            logits = self.logits_at(self.index(where.cell[0], "token", len(self.tokens)))
-            row = logits if step.name == "logits" else probabilities(logits)
+            row = self._vocabulary_row(step.name, self.index(where.cell[0], "token", len(self.tokens)))
             return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
         layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
         found = []

@@ -4,8 +4,7 @@ Shapes: B batch, H heads, T tokens (Q and K where query and key differ).
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,8 +14,9 @@ from torch import Tensor
 from tinytf.analysis.repeats import repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import SelfAttention, Sight, Tap
+from tinytf.model.attention import Sight
 from tinytf.model.transformer import Transformer
+from tinytf.trace.taps import stepwise
 
 _SEQUENCES = 4
 _LONGEST_COPY = 24
@@ -65,21 +65,6 @@ class HeadScores:
         })  # fmt: skip
 
 
-@contextmanager
-def _tapped(model: Transformer, tap: Tap) -> Iterator[None]:
-    """The model in evaluation, its attention going through ``tap``; behind it every module is as it was before."""
-    flags = [(module, module.training) for module in model.modules()]
-    cores = [(module, module.core) for module in model.modules() if isinstance(module, SelfAttention)]
-    try:
-        model.eval().use_attention("steps", tap)
-        yield
-    finally:
-        for attention, core in cores:
-            attention.core = core
-        for module, training in flags:
-            module.training = training
-
-
 class Probe:
     """Scores the heads of models of one configuration, always on the same ids (B, T).
 
@@ -124,7 +109,7 @@ class Probe:
             return tensor
 
         device = model.embed.tokens.weight.device
-        with _tapped(model, tap), torch.autocast(device.type, enabled=False):  # no other scores in a caller's autocast
+        with stepwise(model, tap), torch.autocast(device.type, enabled=False):  # no other scores in a caller's autocast
             model.hidden(self.ids.to(device))
         by_score = torch.stack(layers, dim=1).tolist()  # (scores, layers, H), fetched from the device once
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))

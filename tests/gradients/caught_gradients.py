@@ -1,0 +1,156 @@
+"""The same gradients by autograd: every step caught as it passes through the running model, and asked about.
+
+Also the models to ask it of: one of every kind, with a head where the kind has none.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from architectures import KINDS, config_of, encoding_of, lively
+from torch import Tensor, nn
+
+from tinytf.gradients.loss import Targets
+from tinytf.model.transformer import Transformer
+from tinytf.trace.record import record
+from tinytf.trace.trace import Trace
+
+IDS = [3, 14, 15, 9, 2, 6, 5, 3, 5, 8]  # two tokens come twice: their rows of the table have two parts
+DECODED = Targets(tuple(range(len(IDS) - 1)), tuple(IDS[1:]))
+MASKED = Targets((2, 5, 2), (7, 30, 11))  # one position is asked twice
+HEADS: dict[str, dict[str, Any]] = {
+    "bert with a pooler": {"head": "mlm", "head_activation": "silu"},
+    "the paper's encoder": {"head": "lm", "head_bias": True},
+}
+MORE: dict[str, dict[str, Any]] = {
+    "gpt2, one layer": {"n_layers": 1},
+    "gpt2, scaled and normed embeddings": {"embed_scale": 3.0, "embed_norm": True, "qk_norm": True},
+    "llama, grouped, tied, with biases": {"tied_head": True, "qkv_bias": True, "o_bias": True, "ffn_bias": True},
+    "bert with a masked head, untied": {"tied_head": False, "norm": "rmsnorm", "head_activation": "gelu_tanh"},
+}
+MODELS = [*KINDS, *MORE]
+
+
+def model_of(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
+    kind = next(kind for kind in sorted(KINDS, key=len, reverse=True) if name.startswith(kind))
+    return lively(config_of(kind, **HEADS.get(name, {}), **MORE.get(name, {}))).to(dtype)
+
+
+def traced(name: str, dtype: torch.dtype = torch.float64) -> tuple[Trace, Targets]:
+    trace = record(model_of(name, dtype), encoding_of(IDS))
+    return trace, DECODED if trace.config.causal else MASKED
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference in units of the largest entry; the difference itself where all of that is 0."""
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    found, expected = found.detach(), expected.detach()
+    difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
+    return difference / largest if largest else difference
+
+
+Reshape = Callable[[Tensor], Tensor]
+
+
+def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Tensor, Reshape]]]:
+    """Logits (T, V) of one forward pass, and each step's tensor in it with what takes its batch axis off."""
+    config = model.config
+    caught: dict[str, tuple[Tensor, Reshape]] = {}
+    hooks: list[Any] = []
+
+    def first(tensor: Tensor) -> Tensor:
+        return tensor[0]
+
+    def into_heads(tensor: Tensor) -> Tensor:
+        return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
+
+    def output(module: nn.Module, name: str, reshape: Reshape = first) -> None:
+        def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor:
+            if not result.requires_grad:  # sinusoidal positions are a constant of the model
+                result = result.clone().requires_grad_()
+            caught[name] = result, reshape
+            return result
+
+        hooks.append(module.register_forward_hook(hook))
+
+    def input(module: nn.Module, *names: str) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            caught.update({name: (tensor, first) for name, tensor in zip(names, args, strict=False)})
+
+        hooks.append(module.register_forward_pre_hook(hook))
+
+    layers: dict[str, int] = {}
+
+    def tap(step: str, tensor: Tensor) -> Tensor:
+        layer = layers[step] = layers.get(step, -1) + 1
+        if step != "masked" or config.causal:
+            caught[f"L{layer}.{step}"] = tensor, first
+        return tensor
+
+    model.use_attention("steps", tap)
+
+    output(model.embed.tokens, "embed.tokens")
+    if model.embed.positions is not None:
+        output(model.embed.positions, "embed.positions", lambda tensor: tensor)
+    if model.embed.types is not None:
+        output(model.embed.types, "embed.types")
+    if config.embed_norm:
+        input(model.embed.norm, "embed.sum")
+    output(model.embed, "embed.norm" if config.embed_norm else "embed.out")
+    pre = config.norm_order == "pre"
+    for layer, block in enumerate(model.blocks):
+        at = f"L{layer}."
+        input(block, at + "in")
+        for name in ("q", "k", "v"):
+            output(getattr(block.attention, name), at + name, into_heads)
+        if config.qk_norm:
+            output(block.attention.q_norm, at + "q_norm")
+            output(block.attention.k_norm, at + "k_norm")
+        if config.positions == "rotary":
+            input(block.attention.core, at + "q_rot", at + "k_rot")
+        input(block.attention.o, at + "concat")
+        output(block.attention, at + "attn")
+        input(block.norm2 if pre else block.norm1, at + "mid")
+        output(block.norm1, at + "norm1")
+        output(block.norm2, at + "norm2")
+        if not pre:
+            input(block.norm2, at + "sum")
+        output(block.ffn.up, at + "ffn.hidden")
+        if config.gated:
+            output(block.ffn.gate, at + "ffn.gate")
+        input(block.ffn.down, at + "ffn.act")
+        output(block.ffn, at + "ffn")
+        if pre:
+            output(block, at + "out")
+    if config.final_norm:
+        output(model.final_norm, "final.norm")
+    if config.head == "mlm":
+        output(model.head.dense, "head.dense")
+        input(model.head.norm, "head.act")
+        output(model.head.norm, "head.norm")
+    output(model.head, "logits")
+    logits = model(ids[None])[0]
+    for hook in hooks:
+        hook.remove()
+    model.use_attention("fused")
+    return logits, caught
+
+
+def by_autograd(model: Transformer, targets: Targets) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The gradients of every step that leads to the loss, and of every parameter (0 where none does)."""
+    logits, caught = _caught(model, torch.tensor(IDS))
+    ids = torch.tensor(targets.ids)
+    loss = F.cross_entropy(logits[list(targets.positions)], ids)
+    tensors = [tensor for tensor, _ in caught.values()]
+    found = torch.autograd.grad(loss, tensors, retain_graph=True)
+    steps = {name: reshape(g) for (name, (_, reshape)), g in zip(caught.items(), found, strict=True)}
+    probs = logits.softmax(dim=-1)
+    (steps["probs"],) = torch.autograd.grad(-probs[list(targets.positions), ids].log().mean(), probs)
+    model.zero_grad()
+    F.cross_entropy(model(torch.tensor([IDS]))[0, list(targets.positions)], ids).backward()
+    parameters = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
+    }
+    model.zero_grad()
+    return steps, parameters

@@ -1,0 +1,47 @@
+"""What is to be predicted, and how badly it was: the loss that gradients are of."""
+
+from dataclasses import dataclass
+
+import torch
+
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Token ``ids[i]`` is to be predicted from ``positions[i]``; a position may come more than once.
+
+    Raises UsageError for none at all, and for more of one than of the other.
+    """
+
+    positions: tuple[int, ...]
+    ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.positions:
+            raise UsageError("there is nothing to predict, so there is no loss")
+        if len(self.positions) != len(self.ids):
+            raise UsageError(f"{len(self.positions)} positions do not go with {len(self.ids)} target tokens")
+
+
+def require_targets(model: Transformer, length: int, targets: Targets) -> None:
+    """Raise UsageError where the model has no logits, or where a target is beyond the text or the vocabulary."""
+    if model.head is None:
+        raise UsageError("this model has no language-model head, so there is no loss and no gradient")
+    vocabulary = model.config.vocab_size
+    for position, token_id in zip(targets.positions, targets.ids, strict=True):
+        if not 0 <= position < length:
+            raise UsageError(f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}")
+        if not 0 <= token_id < vocabulary:
+            raise UsageError(f"there is no token {token_id}: the vocabulary has {vocabulary:,}, 0 to {vocabulary - 1}")
+
+
+@torch.no_grad()
+def loss(trace: Trace, targets: Targets) -> float:
+    """Cross-entropy in nats, the mean over the targets, summed in float64. Raises what require_targets raises."""
+    require_targets(trace.model, len(trace.tokens), targets)
+    logits = trace.step("logits")[list(targets.positions)].double()  # (N, V)
+    chosen = torch.tensor(targets.ids, device=logits.device)[:, None]
+    return -float(logits.log_softmax(dim=-1).gather(-1, chosen).mean())

@@ -1,0 +1,165 @@
+"""A trace with its backward pass: the gradient of a loss with respect to every step and every parameter."""
+
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinytf.errors import MemoryShortage, UsageError
+from tinytf.gradients.by_hand import of_probs
+from tinytf.gradients.loss import Targets, require_targets
+from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Encoding
+from tinytf.trace.steps import Step, StepTable
+from tinytf.trace.taps import as_step, leaf, tapped
+from tinytf.trace.trace import Recording, Trace
+
+
+class Gradients(Trace):
+    """The gradients of a loss by the addresses of a trace, each in the shape of its step.
+
+    That of ``probs`` is −1 / (N·p) at the targets; steps that do not lead to the loss have gradient 0.
+    """
+
+    def __init__(self, of: Trace, targets: Targets, recording: Recording) -> None:
+        super().__init__(of.model, of.encoding, recording)
+        self._of, self._targets = of, targets
+
+    def _derived_step(self, name: str, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
+        if name == "probs":
+            return of_probs(self._of, self._targets)
+        return torch.zeros_like(self._of.step(name, layer, heads))
+
+    def _vocabulary_row(self, name: str, position: int) -> Tensor:
+        return self.step(name)[position]
+
+
+class GradientTrace(Trace):
+    """A trace, the gradients of its loss in ``grad``, and those of the parameters by their names in ``parameters``.
+
+    ``losses`` are the cross-entropies in nats, one a target; the loss is their mean.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        encoding: Encoding,
+        recording: Recording,
+        targets: Targets,
+        losses: tuple[float, ...],
+        gradients: dict[str, Tensor],
+        parameters: dict[str, Tensor],
+    ) -> None:
+        super().__init__(model, encoding, recording)
+        self.targets, self.losses, self.parameters = targets, losses, parameters
+        self.grad = Gradients(self, targets, Recording(gradients, recording.logit_rows, recording.layers))
+
+    @property
+    def loss(self) -> float:
+        return math.fsum(self.losses) / len(self.losses)
+
+
+def record_gradients(
+    model: Transformer,
+    encoding: Encoding,
+    targets: Targets,
+    *,
+    layers: Collection[int] | None = None,
+    force: bool = False,
+) -> GradientTrace:
+    """Run ``encoding`` forward and back once, attention step by step, and keep every step and its gradient.
+
+    Of the ``layers`` alone (None: all of them); parameters always of all. The model's own gradients and modes are left
+    as they are. Raises UsageError for targets that are not of this text and for weights that have no gradient,
+    MemoryShortage where all of it would not fit into the free memory, unless ``force`` is true.
+    """
+    table = StepTable(model.config)
+    chosen = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
+    require_targets(model, len(encoding.tokens), targets)
+    if not force:
+        _require_room(model, table, len(encoding.tokens), chosen)
+    wanted = {step.full_name(layer): step for step, layer in table.rows if layer is None or layer in chosen}
+    caught: dict[str, Tensor] = {}
+
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        if name not in wanted:
+            return tensor
+        caught[name] = leaf(tensor)
+        return caught[name]
+
+    with differentiable(model) as parameters, tapped(model, tap):
+        ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
+        logits = model(ids)[0]  # (T, V)
+        losses = losses_of(logits, targets)
+        found = torch.autograd.grad(
+            losses.mean(), [*caught.values(), *parameters.values()], allow_unused=True, materialize_grads=True
+        )
+
+    def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
+        pairs = zip(caught, tensors, strict=True)
+        return {name: as_step(wanted[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
+
+    recording = Recording(as_steps(caught.values()), tuple(range(len(encoding.tokens))), chosen)
+    gradients = as_steps(found[: len(caught)])
+    of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
+    each = tuple(losses.detach().tolist())
+    return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)
+
+
+def losses_of(logits: Tensor, targets: Targets) -> Tensor:
+    """Cross-entropy in nats of each target (N,), from logits (T, V), in float64: over many tokens float32 is poor."""
+    ids = torch.tensor(targets.ids, device=logits.device)
+    return F.cross_entropy(logits[list(targets.positions)].double(), ids, reduction="none")
+
+
+@contextmanager
+def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
+    """The model's parameters by name, each asking for its gradient in here, whatever it did before.
+
+    Raises UsageError for weights that are no floating-point numbers.
+    """
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if not parameter.is_floating_point():
+            raise UsageError(f"{name} is of {parameter.dtype}, which has no gradient", "load it with --dtype float32")
+    before = {name: parameter.requires_grad for name, parameter in parameters.items()}
+    try:
+        for parameter in parameters.values():
+            parameter.requires_grad_(True)
+        with torch.inference_mode(False), torch.enable_grad():
+            yield parameters
+    finally:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(before[name])
+
+
+def gradient_bytes(model: Transformer, table: StepTable, tokens: int, layers: Collection[int]) -> int:
+    """Bytes of every step of ``tokens`` tokens and its gradient, of the graph of the layers that are not kept, and of
+    the parameters' gradients."""
+    config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
+    sizes = {
+        "token": tokens, "query": tokens, "key": tokens, "d_model": config.d_model, "d_ff": config.d_ff,
+        "head": config.n_heads, "kv head": config.n_kv_heads, "d_head": config.d_head,
+        "n_heads·d_head": config.n_heads * config.d_head, "vocab": config.vocab_size,
+    }  # fmt: skip
+
+    def size(step: Step) -> int:
+        return math.prod(sizes[axis] for axis in step.axes) if step.is_tensor else 0
+
+    kept = sum(size(step) * (1 + (layer is None or layer in layers)) for step, layer in table.rows)
+    return next(model.parameters()).itemsize * (kept + weights)
+
+
+def _require_room(model: Transformer, table: StepTable, tokens: int, layers: Collection[int]) -> None:
+    needed = gradient_bytes(model, table, tokens, layers)
+    if needed < UNASKED or needed <= (free := free_bytes(next(model.parameters()).device)):
+        return
+    raise MemoryShortage(
+        f"a backward pass of {tokens:,} tokens through {model.config.n_layers} layers holds {in_gib(needed)}, and "
+        f"{in_gib(free)} are free",
+        "cut the text with --truncate; --force goes on anyway",
+    )
