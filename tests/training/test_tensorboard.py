@@ -1,11 +1,15 @@
 """Event files, read back by TensorBoard itself: what they say is what the run's own files say."""
 
+import errno
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 import tinytf.training.loop as loop
 from tinytf.errors import TrainingError
@@ -136,3 +140,21 @@ def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"cannot write to .*tensorboard"):
         train(STORY, RECIPE, tmp_path / "run", tensorboard=True)
     assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))["steps"] == 10
+
+
+def test_a_disk_that_fills_up_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    genuine, hook, written = RecordWriter.write, threading.excepthook, []
+
+    def full(self: RecordWriter, data: bytes) -> None:
+        written.append(data)
+        if len(written) > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        genuine(self, data)
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    with pytest.raises(TrainingError, match="tensorboard: No space left on device"):
+        train(STORY, RECIPE, tmp_path, tensorboard=True)
+    assert capfd.readouterr().err == ""
+    assert threading.excepthook is hook

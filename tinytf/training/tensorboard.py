@@ -1,6 +1,7 @@
 """What TensorBoard shows of a run: event files, written by torch where the tensorboard package is installed."""
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ class EventFiles:
         self.folder = folder
         with self._writing():
             self._writer = summary_writer()(str(folder), purge_step=step + 1)
+        self._hook = threading.excepthook
+        threading.excepthook = self._in_thread
 
     def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
         """All that is known of a step: numbers as scalars, head scores as one scalar a head, sentences as text."""
@@ -68,8 +71,16 @@ class EventFiles:
             self._writer.flush()
 
     def close(self) -> None:
-        with self._writing():
-            self._writer.close()
+        try:
+            with self._writing():
+                self._writer.close()
+        finally:
+            threading.excepthook = self._hook
+
+    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        """What the writer's own thread cannot write comes out of the next call, too, and is said there."""
+        if not isinstance(failed.exc_value, OSError):
+            self._hook(failed)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
