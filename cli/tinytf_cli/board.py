@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tinytf_cli.paint.terminal import Terminal
 
 if TYPE_CHECKING:
-    from tinytf.training.history import History, RunReader
+    from tinytf.training.history import History
+    from tinytf.training.reader import RunReader
     from tinytf_cli.screen import Screen
 
 

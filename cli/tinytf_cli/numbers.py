@@ -61,3 +61,15 @@ def count(number: int) -> str:
         if number >= size:
             return f"{number / size:.2f} {unit}" if number < 100 * size else f"{number / size:.0f} {unit}"
     return str(number)
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``2.1 min``, ``3.4 h``."""
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= 90):
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def loss_in_words(value: float | None) -> str:
+    return "–" if value is None else number(value, "%.4f")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.text.printable import printable
-from tinytf.training.history import RunReader
 from tinytf.training.metrics import Metrics
+from tinytf.training.reader import RunReader
 from tinytf.training.setup import Setup
 from tinytf_cli.board import Board, takes_pictures
 from tinytf_cli.paint.terminal import detect

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _HELP = {
     "objective": "Next token, or masked tokens.",
-    "vocab_size": "Tokens of the vocabulary (not for char).",
+    "vocab_size": "Tokens of the vocabulary (not for char); 0 is 2,000, or as many as the text yields.",
     "block": "Training length in tokens.",
     "batch": "Examples a step.",
     "accumulate": "Parts that a batch goes through in.",
@@ -36,6 +36,7 @@ _HELP = {
     "save_every": "Steps between checkpoints; 0 is as often as held-out losses.",
     "keep": "Checkpoints that are kept, beside the best.",
     "probe_every": "Steps between measurements of what the heads do; 0 is never.",
+    "sample_tokens": "Length of the sample that comes with every held-out loss; 0 is none.",
     "dtype": "What is computed in; weights stay float32.",
     "compile": "Let torch write the kernels first.",
     "seed": "Makes first weights, order and dropout.",
@@ -122,6 +123,6 @@ def _tokenizer_fields(tokenizer: str | None) -> dict[str, Any]:
         return {}
     if not colon:
         return {"tokenizer": kind}
-    if not size.isdecimal() or kind == "char":
+    if not size.isdecimal() or not int(size) or kind == "char":
         raise UsageError(f"--tokenizer {tokenizer} is not char, bpe:SIZE or wordpiece:SIZE", "such as bpe:2000")
     return {"tokenizer": kind, "vocab_size": int(size)}

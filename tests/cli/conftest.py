@@ -17,6 +17,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 from driving import CORPUS, SENTENCE, WIDE, Ran, Stream, Tinytf, lively, streams
 
 _DECIDING = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "WT_SESSION", "_TINYTF_COMPLETE")
+_RECIPE = """
+tokenizer = "char"
+steps = 2
+batch = 2
+block = 8
+warmup = 0
+eval_every = 2
+
+[model]
+d_model = 8
+n_layers = 1
+n_heads = 1
+d_ff = 8
+context = 16
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +104,19 @@ def twelve_by_twelve(bpe: Tokenizer) -> Model:
     """As many heads as GPT-2 small has, and 256 tokens of context."""
     config = ModelConfig(vocab_size=bpe.vocab_size, d_model=48, n_layers=12, n_heads=12, d_ff=48, context=256)
     return Model("twelve", lively(config), bpe, "random weights")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A TOML file for two steps of the smallest decoder."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(_RECIPE, "utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A text file."""
+    path = tmp_path / "corpus.txt"
+    path.write_text(CORPUS[0], "utf-8")
+    return path

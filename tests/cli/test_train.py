@@ -6,36 +6,6 @@ from pathlib import Path
 import pytest
 from driving import CORPUS, Tinytf, is_a_clean_error
 
-RECIPE = """
-tokenizer = "char"
-steps = 2
-batch = 2
-block = 8
-warmup = 0
-eval_every = 2
-
-[model]
-d_model = 8
-n_layers = 1
-n_heads = 1
-d_ff = 8
-context = 16
-"""
-
-
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    path = tmp_path / "recipe.toml"
-    path.write_text(RECIPE, "utf-8")
-    return path
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.txt"
-    path.write_text(CORPUS[0], "utf-8")
-    return path
-
 
 def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
     tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
@@ -48,7 +18,7 @@ def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
     assert "wrote" in ran.err.splitlines()[-1]
     assert {path.name for path in out.iterdir()} == {
         ".lock", "checkpoints", "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "metrics.jsonl",
-        "speed.jsonl", "tokens",
+        "samples.jsonl", "speed.jsonl", "tokens", "corpus.json",
     }  # fmt: skip
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["step"] for line in metrics] == [1, 2]
@@ -178,61 +148,7 @@ def test_the_last_line_does_not_act_on_the_terminal(tinytf: Tinytf, tmp_path: Pa
     assert "\x07" not in ran.err
 
 
-# Going on, beginning anew, beginning from a model
-
-
-def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
-    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import signal
-
-    import tinytf.training.loop as loop
-
-    genuine, calls = loop.clip, []
-
-    def interrupted(*arguments: object) -> object:
-        calls.append(1)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return genuine(*arguments)
-
-    given = ("train", corpus, "--recipe", recipe, "--steps", "6")
-    assert tinytf(*given, "--out", tmp_path / "whole").status == 0
-    monkeypatch.setattr(loop, "clip", interrupted)
-    ran = tinytf(*given, "--out", tmp_path / "run")
-    assert ran.status == 130
-    assert "stopped" in ran.err
-    assert "at step 3 of 6; --resume goes on" in ran.err
-    kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept == ["step-000002", "step-000003"]
-    monkeypatch.undo()
-    assert tinytf("train", corpus, "--out", tmp_path / "run", "--resume").status == 0
-    for name in ("metrics.jsonl", "model.safetensors"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    again = tinytf("train", corpus, "--out", tmp_path / "run", "--resume")
-    assert again.status == 0
-
-
-def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
-    out = tmp_path / "run"
-    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
-    ran = tinytf("train", corpus, "--out", out, "--resume", "--lr", "0.5")
-    assert is_a_clean_error(ran)
-    assert "was begun with lr 0.001, and 0.5 is asked for" in ran.err
-    assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--overwrite"))
-    assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--d-model", "16"))
-    assert tinytf("train", corpus, "--out", out, "--resume", "--d-model", "8", "--steps", "2").status == 0
-
-
-def test_overwrite_begins_anew_and_leaves_what_is_not_its_own(
-    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
-) -> None:
-    out = tmp_path / "run"
-    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
-    (out / "notes.txt").write_text("mine", "utf-8")
-    assert tinytf("train", corpus, "--recipe", recipe, "--out", out, "--overwrite", "--seed", "4").status == 0
-    assert json.loads((out / "recipe.json").read_text("utf-8"))["seed"] == 4
-    assert (out / "notes.txt").read_text("utf-8") == "mine"
+# What can be asked for
 
 
 def test_every_field_of_recipe_and_model_is_an_option(tinytf: Tinytf, tmp_path: Path, corpus: Path) -> None:
@@ -302,3 +218,19 @@ def test_the_report_shows_windows_and_their_shift_and_the_loss_before_and_after(
     again = tinytf("train", corpus, "--recipe", recipe, "--explain", "5")
     assert "runs/corpus-2" in again.err
     assert "step 5 was not among those that were made" in again.err
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_refused_and_one_without_a_size_is_smaller(
+    tinytf: Tinytf, tmp_path: Path, corpus: Path
+) -> None:
+    small = ("--d-model", "8", "--n-layers", "1", "--n-heads", "1", "--d-ff", "8", "--block", "8", "--steps", "1")
+    for given in (["--tokenizer", "bpe:2000"], ["--vocab-size", "2000"]):
+        ran = tinytf("train", corpus, "--out", tmp_path / "run", *given, *small)
+        assert is_a_clean_error(ran)
+        assert "a vocabulary of 2,000 tokens is too large for this text, which yields 2" in ran.err
+        assert not (tmp_path / "run").exists()
+    assert is_a_clean_error(tinytf("train", corpus, "--out", tmp_path / "run", "--tokenizer", "bpe:0"))
+    ran = tinytf("train", corpus, "--out", tmp_path / "run", "--json", *small)
+    assert ran.status == 0
+    size = json.loads(ran.out)["vocab_size"]
+    assert f"tinytf: the text yields a vocabulary of {size} tokens, and 2,000 are usual\n" in ran.err

@@ -267,7 +267,7 @@ def test_held_out_text_never_comes_up_in_training(tokenizer, tmp_path):
     """The held-out end of the text is of other letters than its beginning: none of them may be seen."""
     text = "\n\n".join(["abc acb bca " * 4] * 18 + ["xyz zyx yxz " * 4] * 2)
     model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
-    recipe = Recipe(model=model, tokenizer=tokenizer, vocab_size=270, block=16, batch=64, held_out=0.1)
+    recipe = Recipe(model=model, tokenizer=tokenizer, block=16, batch=64, held_out=0.1)
     setup = prepare(find_files(text), recipe, tmp_path)
     seen = torch.cat([setup.examples.batch(step).ids.flatten() for step in range(40)])
     assert not set("xyz") & set(setup.tokenizer.decode(seen.tolist()))
@@ -279,7 +279,7 @@ def test_held_out_text_never_comes_up_in_training(tokenizer, tmp_path):
 def test_held_out_sentences_never_come_up_in_training(tmp_path):
     text = "\n\n".join(["The cat sat down. A dog ran."] * 18 + ["Hens fly up. Foxes jump."] * 2)
     model = {"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}
-    fields = {"tokenizer": "wordpiece", "vocab_size": 120, "objective": "masked", "held_out": 0.08}
+    fields = {"tokenizer": "wordpiece", "objective": "masked", "held_out": 0.08}
     setup = prepare(find_files(text), Recipe(model=model, block=16, batch=8, **fields), tmp_path)
     assert isinstance(setup.examples, MaskedTokens)
     trained = {setup.tokenizer.decode(ids) for _, ids in setup.examples.train}

@@ -11,9 +11,11 @@ import pytest
 
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.training.history import RunReader, find_runs, read_history, smoothed
+from tinytf.training.history import smoothed
 from tinytf.training.loop import train
+from tinytf.training.reader import RunReader, read_history
 from tinytf.training.recipe import Recipe
+from tinytf.training.run_files import find_runs
 
 CONFIG = ModelConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
 

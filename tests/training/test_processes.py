@@ -102,6 +102,9 @@ def test_two_that_hold_a_part_of_the_model_each_have_the_loss_curve_of_one(corpu
     assert two[-1]["held_out_loss"] == pytest.approx(one[-1]["held_out_loss"], abs=1e-5)
     for layer, expected in zip(two[-1]["heads"]["previous"], one[-1]["heads"]["previous"], strict=True):
         assert layer == pytest.approx(expected, abs=2e-4)
+    said = [(tmp_path / name / "samples.jsonl").read_text("utf-8").splitlines() for name in ("one", "two")]
+    assert [len(lines) for lines in said] == [2, 2]
+    assert said[0][0] == said[1][0]
     whole, gathered = (load_run(tmp_path / name).state_dict() for name in ("one", "two"))
     for name, tensor in whole.items():
         # A key's bias moves every score of a row alike, so its gradient is rounding alone, and Adam makes steps of it.
@@ -116,7 +119,7 @@ def test_a_divided_run_goes_on_to_the_bit(corpus: list[str], tmp_path: Path) -> 
     shutil.rmtree(checkpoints_of(tmp_path / "run")[-1])  # as if it had been killed after step 3
     ran = trained(2, *divided, "--out", run, "--resume")
     assert ran.returncode == 0, ran.stderr
-    for name in ("model.safetensors", "metrics.jsonl"):
+    for name in ("model.safetensors", "metrics.jsonl", "samples.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 

@@ -28,7 +28,7 @@ CAUSAL = Recipe(
     model=MODEL, tokenizer="char", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2, repeats=0.25
 )
 MASKED = Recipe(
-    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece", vocab_size=120,
+    model={**MODEL, "norm_order": "post", "embed_norm": True}, tokenizer="wordpiece",
     objective="masked", block=16, batch=4, steps=12, warmup=2, eval_every=4, held_out=0.2,
 )  # fmt: skip
 LONG = {"steps": 3000, "save_every": 2, "eval_every": 50, "schedule": "constant"}

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -31,7 +31,11 @@ from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_l
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
+from tinytf.training.remembered import remember
+from tinytf.training.sampler import Sampler
+from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.update import Update, UpdateWatch
 
 _HELD_OUT_BATCHES = 8
@@ -52,6 +56,7 @@ def train(
     explain: int = 0,
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
+    tensorboard: bool = False,
 ) -> Metrics:
     """Train a model on a corpus, or on one text, and leave it in the run directory ``out``; returns the last metrics.
 
@@ -60,7 +65,8 @@ def train(
     ``interrupted`` is asked whether to end there; a checkpoint is written first. A ``model`` to begin from,
     or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
     step ``explain`` (counted from 1; 0: at none), where that step was among those that were made. ``shard`` has each
-    of several processes hold a part of the model alone, and so of its gradients and moments.
+    of several processes hold a part of the model alone, and so of its gradients and moments. With ``tensorboard`` event
+    files are written too.
 
     Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it is of another recipe
     or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
@@ -78,7 +84,7 @@ def train(
     with processes(where, shard=shard) as together, locked(out, together):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         run = _Run(files, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
-        run.explain = explain
+        run.explain, run.tensorboard = explain, tensorboard and together.writes
         last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
         del run
@@ -100,7 +106,7 @@ class _Run:
         tokenizer: Tokenizer | None,
         model: Transformer | None,
     ) -> None:
-        self.recipe, self.out, self.device, self.together = recipe, out, device, together
+        self.corpus, self.recipe, self.out, self.device, self.together = corpus, recipe, out, device, together
         if together.writes:
             clear_leftovers(out)
         found = checkpoints_of(out)
@@ -130,8 +136,11 @@ class _Run:
                 )
         self.saved = self.progress.step
         self.explain, self.updates = 0, list[Update]()
+        self.tensorboard = False
+        self.events: EventFiles | None = None
         self.pace = Pace(out / "speed.jsonl")
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
+        self.sampler = Sampler(self.setup, recipe)
         self.milestones = Milestones()
         if self.progress.milestones:
             self.milestones.restore(self.progress.milestones)
@@ -149,9 +158,9 @@ class _Run:
             if any(file.name != LOCK for file in self.out.iterdir()):
                 raise UsageError(f"there is no run in {self.out} to go on with", "leave out --resume to begin one")
             return  # a process that was killed at once
-        stored = read_json(path)
+        stored = {**Recipe().to_dict(), **read_json(path)}  # a field that there was none of then is at its default
         asked = self.recipe.to_dict()
-        other = [name for name in asked if stored.get(name) != asked[name]]
+        other = [name for name in asked if stored[name] != asked[name]]
         if other:
             name = other[0]
             raise UsageError(
@@ -167,7 +176,7 @@ class _Run:
             lines = self._begin_metrics()
         except OSError as error:
             raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
-        with lines:
+        with lines, self._event_files() as self.events:
             self.lines = lines
             while self.progress.step < recipe.steps:
                 metrics = self._step()
@@ -178,10 +187,15 @@ class _Run:
         self.model.eval()
         return metrics
 
+    def _event_files(self) -> AbstractContextManager[EventFiles | None]:
+        return closing(EventFiles(self.out / FOLDER, self.progress.step)) if self.tensorboard else nullcontext()
+
     def _begin_metrics(self) -> IO[str]:
         if not self.together.writes:
             return Path(os.devnull).open("w", encoding="utf-8")
         write_whole(self.out / "recipe.json", to_json(self.recipe.to_dict()))
+        remember(self.out, self.corpus)
+        keep_samples(self.out / SAMPLES, self.progress.step)
         return metrics_file(self.out / "metrics.jsonl", self.progress.step)
 
     def _step(self) -> Metrics:
@@ -199,18 +213,23 @@ class _Run:
             self.updates = watch.updates(norm, recipe.clip)
         done = self.progress.step = step + 1
         last = done == recipe.steps
-        kept = None
+        kept = sample = speed = None
         if self.together.looks and (last or done % recipe.eval_every == 0):
             kept = held_out_loss(self.model, self.setup.examples, limit=None if last else _HELD_OUT_BATCHES)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
+            sample = self.sampler.sample(done)
+            if sample is not None and together.writes:
+                append_sample(self.out / SAMPLES, sample)  # before its line of metrics: who reads that finds this
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
         together.holding.apart(self.model)
         write_line(self.lines, metrics.to_dict(), self.out)
         if self.together.writes:
-            self.pace.step(done, batch.ids.numel(), last=last)
+            speed = self.pace.step(done, batch.ids.numel(), last=last)
+        if self.events is not None:
+            self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.model.parameters())
             if self.together.any(not finite):
@@ -267,5 +286,7 @@ class _Run:
         if not self.together.writes:
             return
         os.fsync(self.lines.fileno())
+        if self.events is not None:
+            self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)
         keep_checkpoints(self.out, self.recipe.keep, {self.progress.best_step})

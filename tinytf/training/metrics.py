@@ -73,18 +73,20 @@ class Pace:
         self._began = self._said = time.monotonic()
         self._tokens = 0
 
-    def step(self, step: int, tokens: int, *, last: bool) -> None:
-        """Count a step of so many tokens; the last one is always written."""
+    def step(self, step: int, tokens: int, *, last: bool) -> float | None:
+        """Count a step of so many tokens; the last one is always written. Tokens a second, where they are."""
         self._tokens += tokens
         now = time.monotonic()
         if now - self._said < _PACE_SECONDS and not last:
-            return
+            return None
+        speed = round(self._tokens / max(now - self._said, 1e-9), 1)
         data = {
             "step": step,
             "seconds": round(now - self._began, 3),
-            "tokens_per_second": round(self._tokens / max(now - self._said, 1e-9), 1),
+            "tokens_per_second": speed,
             "memory_bytes": psutil.Process().memory_info().rss,
         }
         self._tokens, self._said = 0, now
         with suppress(OSError), self.path.open("a", encoding="utf-8") as lines:  # the run does not depend on it
             lines.write(json.dumps(data) + "\n")
+        return speed

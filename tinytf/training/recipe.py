@@ -17,14 +17,16 @@ SCHEDULES = ("cosine", "linear", "constant")
 DTYPES = ("float32", "bfloat16")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 _WORDS = {"objective": OBJECTIVES, "tokenizer": TOKENIZERS, "schedule": SCHEDULES, "dtype": DTYPES}
+USUAL_VOCABULARY = 2000
 _BOUNDS = {
-    "vocab_size": (2, 1_000_000),
+    "vocab_size": (0, 1_000_000),
     "block": (2, 1_000_000),
     "batch": (1, 65_536),
     "accumulate": (1, 65_536),
     "keep": (1, 1_000_000),
     "save_every": (0, 1_000_000_000),
     "probe_every": (0, 1_000_000_000),
+    "sample_tokens": (0, 1_000_000),
     "steps": (1, 1_000_000_000),
     "eval_every": (1, 1_000_000_000),
     "repeats_first": (0, 1_000_000_000),
@@ -36,7 +38,8 @@ _BOUNDS = {
 class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
 
-    ``begun_from`` names the model that was trained on further, whose architecture and tokenizer it then is.
+    ``begun_from`` names the model that was trained on further, whose architecture and tokenizer it then is. A BPE or
+    WordPiece tokenizer has just ``vocab_size`` tokens; with 0 the usual 2,000, or fewer where the text yields fewer.
 
     ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
     batch that is random ids said again and again (what teaches copying), in the first ``repeats_first`` steps all of
@@ -46,13 +49,13 @@ class Recipe:
     float32), ``compile`` has torch write kernels first. ``held_out`` is the share of the text, from its end, that is
     never trained on; it is measured every ``eval_every`` steps, and a checkpoint written every ``save_every`` (0: as
     often), of which the last ``keep`` and the best are kept. What the heads do is measured every ``probe_every``
-    steps (0: never).
+    steps (0: never). With every held-out loss a decoder goes on from a prompt by ``sample_tokens`` (0: never).
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
     tokenizer: str = "bpe"
-    vocab_size: int = 2000
+    vocab_size: int = 0
     objective: str = "causal"
     block: int = 128
     batch: int = 16
@@ -73,6 +76,7 @@ class Recipe:
     save_every: int = 0
     keep: int = 2
     probe_every: int = 50
+    sample_tokens: int = 40
     dtype: str = "float32"
     compile: bool = False
     seed: int = 0

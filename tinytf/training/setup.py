@@ -15,7 +15,7 @@ from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
 from tinytf.training.corpus import Corpus
 from tinytf.training.data import Batch, Examples, MaskedTokens, NextToken
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import USUAL_VOCABULARY, Recipe
 from tinytf.training.stream import anywhere
 from tinytf.training.tokens import tokenise
 
@@ -36,16 +36,21 @@ def prepare(
     """Tokenizer, examples and initial model for a corpus; those that are given are not made.
 
     The tokens are kept in ``folder``, mapped into memory, and found there the next time. Raises TrainingError for too
-    little text, UsageError for a model that does not fit tokenizer or objective.
+    little text, UsageError for a model that does not fit tokenizer or objective, and for a vocabulary that the recipe
+    asks for and the text cannot fill.
     """
     characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
     corpus = corpus.whole_files() if characters else corpus
     train, held_out = corpus.split(recipe.held_out)
     if model is None:
-        recipe.model_config(recipe.vocab_size)  # a model that cannot be is said before anything is read
+        recipe.model_config(
+            recipe.vocab_size or USUAL_VOCABULARY
+        )  # a model that cannot be is said before anything is read
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
-        tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size)
+        tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size or USUAL_VOCABULARY)
+        if not characters:
+            _require_filled(recipe, tokenizer.vocab_size)
     if model is None:
         model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
     else:
@@ -72,6 +77,14 @@ def prepare(
 def fingerprint_of(corpus: Corpus) -> str:
     """The same for files of the same contents in the same order, and for no others."""
     return hashlib.sha256("\n".join(file.sha256 for file in corpus.files).encode("ascii")).hexdigest()
+
+
+def _require_filled(recipe: Recipe, most: int) -> None:
+    if most < recipe.vocab_size:
+        raise UsageError(
+            f"a vocabulary of {recipe.vocab_size:,} tokens is too large for this text, which yields {most:,} at most",
+            "leave the size out, or give more text",
+        )
 
 
 def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:

@@ -34,7 +34,8 @@ def command(folders: tuple[Path, ...], output: Output) -> None:
 def _runs(folder: Path, alone: bool, must_open: bool) -> "list[Run]":
     """The runs of a folder; one that was named itself has to be whole."""
     from tinytf.errors import TinytfError
-    from tinytf.training.history import find_runs, read_history
+    from tinytf.training.reader import read_history
+    from tinytf.training.run_files import find_runs
     from tinytf_cli.views.runs import Run
 
     runs = []

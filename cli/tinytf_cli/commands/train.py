@@ -2,9 +2,10 @@
 
 import itertools
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,9 @@ from tinytf_cli.interrupt import current
 from tinytf_cli.options import output_options
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import recipe_options, resolved_recipe
+
+if TYPE_CHECKING:
+    from tinytf.training.recipe import Recipe
 
 
 @click.command("train")
@@ -27,6 +31,7 @@ from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 @recipe_options
 @click.option("--skip-unreadable", is_flag=True, help="Pass over files of a folder that are no text, and name them.")
 @click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
+@click.option("--tensorboard", is_flag=True, help="Write event files too, into the folder tensorboard of the run.")
 @click.option("--shard", is_flag=True, help="Of several processes each holds a part of the model (torchrun; FSDP2).")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
 @output_options
@@ -41,6 +46,7 @@ def command(
     tokenizer: str | None,
     skip_unreadable: bool,
     explain: int | None,
+    tensorboard: bool,
     shard: bool,
     device: str,
     output: Output,
@@ -48,7 +54,8 @@ def command(
 ) -> int:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
-    A blank line separates documents. Every field of the model is an option too: --d-model 256 --n-layers 6.
+    A blank line separates documents. A run that goes on knows its files, and need not be told them again.
+    Every field of the model is an option too: --d-model 256 --n-layers 6.
     Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: what was learned from, an
     example, the loss before and after. Ctrl-C ends after the step, with a checkpoint.
     """
@@ -57,6 +64,7 @@ def command(
     from tinytf.training.loop import train
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
+    from tinytf.training.tensorboard import summary_writer
     from tinytf.training.update import Update
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views.train import TrainView
@@ -69,10 +77,12 @@ def command(
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if resume and overwrite:
         raise UsageError("--resume goes on with a run, and --overwrite removes it", "leave one of them out")
+    if tensorboard:
+        summary_writer()  # that it is missing is said before anything is removed or read
     given = {name: value for name, value in options.items() if value is not None}
     resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
     own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
-    files = _read(corpus, skip_unreadable, output)
+    files = _read(corpus, skip_unreadable, out if resume else None, output)
     if overwrite:
         _remove_run(out)
     progress = TrainingProgress(resolved.steps, out)
@@ -81,6 +91,8 @@ def command(
     updates: list[Update] = []
 
     def on_metrics(metrics: Metrics, setup: Setup) -> None:
+        if not setups and own_tokenizer is None and not resume:
+            _say_how_many_tokens(resolved, setup.tokenizer.vocab_size, output)
         setups[:] = [setup]
         progress.update(metrics, setup)
 
@@ -98,6 +110,7 @@ def command(
             model=model,
             explain=explain or 0,
             on_updates=updates.extend,
+            tensorboard=tensorboard,
             shard=shard,
         )
     if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
@@ -138,21 +151,36 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
         raise UsageError(said, error.hint) from None
 
 
+def _say_how_many_tokens(recipe: "Recipe", count: int, output: Output) -> None:
+    """A vocabulary that nobody gave a size is smaller than usual where the text yields no more."""
+    from tinytf.training.recipe import USUAL_VOCABULARY
+
+    if recipe.tokenizer != "char" and not recipe.vocab_size and count < USUAL_VOCABULARY:
+        output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
+
+
 def _remove_run(out: Path) -> None:
     """Take away what a run wrote; what else is in its folder stays."""
     import shutil
 
-    for name in ("recipe.json", "metrics.jsonl", "speed.jsonl", "config.json", "model.safetensors", "tokenizer.json"):
+    written = ("recipe.json", "corpus.json", "metrics.jsonl", "samples.jsonl", "speed.jsonl")
+    for name in (*written, "config.json", "model.safetensors", "tokenizer.json"):
         (out / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "tokens"):
+    for name in ("checkpoints", "tokens", "tensorboard"):
         shutil.rmtree(out / name, ignore_errors=True)
 
 
-def _read(paths: tuple[Path, ...], skip_unreadable: bool, output: Output) -> Any:
-    """The files that were named, those of folders, or standard input."""
+def _read(paths: tuple[Path, ...], skip_unreadable: bool, run: Path | None, output: Output) -> Any:
+    """The files that were named, those of folders, or standard input; without any, those of the run to go on with."""
     from tinytf.training.corpus import find_files
+    from tinytf.training.remembered import remembered
     from tinytf_cli.inputs import read_texts
 
+    if not paths and run is not None:
+        if (known := remembered(run)) is not None:
+            return known
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError(f"{run} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):
         (text,) = read_texts(("-",) if paths else (), lines=False)
         return find_files(text)

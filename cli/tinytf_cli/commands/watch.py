@@ -13,7 +13,7 @@ from tinytf_cli.options import output_options
 from tinytf_cli.output import Output, ReaderGone, Result
 
 if TYPE_CHECKING:
-    from tinytf.training.history import RunReader
+    from tinytf.training.reader import RunReader
 
 
 @click.command("watch")
@@ -30,9 +30,10 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
     On a terminal a picture is redrawn in place; elsewhere (and with --plain) there is a line now and then. JSON and
     files have the present state, as with --once; --format ndjson follows.
     """
-    from tinytf.training.history import RunReader
+    from tinytf.training.reader import RunReader
     from tinytf_cli.paint.text import shown
-    from tinytf_cli.views.run import RunView, event_in_words
+    from tinytf_cli.views.run import RunView
+    from tinytf_cli.views.run_news import event_in_words
 
     reader, name = RunReader(run), run.resolve().name
     history = reader.read()
@@ -53,7 +54,8 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
 
 def _follow(name: str, reader: "RunReader", every: int, interval: float) -> Iterator[dict[str, Any]]:
     """How the run is now, then what comes, until it is finished."""
-    from tinytf_cli.views.run import news, summary_data
+    from tinytf_cli.views.run_data import summary_data
+    from tinytf_cli.views.run_news import news
 
     history = reader.read()
     yield {"type": "run", **summary_data(name, history)}

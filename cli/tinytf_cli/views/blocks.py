@@ -24,11 +24,15 @@ Words: TypeAlias = "str | Span | Sequence[Span]"
 
 @dataclass(frozen=True)
 class Line:
-    """One line, or a paragraph that may wrap between spans. ``said`` is how a screen reader should hear it."""
+    """One line, or a paragraph that may wrap between spans; a ``single`` one is cut where it is too long instead.
+
+    ``said`` is how a screen reader should hear it.
+    """
 
     words: Words
     indent: int = 0
     said: str = ""
+    single: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One training run as it is now: how far, the last numbers, the loss so far, every head, milestones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
-from tinytf_cli.numbers import number
+from tinytf.training.samples import Sample
+from tinytf_cli.numbers import duration, loss_in_words, number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -26,6 +27,7 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
+from tinytf_cli.views.run_data import run_data, run_events
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """What is measured of a head, in the order that it is shown in, and the role that colours it."""
@@ -39,13 +41,15 @@ _QUIET = 30.0
 class Layout:
     """``chart`` rows for the curves; with ``meters`` few heads get a line each, else every layer one.
 
-    ``milestones`` are the last so many; ``tight`` is without gaps and without what can be seen from the rest.
+    ``milestones`` are the last so many; ``tight`` is without gaps and without what can be seen from the rest, and
+    without ``sample`` the model does not speak.
     """
 
     chart: int = 12
     meters: bool = True
     milestones: int = 3
     tight: bool = False
+    sample: bool = True
 
 
 LAYOUTS = (
@@ -56,20 +60,9 @@ LAYOUTS = (
     Layout(8, False, 1),
     Layout(7, False, 1, True),
     Layout(5, False, 1, True),
+    Layout(5, False, 1, True, False),
 )
 """From the largest to the smallest."""
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``2.1 min``, ``3.4 h``."""
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size or (unit == "min" and seconds >= 90):
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def loss_in_words(value: float | None) -> str:
-    return "–" if value is None else number(value, "%.4f")
 
 
 class RunView:
@@ -100,6 +93,10 @@ class RunView:
         yield Curves(self._curves(), "step", "loss", self.layout.chart)
         if history.heads:
             yield from self._heads(history.heads[-1], terminal)
+        if history.sample is not None and self.layout.sample:
+            if not self.layout.tight:
+                yield Line("")
+            yield sample_line(history.sample)
         if history.milestones:
             last = self.layout.milestones
             if not self.layout.tight:
@@ -203,116 +200,17 @@ def _largest(scores: np.ndarray) -> str:
     return f"L{layer}H{head} {number(float(scores[layer, head]), '%.2f')}"
 
 
+def sample_line(sample: Sample) -> Line:
+    """The prompt, a bar, and how the model goes on, in one line."""
+    lead = f"sample, step {sample.step:,}"
+    prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
+    words = [Span(f"{lead}  ", "dim"), Span(prompt), Span("│", "dim"), Span(text, "output")]
+    return Line(words, indent=2, said=f"{lead}: {prompt}; the model goes on: {text}.", single=True)
+
+
 def milestone_lines(history: History, last: int) -> Iterator[Line]:
     """The last milestones of a run, the newest at the bottom."""
     width = max((len(f"{step:,}") for step, _ in history.milestones[-last:]), default=0)
     for step, text in history.milestones[-last:]:
         words = [Span(f"step {step:>{width},}", "dim"), Span(f"  {printable(text, spaces=False)}")]
         yield Line(words, indent=2)
-
-
-def _finite(value: float) -> float | None:
-    """NaN, which stands for what a line lacks, as null."""
-    return None if value != value else value
-
-
-def run_data(name: str, history: History) -> dict[str, Any]:
-    """All that the files of a run say, as data; the steps side by side."""
-    return {
-        **summary_data(name, history),
-        "recipe": dict(history.recipe),
-        "config": None if history.config is None else history.config.to_dict(),
-        "metrics": {
-            "step": history.step.tolist(),
-            "loss": [_finite(v) for v in history.loss.tolist()],
-            "lr": [_finite(v) for v in history.lr.tolist()],
-            "grad_norm": [_finite(v) for v in history.grad_norm.tolist()],
-        },
-        "held_out": [{"step": step, "loss": loss} for step, loss in history.held_out],
-        "heads": [_heads_data(heads) for heads in history.heads],
-        "milestones": [{"step": step, "text": text} for step, text in history.milestones],
-        "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
-    }
-
-
-def _heads_data(heads: HeadScores) -> dict[str, Any]:
-    return {"step": heads.step, **{kind: scores.tolist() for kind, scores in heads.scores.items()}}
-
-
-def summary_data(name: str, history: History) -> dict[str, Any]:
-    """How far a run is, and its last numbers."""
-    from tinytf.analysis.size import parameter_count
-
-    logged = history.step.size > 0
-    return {
-        "name": name,
-        "path": str(history.directory),
-        "state": "finished" if history.finished else "unfinished",
-        "problem": "",
-        "step": history.last,
-        "steps": history.steps,
-        "loss": _finite(float(history.loss[-1])) if logged else None,
-        "lr": _finite(float(history.lr[-1])) if logged else None,
-        "grad_norm": _finite(float(history.grad_norm[-1])) if logged else None,
-        "best_held_out": None if history.best is None else {"step": history.best[0], "loss": history.best[1]},
-        "parameters": None if history.config is None else parameter_count(history.config),
-        "tokens_per_second": history.tokens_per_second,
-        "skipped_lines": history.skipped,
-    }
-
-
-def run_events(name: str, history: History) -> Iterator[dict[str, Any]]:
-    """The same as a stream: the run, then what each step logged."""
-    data = summary_data(name, history)
-    yield {"type": "run", **data, "recipe": dict(history.recipe)}
-    held_out = dict(history.held_out)
-    measured = {heads.step: _heads_data(heads) for heads in history.heads}
-    said: dict[int, list[str]] = {}
-    for step, text in history.milestones:
-        said.setdefault(step, []).append(text)
-    columns = (history.loss, history.lr, history.grad_norm)
-    for row, step in enumerate(history.step.tolist()):
-        loss, lr, grad_norm = (_finite(float(column[row])) for column in columns)
-        yield {"type": "step", "name": name, "step": step, "loss": loss, "lr": lr, "grad_norm": grad_norm}
-        if step in held_out:
-            yield {"type": "held_out", "name": name, "step": step, "loss": held_out[step]}
-        if step in measured:
-            yield {"type": "heads", "name": name, **measured[step]}
-        for text in said.get(step, ()):
-            yield {"type": "milestone", "name": name, "step": step, "text": text}
-
-
-def news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
-    """What is worth a line among the steps later than ``after``, by step: events as they are followed."""
-    found: list[tuple[int, int, dict[str, Any]]] = []
-    start = int(np.searchsorted(history.step, after, side="right"))
-    later = history.step[start:]
-    for row in (np.flatnonzero((later % every == 0) | (later == history.steps)) + start).tolist():
-        step = int(history.step[row])
-        loss, lr, norm = (_finite(float(c[row])) for c in (history.loss, history.lr, history.grad_norm))
-        more = {"tokens_per_second": history.tokens_per_second, "seconds_left": history.seconds_left}
-        found.append((step, 0, {"type": "step", "loss": loss, "lr": lr, "grad_norm": norm, **more}))
-    found += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
-    found += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
-    for step, _, event in sorted(found, key=lambda one: one[:2]):
-        yield {"type": event["type"], "step": step, "steps": history.steps, **event}
-
-
-def event_in_words(event: Mapping[str, Any]) -> str:
-    """A followed event as one line."""
-    lead = f"step {event['step']:,} of {event['steps']:,}"
-    kind = event["type"]
-    if kind == "milestone":
-        return f"{lead}  milestone: {printable(str(event['text']), spaces=False)}"
-    words = f"{lead}  {'held-out loss' if kind == 'held_out' else 'loss'} {loss_in_words(event['loss'])}"
-    for name, title, form in (("lr", "lr", "%.2e"), ("grad_norm", "gradient norm", "%.3f")):
-        if event.get(name) is not None:
-            words += f"  {title} {number(event[name], form)}"
-    if kind == "run":
-        ending = "  finished" if event["state"] == "finished" else ""
-        return f"{printable(event['name'], spaces=False)}: {words}{ending}"
-    if event.get("tokens_per_second") is not None:
-        words += f"  {event['tokens_per_second']:,.0f} tokens/s"
-    if event.get("seconds_left"):
-        words += f"  {duration(event['seconds_left'])} left"
-    return words

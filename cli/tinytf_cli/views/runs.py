@@ -8,11 +8,12 @@ from typing import Any
 from tinytf.analysis.size import parameter_count
 from tinytf.text.printable import printable
 from tinytf.training.history import History
-from tinytf_cli.numbers import count
+from tinytf_cli.numbers import count, loss_in_words
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
-from tinytf_cli.views.run import loss_in_words, milestone_lines, run_data, run_events
+from tinytf_cli.views.run import milestone_lines
+from tinytf_cli.views.run_data import run_data, run_events
 
 ROLES = ("q", "k", "v", "attention", "embed", "output", "ffn", "residual")
 """What colours the curves, the first run first; as many runs are drawn."""

@@ -1,0 +1,130 @@
+"""A run that goes on, begins anew, and what of it is removed with it."""
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from driving import CORPUS, Stream, Tinytf, is_a_clean_error, streams
+
+import tinytf.training.loop as loop
+from tinytf_cli.main import run
+
+
+def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, calls = loop.clip, []
+
+    def interrupted(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return genuine(*arguments)
+
+    given = ("train", corpus, "--recipe", recipe, "--steps", "6")
+    assert tinytf(*given, "--out", tmp_path / "whole").status == 0
+    monkeypatch.setattr(loop, "clip", interrupted)
+    ran = tinytf(*given, "--out", tmp_path / "run")
+    assert ran.status == 130
+    assert "stopped" in ran.err
+    assert "at step 3 of 6; --resume goes on" in ran.err
+    kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-000002", "step-000003"]
+    monkeypatch.undo()
+    assert tinytf("train", corpus, "--out", tmp_path / "run", "--resume").status == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    again = tinytf("train", corpus, "--out", tmp_path / "run", "--resume")
+    assert again.status == 0
+
+
+def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    ran = tinytf("train", corpus, "--out", out, "--resume", "--lr", "0.5")
+    assert is_a_clean_error(ran)
+    assert "was begun with lr 0.001, and 0.5 is asked for" in ran.err
+    assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--overwrite"))
+    assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--d-model", "16"))
+    assert tinytf("train", corpus, "--out", out, "--resume", "--d-model", "8", "--steps", "2").status == 0
+
+
+def test_overwrite_begins_anew_and_leaves_what_is_not_its_own(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    (out / "notes.txt").write_text("mine", "utf-8")
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out, "--overwrite", "--seed", "4").status == 0
+    assert json.loads((out / "recipe.json").read_text("utf-8"))["seed"] == 4
+    assert (out / "notes.txt").read_text("utf-8") == "mine"
+
+
+def test_a_run_goes_on_with_the_files_that_it_was_begun_with(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("b", "a"):
+        (texts / f"{name}.txt").write_text(CORPUS[0] + name, "utf-8")
+    monkeypatch.chdir(texts)
+    given = ("train", "../texts", "b.txt", "--recipe", recipe)
+    assert tinytf(*given, "--out", tmp_path / "whole").status == 0
+    assert tinytf(*given, "--out", tmp_path / "run").status == 0
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # as if it had been killed before the first one
+    (texts / "c.txt").write_text("a file that came later", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert tinytf("train", "--resume", "--out", "run").status == 0
+    for name in ("metrics.jsonl", "model.safetensors", "corpus.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_text_that_is_gone_has_changed_or_was_never_a_file_is_said(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    text = corpus.read_text("utf-8")
+    corpus.write_text(text + " And more.", "utf-8")
+    ran = tinytf("train", "--resume", "--out", out)
+    assert is_a_clean_error(ran)
+    assert f"{corpus} is no longer what {out} was begun with" in ran.err
+    corpus.unlink()
+    ran = tinytf("train", "--resume", "--out", out)
+    assert is_a_clean_error(ran)
+    assert f"{corpus}, which {out} was begun with, is gone" in ran.err
+    assert tinytf("train", "-", "--resume", "--out", out, stdin=text.encode()).status == 0
+    (out / "corpus.json").write_text("{}", "utf-8")
+    assert is_a_clean_error(tinytf("train", "--resume", "--out", out), 1)
+    piped = tmp_path / "piped"
+    assert tinytf("train", "--recipe", recipe, "--out", piped, stdin=text.encode()).status == 0
+    assert not (piped / "corpus.json").exists()
+    assert tinytf("train", "--resume", "--out", piped, stdin=text.encode()).status == 0
+
+
+def test_a_run_that_does_not_know_its_text_says_so_on_a_terminal(tinytf: Tinytf, tmp_path: Path, recipe: Path) -> None:
+    out, err = tmp_path / "run", Stream()
+    assert tinytf("train", "--recipe", recipe, "--out", out, stdin=CORPUS[0].encode()).status == 0
+    with streams(stdin=Stream(screen=True), stdout=Stream(), stderr=err):
+        assert run(["train", "--resume", "--out", str(out)]) == 2
+    assert f"{out} does not know where its text is" in err.got().decode()
+
+
+def test_event_files_are_written_where_they_are_asked_for_and_go_with_the_run(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("train", corpus, "--recipe", recipe, "--out", tmp_path / "run")
+    assert tinytf(*given, "--tensorboard").status == 0
+    assert [path.name.split(".")[2] for path in (tmp_path / "run" / "tensorboard").iterdir()] == ["tfevents"]
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    ran = tinytf(*given, "--tensorboard", "--overwrite")
+    assert is_a_clean_error(ran, 1)
+    assert 'pip install "tinytf[tensorboard]"' in ran.err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert tinytf(*given, "--overwrite").status == 0
+    assert not (tmp_path / "run" / "tensorboard").exists()

@@ -1,0 +1,160 @@
+"""Event files, read back by TensorBoard itself: what they say is what the run's own files say."""
+
+import errno
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+import tinytf.training.loop as loop
+from tinytf.errors import TrainingError
+from tinytf.training.loop import train
+from tinytf.training.metrics import Metrics
+from tinytf.training.reader import read_history
+from tinytf.training.recipe import Recipe
+from tinytf.training.samples import read_samples
+from tinytf.training.tensorboard import EventFiles
+
+STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
+                    for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip
+RECIPE = Recipe(
+    model={"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 16, "context": 32, "dropout": 0.1}, tokenizer="char",
+    block=16, batch=4, steps=10, warmup=2, eval_every=4, held_out=0.2, probe_every=5,
+)  # fmt: skip
+SCALARS = {"loss", "held_out_loss", "lr", "grad_norm", "tokens_per_second"}
+
+
+def stopping_after(steps: int):
+    """An ``interrupted`` that ends the run after so many of its steps."""
+    asked = iter([False] * (steps - 1) + [True] * 1000)
+    return lambda: next(asked)
+
+
+def events_of(run: Path) -> EventAccumulator:
+    """All that the folder holds; 0 keeps every event."""
+    found = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    found.Reload()
+    return found
+
+
+def scalars(events: EventAccumulator, name: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def texts(events: EventAccumulator, name: str) -> list[tuple[int, str]]:
+    said = events.Tensors(f"{name}/text_summary")
+    return [(event.step, event.tensor_proto.string_val[0].decode("utf-8")) for event in said]
+
+
+def all_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    events = events_of(run)
+    return {name: scalars(events, name) for name in events.Tags()["scalars"] if name != "tokens_per_second"}
+
+
+def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
+    train(STORY, RECIPE, tmp_path, tensorboard=True)
+    events, history = events_of(tmp_path), read_history(tmp_path)
+    heads = {f"{kind}/L{layer}H{head}" for kind in ("entropy", "previous", "duplicate", "induction")
+             for layer in range(2) for head in range(2)}  # fmt: skip
+    assert set(events.Tags()["scalars"]) == SCALARS | heads
+    for name in ("loss", "lr", "grad_norm"):
+        expected = zip(history.step.tolist(), getattr(history, name).tolist(), strict=True)
+        assert scalars(events, name) == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected]
+    assert scalars(events, "held_out_loss") == [(step, pytest.approx(value)) for step, value in history.held_out]
+    assert scalars(events, "tokens_per_second") == [(10, pytest.approx(history.tokens_per_second, abs=0.1))]
+    for measured in history.heads:
+        for kind, values in measured.scores.items():
+            for layer, head in ((0, 0), (1, 1)):
+                told = dict(scalars(events, f"{kind}/L{layer}H{head}"))
+                assert told[measured.step] == pytest.approx(values[layer, head], abs=1e-4)
+    assert texts(events, "sample") == [
+        (one.step, f"    {one.prompt}│{one.text}") for one in read_samples(tmp_path / "samples.jsonl")
+    ]
+
+
+def test_milestones_are_told_as_text(tmp_path: Path) -> None:
+
+    files = EventFiles(tmp_path / "tensorboard", 0)
+    files.add(Metrics(5, 1.0, 0.1, float("inf"), milestones=("L0H1 became one", "L1H0 too")))
+    files.close()
+    events = events_of(tmp_path)
+    assert texts(events, "milestones") == [(5, "L0H1 became one\n\nL1H0 too")]
+    assert events.Tags()["scalars"] == ["loss", "lr"]  # what is no number has no place in a chart
+
+
+def test_a_run_in_parts_has_the_events_of_a_run_in_one_go(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    train(STORY, RECIPE, whole, tensorboard=True)
+    train(STORY, RECIPE, run, tensorboard=True, interrupted=stopping_after(9))
+    newest = run / "checkpoints" / "step-000009"
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()  # as if it had been killed before: the events of step 9 are of work that was lost
+    train(STORY, RECIPE, run, tensorboard=True, going_on=True)
+    assert len(list((run / "tensorboard").iterdir())) == 2
+    assert all_scalars(run) == all_scalars(whole)
+    assert texts(events_of(run), "sample") == texts(events_of(whole), "sample")
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_events_change_nothing_of_a_run(tmp_path: Path) -> None:
+    train(STORY, RECIPE, tmp_path / "with", tensorboard=True)
+    train(STORY, RECIPE, tmp_path / "without")
+    for name in ("metrics.jsonl", "samples.jsonl", "model.safetensors"):
+        assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
+    assert not (tmp_path / "without" / "tensorboard").exists()
+
+
+def test_the_events_of_a_checkpoint_are_on_the_disk_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, seen = loop.save_checkpoint, []
+
+    def saving(run: Path, *others: object) -> Path:
+        seen.append(scalars(events_of(run), "loss")[-1][0])
+        return genuine(run, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "save_checkpoint", saving)
+    train(STORY, RECIPE, tmp_path, tensorboard=True)
+    assert seen == [4, 8, 10]
+
+
+def test_without_the_package_it_is_said_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(TrainingError, match="which is not installed") as caught:
+        train(STORY, RECIPE, tmp_path / "run", tensorboard=True)
+    assert caught.value.hint == 'pip install "tinytf[tensorboard]"'
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").write_text("mine", "utf-8")
+    with pytest.raises(TrainingError, match=r"cannot write to .*tensorboard"):
+        train(STORY, RECIPE, tmp_path / "run", tensorboard=True)
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))["steps"] == 10
+
+
+def test_a_disk_that_fills_up_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    genuine, hook, written = RecordWriter.write, threading.excepthook, []
+
+    def full(self: RecordWriter, data: bytes) -> None:
+        written.append(data)
+        if len(written) > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        genuine(self, data)
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    with pytest.raises(TrainingError, match="tensorboard: No space left on device"):
+        train(STORY, RECIPE, tmp_path, tensorboard=True)
+    assert capfd.readouterr().err == ""
+    assert threading.excepthook is hook

@@ -1,0 +1,42 @@
+"""Where the text of a run is, so that it can go on without being told again: corpus.json in its folder."""
+
+import json
+import os
+from pathlib import Path
+
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.files import read_json, write_whole
+from tinytf.training.corpus import Corpus, find_files
+
+CORPUS = "corpus.json"
+
+
+def remember(run: Path, corpus: Corpus) -> None:
+    """Note absolute paths and checksums of the files; nothing where a text came through a pipe. Raises OSError."""
+    paths = [file.source.path for file in corpus.files]
+    known = [os.path.abspath(path) for path in paths if path is not None]
+    if len(known) == len(paths):
+        both = zip(known, corpus.files, strict=True)
+        data = {"files": [{"path": path, "sha256": file.sha256} for path, file in both]}
+        write_whole(run / CORPUS, (json.dumps(data, indent=2) + "\n").encode("ascii"))
+
+
+def remembered(run: Path) -> Corpus | None:
+    """The text that a run was begun with; None where it does not know.
+
+    Raises UsageError for a file that is gone or is not what it was, CheckpointError for a damaged corpus.json.
+    """
+    if not (run / CORPUS).exists():
+        return None
+    try:
+        files = [(Path(file["path"]), file["sha256"]) for file in read_json(run / CORPUS)["files"]]
+    except (LookupError, TypeError):
+        raise CheckpointError(f"{run / CORPUS} does not say which files there were", "name them again") from None
+    for path, _ in files:
+        if not path.is_file():
+            raise UsageError(f"{path}, which {run} was begun with, is gone", "name the files where they are now")
+    corpus = find_files([path for path, _ in files])
+    for file, (path, sha256) in zip(corpus.files, files, strict=True):
+        if file.sha256 != sha256:
+            raise UsageError(f"{path} is no longer what {run} was begun with", "name a copy of what it was")
+    return corpus

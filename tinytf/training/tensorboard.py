@@ -1,0 +1,92 @@
+"""What TensorBoard shows of a run: event files, written by torch where the tensorboard package is installed."""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinytf.errors import TrainingError
+from tinytf.text.printable import printable
+from tinytf.training.metrics import Metrics
+from tinytf.training.samples import Sample
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+
+
+def summary_writer() -> "type[SummaryWriter]":
+    """torch's writer of event files. TrainingError, which says how to install it, where tensorboard is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise TrainingError(
+            "event files are written with the tensorboard package, which is not installed",
+            'pip install "tinytf[tensorboard]"',
+        ) from None
+    return SummaryWriter
+
+
+class EventFiles:
+    """The events of one process; those that the folder has of steps after ``step`` no longer count.
+
+    Raises TrainingError where tensorboard is missing or nothing can be written.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder = folder
+        with self._writing():
+            self._writer = summary_writer()(str(folder), purge_step=step + 1)
+        self._hook = threading.excepthook
+        threading.excepthook = self._in_thread
+
+    def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
+        """All that is known of a step: numbers as scalars, head scores as one scalar a head, sentences as text."""
+        numbers = {
+            "loss": metrics.loss,
+            "held_out_loss": metrics.held_out_loss,
+            "lr": metrics.lr,
+            "grad_norm": metrics.grad_norm,
+            "tokens_per_second": tokens_per_second,
+        }
+        for kind, scores in vars(metrics.heads).items() if metrics.heads else ():
+            for layer, row in enumerate(scores or ()):
+                numbers |= {f"{kind}/L{layer}H{head}": score for head, score in enumerate(row)}
+        with self._writing():
+            for name, number in numbers.items():
+                if number is not None and math.isfinite(number):
+                    self._writer.add_scalar(name, number, metrics.step)
+            if metrics.milestones:
+                self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
+            if sample:  # indented, so that it is not taken for Markdown
+                said = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
+                self._writer.add_text("sample", f"    {said}", metrics.step)
+
+    def flush(self) -> None:
+        """Put everything on the disk, as a checkpoint of the same step is about to be."""
+        with self._writing():
+            self._writer.flush()
+
+    def close(self) -> None:
+        try:
+            with self._writing():
+                self._writer.close()
+        finally:
+            threading.excepthook = self._hook
+
+    def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        """What the writer's own thread cannot write comes out of the next call, too, and is said there."""
+        if not isinstance(failed.exc_value, OSError):
+            self._hook(failed)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write to {self.folder}: {error.strerror or error}", "make room, then go on with --resume"
+            ) from None
