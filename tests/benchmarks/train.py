@@ -3,13 +3,16 @@
 Characters, 4 layers, 4 heads, d_model 128, block 64, batch 12, no dropout. Two peers, restated here in plain torch: a
 loop as nanoGPT's (loss of every position, AdamW, clipping, the loss read every step), and the barest loop that trains
 (the same without clipping and without reading the loss). tinytf's own loop writes its metrics, measures its heads and
-checks its numbers. Batches are the same in all. The text is of the stories that samples/stories makes up.
+checks its numbers, in float32 and with its matrix products in bfloat16 (--dtype bfloat16). Batches are the same in all.
+The text is of the stories that samples/stories makes up. ``--steps 2000`` goes on from where the rounds end to so many
+steps, and compares the loss on text that none was trained on.
 
-    python tests/benchmarks/train.py --repeat 7
+    python tests/benchmarks/train.py --repeat 7 --steps 2000
 """
 
 import itertools
 import json
+import math
 import sys
 import tempfile
 import time
@@ -21,6 +24,13 @@ import torch
 import torch.nn.functional as F
 from _timing import Row, options, show, show_machine
 from torch import Tensor, nn
+
+from tinytf.training.corpus import find_files
+from tinytf.training.data import NextToken
+from tinytf.training.loop import _Run
+from tinytf.training.losses import held_out_loss as measured
+from tinytf.training.processes import Processes
+from tinytf.training.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,
@@ -68,12 +78,8 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def plain_step(
-    vocabulary: int, batches: Callable[[int], tuple[Tensor, Tensor]], *, bare: bool
-) -> Callable[[int], None]:
+def plain_step(model: PlainGPT, batches: Batches, *, bare: bool) -> Callable[[int], None]:
     """One step of the plain model; ``bare`` leaves clipping and reading the loss out."""
-    torch.manual_seed(0)
-    model = PlainGPT(vocabulary)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=bare)
 
     def step(number: int) -> None:
@@ -89,52 +95,77 @@ def plain_step(
     return step
 
 
+def plain_model(vocabulary: int) -> PlainGPT:
+    """The plain model with its first weights."""
+    torch.manual_seed(0)
+    return PlainGPT(vocabulary)
+
+
+@torch.no_grad()
+def held_out_loss(model: PlainGPT, examples: NextToken) -> float:
+    """Mean loss in nats a token over the held-out text."""
+    losses = [(float(model(batch.ids, batch.targets)), batch.targets.numel()) for batch in examples.held_out(None)]
+    return sum(loss * count for loss, count in losses) / sum(count for _, count in losses)
+
+
+def begun(text: str, out: Path, dtype: str) -> _Run:
+    """A run of tinytf's own loop before its first step."""
+    recipe = Recipe(
+        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, steps=10**6, lr=1e-3, beta2=0.99, warmup=0,
+        eval_every=10**6, held_out=0.1, dtype=dtype, sample_tokens=0,
+    )  # fmt: skip
+    out.mkdir()
+    here = torch.device("cpu")
+    run = _Run(find_files(text), recipe, out, here, Processes(), going_on=False, tokenizer=None, model=None)
+    run.lines = run._begin_metrics()
+    return run
+
+
 def main() -> int:
     parser = options(__doc__, repeat=7)
+    parser.add_argument("--steps", type=int, default=0, help="compare held-out losses after so many steps (0: not)")
     chosen = parser.parse_args()
     sys.path.insert(0, str(ROOT / "samples" / "stories"))
     from generate import stories
 
-    from tinytf.training.corpus import find_files
-    from tinytf.training.lock import locked
-    from tinytf.training.loop import _Run
-    from tinytf.training.processes import Processes
-    from tinytf.training.recipe import Recipe
-
     show_machine("torch", "tinytf")
     text = "\n\n".join(itertools.islice(stories(seed=1), 300))
-    recipe = Recipe(
-        model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, steps=10**6, lr=1e-3, beta2=0.99, warmup=0,
-        eval_every=10**6, held_out=0.1,
-    )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        with locked(out, Processes()):
-            alone, here = Processes(), torch.device("cpu")
-            run = _Run(find_files(text), recipe, out, here, alone, going_on=False, tokenizer=None, model=None)
-            run.lines = run._begin_metrics()
-            examples, vocabulary = run.setup.examples, run.setup.tokenizer.vocab_size
+        runs = {key: begun(text, out / key, dtype) for key, dtype in (("tinytf", "float32"), ("bfloat16", "bfloat16"))}
+        examples, vocabulary = runs["tinytf"].setup.examples, runs["tinytf"].setup.tokenizer.vocab_size
 
-            def batches(number: int) -> tuple[Tensor, Tensor]:
-                batch = examples.batch(number)
-                return batch.ids, batch.targets
+        def batches(number: int) -> tuple[Tensor, Tensor]:
+            batch = examples.batch(number)
+            return batch.ids, batch.targets
 
-            steps: dict[str, Callable[[int], object]] = {
-                "tinytf": lambda _: run._step(),
-                "nanoGPT's loop": plain_step(vocabulary, batches, bare=False),
-                "bare loop": plain_step(vocabulary, batches, bare=True),
-            }
-            seconds: dict[str, list[float]] = {key: [] for key in steps}
-            names = list(steps)
-            for turn in range(-1, chosen.repeat):
-                for key in names[turn % 3 :] + names[: turn % 3]:
-                    start = time.perf_counter()
-                    for number in range(CHUNK):
-                        steps[key]((turn + 1) * CHUNK + number)
-                    if turn >= 0:
-                        seconds[key].append((time.perf_counter() - start) / CHUNK)
+        nano, bare = plain_model(vocabulary), plain_model(vocabulary)
+        steps: dict[str, Callable[[int], object]] = {
+            "tinytf": lambda _: runs["tinytf"]._step(),
+            "tinytf bfloat16": lambda _: runs["bfloat16"]._step(),
+            "nanoGPT's loop": plain_step(nano, batches, bare=False),
+            "bare loop": plain_step(bare, batches, bare=True),
+        }
+        seconds: dict[str, list[float]] = {key: [] for key in steps}
+        names = list(steps)
+        for turn in range(-1, chosen.repeat):
+            for key in names[turn % 4 :] + names[: turn % 4]:
+                start = time.perf_counter()
+                for number in range(CHUNK):
+                    steps[key]((turn + 1) * CHUNK + number)
+                if turn >= 0:
+                    seconds[key].append((time.perf_counter() - start) / CHUNK)
+        lines = (out / "tinytf" / "metrics.jsonl").read_text("utf-8").splitlines()
+        heads = sum("heads" in json.loads(line) for line in lines)
+        losses: dict[str, float] = {}
+        for number in range((chosen.repeat + 1) * CHUNK, chosen.steps):
+            for key in names[:3]:
+                steps[key](number)
+        if chosen.steps:
+            losses = {key: measured(runs[key].model, examples) or math.nan for key in runs}
+            losses["nanoGPT's loop"] = held_out_loss(nano, examples)
+        for run in runs.values():
             run.lines.close()
-            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
     ms = {key: median(values) * 1000 for key, values in seconds.items()}
 
     def ratio(one: str, other: str) -> float:
@@ -144,8 +175,17 @@ def main() -> int:
     rows = [
         Row("a step, tinytf / bare loop", ratio("tinytf", "bare loop"), goal=1.05, note=note),
         Row("a step, tinytf / nanoGPT's loop", ratio("tinytf", "nanoGPT's loop"), goal=1 / 1.25),
-        Row("heads measured in these steps", float(sum("heads" in line for line in lines)), ""),
+        Row("a step in bfloat16, tinytf / nanoGPT's loop", ratio("tinytf bfloat16", "nanoGPT's loop"), goal=1 / 1.25),
+        Row("heads measured in these steps", float(heads), ""),
     ]
+    if losses:
+        peer = losses.pop("nanoGPT's loop")
+        rows += [
+            Row(
+                f"held-out loss, {key} − nanoGPT's loop", loss - peer, "nats", goal=0.02, note=f"{loss:.4f}, {peer:.4f}"
+            )
+            for key, loss in losses.items()
+        ]
     return 1 if show(f"Training characters, {CHUNK} steps a round, median of {chosen.repeat}", rows) else 0
 
 

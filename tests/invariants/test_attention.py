@@ -201,3 +201,16 @@ def test_more_tokens_than_the_context_are_refused_with_both_numbers():
     with pytest.raises(UsageError, match=r"^33 tokens are more than the model's context of 32$"):
         model(torch.zeros(1, 33, dtype=torch.long))
     assert model(torch.zeros(1, 32, dtype=torch.long)).shape == (1, 32, 31)
+
+
+def test_in_training_attention_is_computed_in_float32_whatever_the_products_are_in() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 9, 8, generator=generator).bfloat16().requires_grad_() for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        heads = FusedCore(Sight(causal=True))(q, k, v, None)
+    assert heads.dtype is torch.bfloat16
+    whole = FusedCore(Sight(causal=True))(q.float(), k.float(), v.float(), None)
+    assert torch.equal(heads, whole.bfloat16())
+    heads.float().square().sum().backward()
+    assert q.grad is not None
+    assert q.grad.dtype is torch.bfloat16
