@@ -24,7 +24,7 @@ SHARE = 1e-2
 A formula that is wrong by 1e-4 of that entry is then off by 1e-4 at least, a hundred times what is allowed.
 """
 
-ROUNDING = 5e-15
+ROUNDING = 2e-14
 """How far a loss of 1 nat is off in float64, at most, with what extrapolation adds; a derivative is by that / step."""
 
 START = 0.05

@@ -27,7 +27,7 @@ class LayerFlow:
 
 @dataclass(frozen=True)
 class Flow:
-    """The layers from the last to the first; ``last`` is the norm of the gradient of ``end``, the last block's output."""
+    """The layers from last to first; ``last`` is the norm of the gradient of ``end``, the last block's output."""
 
     layers: tuple[LayerFlow, ...]
     end: str
