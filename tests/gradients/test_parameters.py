@@ -1,0 +1,146 @@
+"""Norms of gradients and weights, of each parameter, of groups of them, and over the depth of the model."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from caught_gradients import IDS, MODELS, model_of, traced
+
+from tinytf.errors import UsageError
+from tinytf.gradients.flow import Flow, LayerFlow, flow
+from tinytf.gradients.loss import Targets
+from tinytf.gradients.parameters import Weights, table
+from tinytf.gradients.trace import GradientTrace, record_gradients
+from tinytf.loading import load
+
+
+def backward(name: str) -> GradientTrace:
+    forward, targets = traced(name)
+    return record_gradients(forward.model, forward.encoding, targets)
+
+
+def squares(rows: tuple[Weights, ...]) -> float:
+    return sum(row.gradient_norm**2 for row in rows)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_parameter_comes_once_with_its_norms(name: str) -> None:
+    trace = backward(name)
+    rows = {row.name: row for row in table(trace, lr=0.1)}
+    parameters = {key: weight.detach() for key, weight in trace.model.named_parameters()}
+    assert list(rows) == list(parameters)
+    for key, weight in parameters.items():
+        gradient, row = trace.parameters[key], rows[key]
+        assert row.shape == tuple(weight.shape)
+        assert row.gradient_norm == pytest.approx(math.sqrt(float((gradient * gradient).sum())))
+        assert row.ratio == pytest.approx(row.gradient_norm / float(weight.norm()))
+        assert row.update_ratio == pytest.approx(float((0.1 * gradient).norm() / weight.norm()))
+        assert row.zero_share == pytest.approx(1 - float((gradient != 0).double().mean()))
+        assert (row.dead_rows is None) == (weight.dim() < 2)
+    assert ("head.decoder.weight" in rows) != trace.config.tied_head
+
+
+@pytest.mark.parametrize("by", ["layer", "kind"])
+@pytest.mark.parametrize("name", MODELS)
+def test_groups_have_all_of_the_gradient(name: str, by: str) -> None:
+    trace = backward(name)
+    alone, groups = table(trace), table(trace, by=by)
+    assert squares(groups) == pytest.approx(squares(alone))
+    assert sum(row.entries for row in groups) == sum(row.entries for row in alone)
+    assert sum(row.dead_rows or 0 for row in groups) == sum(row.dead_rows or 0 for row in alone)
+    values = [getattr(row, by) for row in groups]
+    assert len(set(values)) == len(values)
+    assert set(values) == {getattr(row, by) for row in alone}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_have_all_of_queries_keys_values_and_the_output(name: str) -> None:
+    trace = backward(name)
+    heads = table(trace, by="head")
+    assert [(row.layer, row.head) for row in heads] == [
+        (layer, head) for layer in range(trace.config.n_layers) for head in range(trace.config.n_heads)
+    ]
+    kinds = {f"attention.{part}" for part in ("q.weight", "k.weight", "v.weight", "q.bias", "k.bias", "v.bias")}
+    whole = tuple(row for row in table(trace) if row.kind in kinds | {"attention.o.weight"})
+    assert squares(heads) == pytest.approx(squares(whole))
+    assert sum(row.weight_norm**2 for row in heads) == pytest.approx(sum(row.weight_norm**2 for row in whole))
+    assert sum(row.entries for row in heads) == pytest.approx(sum(row.entries for row in whole))
+
+
+def test_query_heads_share_what_they_have_in_common() -> None:
+    trace = backward("llama, grouped")
+    width, at = trace.config.d_head, "blocks.1.attention."
+    third = next(row for row in table(trace, by="head") if row.name == "L1H3")
+    own = trace.parameters[at + "q.weight"][3 * width :], trace.parameters[at + "o.weight"][:, 3 * width :]
+    shared = [trace.parameters[at + name][width:] for name in ("k.weight", "v.weight")]
+    expected = sum(float(part.square().sum()) for part in own) + sum(float(part.square().sum()) / 2 for part in shared)
+    assert third.gradient_norm == pytest.approx(math.sqrt(expected))
+
+
+def test_rows_without_a_gradient_are_dead() -> None:
+    trace = backward("llama, grouped")
+    rows = {row.name: row for row in table(trace)}
+    embeddings = rows["embed.tokens.weight"]
+    assert embeddings.kind == "embed.tokens.weight"
+    assert embeddings.layer is None
+    unused = set(range(31)) - set(IDS[:-1])  # the last token predicts nothing
+    assert embeddings.dead_rows == len(unused)
+    assert embeddings.dead_share == pytest.approx(len(unused) / 31)
+    assert rows["blocks.0.ffn.up.weight"].dead_rows == 0
+    assert rows["blocks.1.norm1.weight"].dead_rows is None
+    assert rows["blocks.1.norm1.weight"].dead_share is None
+
+
+def test_weights_that_are_0_have_no_ratio() -> None:
+    row = table(backward("gpt2"))[0]
+    assert replace(row, weight_norm=0.0).ratio == math.inf
+    assert replace(row, weight_norm=0.0, gradient_norm=0.0).update_ratio == 0.0
+
+
+def test_an_unknown_grouping_is_refused() -> None:
+    with pytest.raises(UsageError, match="not grouped by 'heads'"):
+        table(backward("gpt2"), by="heads")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_flow_goes_from_the_last_layer_to_the_first(name: str) -> None:
+    trace = backward(name)
+    found = flow(trace)
+    assert [layer.layer for layer in found.layers] == list(range(trace.config.n_layers))[::-1]
+    assert found.first == pytest.approx(float(trace.grad["L0.in"].norm()))
+    for layer in found.layers:
+        assert layer.attn == pytest.approx(float(trace.grad[f"L{layer.layer}.attn"].norm()))
+        assert layer.ffn == pytest.approx(float(trace.grad[f"L{layer.layer}.ffn"].norm()))
+    assert found.last == pytest.approx(float(trace.grad[found.end].norm()))
+    assert found.ratio == pytest.approx(found.first / found.last)
+    assert found.word in found.verdict
+    assert f"{found.ratio:.3g}" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "word"),
+    [(1e-3, 1.0, "vanishing"), (200.0, 1.0, "exploding"), (1.0, 2.0, "steady"), (1.0, 0.0, "undefined")],
+)
+def test_the_verdict_follows_the_ratio(first: float, last: float, word: str) -> None:
+    found = Flow((LayerFlow(0, first, 0.0, 0.0),), "L0.out", last)
+    assert found.word == word
+    assert found.to_dict()["verdict"].startswith(word)
+
+
+def test_norms_that_shrink_what_comes_back_make_it_vanish() -> None:
+    model = model_of("the paper's encoder")
+    for block in model.blocks:
+        torch.nn.init.constant_(block.norm1.weight, 0.01)
+    forward, targets = traced("the paper's encoder")
+    found = flow(record_gradients(model, forward.encoding, targets))
+    assert found.word == "vanishing", found.verdict
+
+
+def test_a_built_in_model_is_steady_and_its_data_is_plain() -> None:
+    model = load("tiny")
+    encoding = model.encode("The cat sat on the mat")
+    trace = record_gradients(model.transformer, encoding, Targets((1, 2), encoding.ids[2:4]))
+    assert flow(trace).word == "steady"
+    assert [row.to_dict()["name"] for row in table(trace, by="layer")][:2] == ["outside the layers", "L0"]
+    assert flow(trace).to_dict()["layers"][0]["layer"] == 3

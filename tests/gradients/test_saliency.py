@@ -1,0 +1,140 @@
+"""What tokens and heads add to a prediction: completeness on every model, and sums against plain loops."""
+
+import math
+
+import pytest
+import torch
+from caught_gradients import IDS, MODELS, by_autograd, model_of, traced
+
+from tinytf.errors import UsageError
+from tinytf.gradients import saliency
+from tinytf.gradients.loss import Targets, loss
+from tinytf.gradients.saliency import (
+    MOST_POINTS,
+    Integrated,
+    attention_times_gradient,
+    gradient_times_input,
+    integrated_gradients,
+)
+from tinytf.gradients.trace import record_gradients
+from tinytf.loading import load
+from tinytf.model.transformer import Transformer
+from tinytf.trace.taps import tapped
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", MODELS)
+def test_attributions_sum_to_what_the_text_adds(name: str, dtype: torch.dtype) -> None:
+    forward, targets = traced(name, dtype)
+    found = integrated_gradients(forward.model, forward.encoding, targets)
+    assert found.holds
+    assert len(found.attributions) == len(IDS)
+    assert found.points < MOST_POINTS
+    assert found.at_input == pytest.approx(-loss(forward, targets), abs=1e-5)
+    assert abs(found.sum - found.difference) <= max(0.01 * abs(found.difference), 1e-4)
+
+
+def _by_small_steps(model: Transformer, targets: Targets, steps: int) -> list[float]:
+    """The same integral by the midpoint rule: point after point, without a batch."""
+    ids = torch.tensor([IDS])
+    end = model.embed.tokens(ids).detach()
+    start = (model.embed.tokens.weight.mean(dim=0) * model.embed.tokens.scale).detach().expand_as(end)
+    total = torch.zeros_like(end)
+    for step in range(steps):
+        point = (start + (step + 0.5) / steps * (end - start)).requires_grad_()
+        with tapped(model, lambda name, x, point=point: point if name == "embed.tokens" else x):
+            chosen = model(ids)[0, list(targets.positions)].log_softmax(dim=-1)
+        mean = chosen[range(len(targets.ids)), list(targets.ids)].mean()
+        total += torch.autograd.grad(mean, point)[0] / steps
+    return [float(row) for row in ((end - start) * total)[0].sum(dim=-1)]
+
+
+@pytest.mark.parametrize("name", ["llama, grouped", "gpt2, scaled and normed embeddings"])
+def test_attributions_are_the_integral(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saliency, "FIRST_POINTS", 128)
+    forward, targets = traced(name)
+    found = integrated_gradients(forward.model, forward.encoding, targets)
+    expected = _by_small_steps(forward.model, targets, 300)
+    assert found.attributions == pytest.approx(expected, abs=2e-3 * max(map(abs, expected)))
+
+
+def test_points_go_through_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, targets = traced("gpt2")
+    found = integrated_gradients(forward.model, forward.encoding, targets)
+    monkeypatch.setattr(saliency, "_NUMBERS", 3 * 10 * (2 * 31 + 2 * 2 * (8 * 24 + 3 * 40 + 4 * 4 * 10)))
+    again = integrated_gradients(forward.model, forward.encoding, targets)
+    assert again.attributions == pytest.approx(found.attributions)
+
+
+def test_points_are_doubled_no_further_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saliency, "MOST_POINTS", 2)
+    monkeypatch.setattr(saliency, "FIRST_POINTS", 1)
+    forward, targets = traced("llama, grouped")
+    found = integrated_gradients(forward.model, forward.encoding, targets)
+    assert found.points == 2
+    assert not found.holds
+
+
+def test_a_difference_of_nearly_nothing_is_held_to_an_absolute_bound() -> None:
+    assert Integrated((1e-6, 9e-5), 8, -2.0, -2.0).holds
+    assert not Integrated((2e-4,), 8, -2.0, -2.0).holds
+    assert not Integrated((math.nan,), 8, -2.0, -2.0).holds
+
+
+def test_the_model_is_left_as_it_was_and_its_data_is_plain() -> None:
+    model = model_of("gpt2").train()
+    first = next(model.parameters()).requires_grad_(False)
+    forward, targets = traced("gpt2")
+    found = integrated_gradients(model, forward.encoding, targets)
+    assert model.training
+    assert not first.requires_grad
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert found.to_dict()["sum"] == sum(found.to_dict()["attributions"])
+
+
+def test_a_target_that_is_not_there_is_refused() -> None:
+    forward, _ = traced("gpt2")
+    with pytest.raises(UsageError, match="no position 10"):
+        integrated_gradients(forward.model, forward.encoding, Targets((10,), (3,)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradient_times_input_is_the_slope_of_making_a_token_larger(name: str) -> None:
+    forward, targets = traced(name)
+    found = gradient_times_input(record_gradients(forward.model, forward.encoding, targets))
+    for position in (0, 4):
+
+        def at(size: float, position: int = position) -> float:
+            def tap(step: str, tensor: torch.Tensor) -> torch.Tensor:
+                if step == "embed.tokens":
+                    tensor = tensor.clone()
+                    tensor[:, position] *= size
+                return tensor
+
+            with torch.no_grad(), tapped(forward.model, tap):
+                chosen = forward.model(torch.tensor([IDS]))[0, list(targets.positions)].log_softmax(dim=-1)
+            return float(chosen[range(len(targets.ids)), list(targets.ids)].mean())
+
+        assert found[position] == pytest.approx((at(1 + 1e-5) - at(1 - 1e-5)) / 2e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_times_gradient_is_summed_over_each_map(name: str) -> None:
+    forward, targets = traced(name)
+    found = attention_times_gradient(record_gradients(forward.model, forward.encoding, targets))
+    steps, _ = by_autograd(model_of(name), targets)
+    for layer in range(forward.config.n_layers):
+        for head in range(forward.config.n_heads):
+            products = (forward.step("weights", layer)[head] * steps[f"L{layer}.weights"][head]).flatten().tolist()
+            assert found.absolute[layer][head] == pytest.approx(sum(map(abs, products)))
+            assert found.signed[layer][head] == pytest.approx(sum(products), abs=1e-12)
+    assert len(found.to_dict()["signed"]) == forward.config.n_layers
+
+
+@pytest.mark.parametrize(("name", "text"), [("tiny", "The cat sat on the mat"), ("tiny-encoder", "The [MASK] sat")])
+def test_built_in_models_are_attributed_in_full(name: str, text: str) -> None:
+    model = load(name)
+    encoding = model.encode(text)
+    found = integrated_gradients(model.transformer, encoding, Targets((2,), (77,)))
+    assert found.holds
+    assert found.points <= 128

@@ -1,0 +1,171 @@
+"""What a backward pass says of the weights: how large their gradients are, and which get none."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinytf.errors import UsageError
+from tinytf.gradients.trace import GradientTrace
+from tinytf.nearest import did_you_mean
+
+_IN_LAYER = re.compile(r"blocks\.(\d+)\.(.+)")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A parameter, or the parameters of a group: squares of norms add up, entries and rows are counted together.
+
+    Norms are L2, in float64. ``kind`` is the name without the layer (``attention.q.weight``). ``layer``, ``kind``,
+    ``head`` and ``shape`` are None where they are not one for all of the group, ``dead_rows`` and ``rows`` where there
+    is no matrix. ``zeros`` of the ``entries`` of the gradient are exactly 0; of ``rows``, ``dead_rows`` are so all
+    along. A key-value head that is shared counts among the entries of each query head with an equal part.
+    """
+
+    name: str
+    layer: int | None
+    kind: str | None
+    head: int | None
+    shape: tuple[int, ...] | None
+    gradient_norm: float
+    weight_norm: float
+    learning_rate: float
+    entries: float
+    zeros: float
+    dead_rows: int | None
+    rows: int | None
+
+    @property
+    def ratio(self) -> float:
+        """Gradient norm ÷ weight norm; infinite for weights that are all 0, and 0 for a gradient that is."""
+        if not self.weight_norm:
+            return math.inf if self.gradient_norm else 0.0
+        return self.gradient_norm / self.weight_norm
+
+    @property
+    def update_ratio(self) -> float:
+        """By what part of themselves one step of plain gradient descent changes the weights (Adam's is another)."""
+        return self.learning_rate * self.ratio
+
+    @property
+    def zero_share(self) -> float:
+        return self.zeros / self.entries
+
+    @property
+    def dead_share(self) -> float | None:
+        return None if self.dead_rows is None or not self.rows else self.dead_rows / self.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "layer": self.layer,
+            "kind": self.kind,
+            "head": self.head,
+            "shape": None if self.shape is None else list(self.shape),
+            "gradient_norm": self.gradient_norm,
+            "weight_norm": self.weight_norm,
+            "ratio": self.ratio,
+            "update_ratio": self.update_ratio,
+            "zero_share": self.zero_share,
+            "dead_rows": self.dead_rows,
+            "dead_share": self.dead_share,
+        }
+
+
+def table(trace: GradientTrace, lr: float = 1e-3, by: str | None = None) -> tuple[Weights, ...]:
+    """Every parameter, or groups of them ``by`` layer, kind or head, in the order of the model.
+
+    Of ``lr``, the learning rate, only the update ratios are. A head has its rows of W_Q, W_K and W_V with their biases
+    and its columns of W_O; a shared key-value head is divided equally among its query heads, in squares. What is of no
+    one head (norms of queries and keys, the output's bias) is then left out, and rows are not counted. The matrix of a
+    tied head is that of the embeddings and comes once. Raises UsageError for another word.
+    """
+    if by not in GROUPINGS:
+        words = [word for word in GROUPINGS if word]
+        raise UsageError(f"weights are not grouped by {by!r}", did_you_mean(str(by), words))
+    return tuple(GROUPINGS[by](trace, lr))
+
+
+def _each(trace: GradientTrace, lr: float) -> Iterator[Weights]:
+    for name, gradient in trace.parameters.items():
+        found = _IN_LAYER.fullmatch(name)
+        layer, kind = (int(found[1]), found[2]) if found else (None, name)
+        zeros = gradient == 0
+        is_matrix = gradient.dim() == 2
+        yield Weights(
+            name, layer, kind, None, tuple(gradient.shape), _norm(gradient), _norm(trace.model.get_parameter(name)), lr,
+            gradient.numel(), int(zeros.sum()),
+            int(zeros.all(dim=1).sum()) if is_matrix else None, len(gradient) if is_matrix else None,
+        )  # fmt: skip
+
+
+def _by_layer(trace: GradientTrace, lr: float) -> Iterator[Weights]:
+    groups: dict[int | None, list[Weights]] = {}
+    for one in _each(trace, lr):
+        groups.setdefault(one.layer, []).append(one)
+    for layer, group in groups.items():
+        yield _together("outside the layers" if layer is None else f"L{layer}", group, layer=layer)
+
+
+def _by_kind(trace: GradientTrace, lr: float) -> Iterator[Weights]:
+    groups: dict[str | None, list[Weights]] = {}
+    for one in _each(trace, lr):
+        groups.setdefault(one.kind, []).append(one)
+    for kind, group in groups.items():
+        yield _together(str(kind), group, kind=kind)
+
+
+def _by_head(trace: GradientTrace, lr: float) -> Iterator[Weights]:
+    config = trace.config
+    for layer in range(config.n_layers):
+        at = f"blocks.{layer}.attention."
+        for head in range(config.n_heads):
+            parts = [
+                _part(trace, at + name, lr, axis, head // shared, 1 / shared)
+                for name, axis, shared in (
+                    ("q.weight", 0, 1), ("k.weight", 0, config.heads_per_kv), ("v.weight", 0, config.heads_per_kv),
+                    ("q.bias", 0, 1), ("k.bias", 0, config.heads_per_kv), ("v.bias", 0, config.heads_per_kv),
+                    ("o.weight", 1, 1),
+                )
+                if at + name in trace.parameters
+            ]  # fmt: skip
+            yield _together(f"L{layer}H{head}", parts, layer=layer, head=head)
+
+
+def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, share: float) -> Weights:
+    """A head's rows or columns of a parameter, and of that the share that is one query head's."""
+    width = trace.config.d_head
+    gradient, weight = (
+        tensor.narrow(axis, head * width, width) for tensor in (trace.parameters[name], trace.model.get_parameter(name))
+    )
+    norms = [math.sqrt(share) * _norm(tensor) for tensor in (gradient, weight)]
+    entries, zeros = share * gradient.numel(), share * int((gradient == 0).sum())
+    return Weights(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
+
+
+GROUPINGS: dict[str | None, Callable[[GradientTrace, float], Iterator[Weights]]] = {
+    None: _each,
+    "layer": _by_layer,
+    "kind": _by_kind,
+    "head": _by_head,
+}
+
+
+def _together(
+    name: str, group: list[Weights], *, layer: int | None = None, kind: str | None = None, head: int | None = None
+) -> Weights:
+    rows = [(one.dead_rows, one.rows) for one in group if one.dead_rows is not None and one.rows is not None]
+    return Weights(
+        name, layer, kind, head, None,
+        math.hypot(*(one.gradient_norm for one in group)), math.hypot(*(one.weight_norm for one in group)),
+        group[0].learning_rate, sum(one.entries for one in group), sum(one.zeros for one in group),
+        sum(dead for dead, _ in rows) if rows else None, sum(count for _, count in rows) if rows else None,
+    )  # fmt: skip
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64))

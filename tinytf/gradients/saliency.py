@@ -1,0 +1,156 @@
+"""Which input tokens, and which attention heads, the predictions hang on, by their gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tinytf.gradients.loss import Targets, require_targets
+from tinytf.gradients.trace import GradientTrace, differentiable, losses_of
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Encoding
+from tinytf.trace.taps import tapped
+
+SHARE, NEARLY_NONE = 0.01, 1e-4
+"""How much of the difference the attributions may miss, and what they may miss of one that is nearly 0, in nats."""
+
+FIRST_POINTS, MOST_POINTS = 8, 512
+
+_NUMBERS = 2**26
+"""About how many numbers one batch of points may hold."""
+
+
+def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
+    """∂(−loss)/∂x · x of each token's embedding x, summed over d_model, in nats: to first order, what it adds.
+
+    Of the mean log-probability of the targets, as in ``integrated_gradients``: positive for a token that makes them
+    more probable (Shrikumar et al. 2017).
+    """
+    product = trace.grad.step("embed.tokens").double() * trace.step("embed.tokens").double()  # (T, C)
+    return tuple((-product.sum(dim=-1)).tolist())
+
+
+@dataclass(frozen=True)
+class Integrated:
+    """What each token adds to the mean log-probability of the targets, in nats, from the baseline to the text.
+
+    ``points`` on the way were used. ``at_input`` and ``at_baseline`` are the mean log-probabilities at its ends.
+    """
+
+    attributions: tuple[float, ...]
+    points: int
+    at_input: float
+    at_baseline: float
+
+    @property
+    def sum(self) -> float:
+        return float(np.sum(self.attributions))
+
+    @property
+    def difference(self) -> float:
+        """What the attributions should sum to (Sundararajan et al. 2017, "completeness")."""
+        return self.at_input - self.at_baseline
+
+    @property
+    def relative_error(self) -> float:
+        """What the sum misses, in units of the difference, or of what is allowed where that is nearly 0."""
+        return abs(self.sum - self.difference) / max(abs(self.difference), NEARLY_NONE / SHARE)
+
+    @property
+    def holds(self) -> bool:
+        return self.relative_error <= SHARE
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "attributions": list(self.attributions),
+            "points": self.points,
+            "at_input": self.at_input,
+            "at_baseline": self.at_baseline,
+            "sum": self.sum,
+            "difference": self.difference,
+            "relative_error": self.relative_error,
+            "holds": self.holds,
+        }
+
+
+def integrated_gradients(model: Transformer, encoding: Encoding, targets: Targets) -> Integrated:
+    """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
+
+    The way leads from the mean of the embedding table, the same for every token, to the tokens' embeddings, with
+    positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Gauss–Legendre
+    points, twice as many each time, from FIRST_POINTS until the sum holds or MOST_POINTS are reached: ``holds`` says
+    which. The model is left as it is. Raises what ``require_targets`` and ``differentiable`` raise.
+    """
+    require_targets(model, len(encoding.ids), targets)
+    path = _Path(model, encoding, targets)
+    (at_baseline, at_input), _ = path.at(torch.tensor([0.0, 1.0], dtype=torch.float64))
+    points = FIRST_POINTS
+    while True:
+        found = Integrated(path.integral(points), points, at_input, at_baseline)
+        if found.holds or points >= MOST_POINTS:
+            return found
+        points *= 2
+
+
+class _Path:
+    """The straight line between baseline and text, in the space of the token embeddings."""
+
+    def __init__(self, model: Transformer, encoding: Encoding, targets: Targets) -> None:
+        self._model, self._targets = model, targets
+        table = model.embed.tokens.weight
+        self._ids = torch.tensor([encoding.ids], device=table.device)
+        with torch.no_grad():
+            self._end = model.embed.tokens(self._ids)[0]  # (T, C)
+            mean = table.double().mean(dim=0) * model.embed.tokens.scale
+            self._start = mean.to(table.dtype).expand_as(self._end)
+        config = model.config
+        hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
+        self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
+
+    def integral(self, points: int) -> tuple[float, ...]:
+        """(x − baseline) · ∫ gradient along the way, for each token."""
+        nodes, weights = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(points))
+        mean = torch.zeros(self._end.shape, dtype=torch.float64, device=self._end.device)
+        for some, share in zip(nodes.split(self._batch), weights.split(self._batch), strict=True):
+            _, gradients = self.at((some + 1) / 2)  # from −1 … 1 to 0 … 1
+            mean += torch.einsum("b,btc->tc", share.to(mean.device) / 2, gradients.double())
+        return tuple(((self._end - self._start).double() * mean).sum(dim=-1).tolist())
+
+    def at(self, where: Tensor) -> tuple[list[float], Tensor]:
+        """The mean log-probability at each point of the way, and its gradients by the embeddings (B, T, C)."""
+        share = where.to(self._end)[:, None, None]
+        with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):
+            point = (self._start + share * (self._end - self._start)).requires_grad_()
+            logits = self._model(self._ids.expand(len(where), -1))  # (B, T, V)
+            values = torch.stack([-losses_of(row, self._targets).mean() for row in logits])
+            (gradients,) = torch.autograd.grad(values.sum(), point)
+        return values.tolist(), gradients
+
+
+@dataclass(frozen=True)
+class HeadSaliency:
+    """Attention × gradient by layer and head: Σ |w ⊙ ∂L/∂w| over a head's map, and the same sum with its signs.
+
+    Both in nats, for the loss as it is: by the signed one, the loss changes to first order where the weights grow.
+    """
+
+    absolute: tuple[tuple[float, ...], ...]
+    signed: tuple[tuple[float, ...], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"absolute": [list(row) for row in self.absolute], "signed": [list(row) for row in self.signed]}
+
+
+def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
+    """How much the loss hangs on the attention weights of each head (Chefer et al. 2021, without their propagation).
+
+    Raises AddressError where a layer was not recorded.
+    """
+    absolute, signed = [], []
+    for layer in range(trace.config.n_layers):
+        product = trace.step("weights", layer).double() * trace.grad.step("weights", layer).double()  # (H, Q, K)
+        absolute.append(tuple(product.abs().sum(dim=(1, 2)).tolist()))
+        signed.append(tuple(product.sum(dim=(1, 2)).tolist()))
+    return HeadSaliency(tuple(absolute), tuple(signed))
