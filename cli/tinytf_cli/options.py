@@ -97,7 +97,7 @@ def model_options(command: Command) -> Command:
         type=click.IntRange(0, 2**63 - 1),
         default=0,
         show_default=True,
-        help="Makes what is random: the weights of a preset, what generate draws.",
+        help="Makes what is random: the weights of a preset, what generate draws, what grad --check measures.",
     )
     @functools.wraps(command)
     def wrapped(*args: Any, model: str, device: str, dtype: str, seed: int, **kwargs: Any) -> Any:

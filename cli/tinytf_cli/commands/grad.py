@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Write out how one row of a gradient comes about, such as L3.norm1 or 'L0H1.scores[sat]'. Repeatable.",
 )
+@click.option(
+    "--by",
+    type=click.Choice(["parameter", "layer", "kind", "head"]),
+    default="kind",
+    show_default=True,
+    help="How the weights are grouped in their table.",
+)
+@click.option("--lr", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True, help="For the updates.")
+@click.option("--integrated", is_flag=True, help="Attribute to tokens by integrated gradients too.")
+@click.option(
+    "--check", type=click.IntRange(0), default=0, metavar="N", help="Measure N entries by finite differences."
+)
 @output_options
 def command(
     texts: list[str],
@@ -50,6 +62,10 @@ def command(
     rows: int | None,
     addresses: tuple[str, ...],
     derived: tuple[str, ...],
+    by: str,
+    lr: float,
+    integrated: bool,
+    check: int,
     output: Output,
 ) -> int:
     """Show how the loss of TEXT flows back through every step, and prove it.
@@ -73,6 +89,11 @@ def command(
         dims=dims,
         rows=rows,
         detail=not no_detail,
+        by=by,
+        lr=lr,
+        integrated=integrated,
+        check=check,
+        seed=click.get_current_context().params["seed"],
     )
     holds = True
 
@@ -82,7 +103,7 @@ def command(
             trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
             view = GradView(model, trace, selection)
             yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.outcome.holds
+            holds = holds and view.holds
 
     show_all(output, results(), "grads", lines)
     return 0 if holds else 1

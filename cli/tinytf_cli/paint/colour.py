@@ -52,9 +52,10 @@ def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.i
 
 @lru_cache(maxsize=512)
 def role_style(role: str) -> Style:
-    """The style of a role; ``unit:N`` is the cell of level N (0…255) of viridis; an unknown role is plain text."""
-    if role.startswith("unit:"):
-        return cell_style("unit", int(role.removeprefix("unit:")))
+    """The style of a role; ``unit:N`` and ``signed:N`` are cells of level N (0…255); an unknown role is plain text."""
+    scale, colon, place = role.partition(":")
+    if colon:
+        return cell_style(scale, int(place))
     if role in ACCENTS:
         return Style(color=ACCENTS[role])
     return {

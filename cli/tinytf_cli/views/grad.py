@@ -9,7 +9,17 @@ import torch
 
 from tinytf.gradients.agreement import Agreement, agreement
 from tinytf.gradients.derivation import Derivation, derive
+from tinytf.gradients.differences import Differences, check
+from tinytf.gradients.flow import Flow, flow
+from tinytf.gradients.parameters import Weights, table
 from tinytf.gradients.pipeline import GradientRow, backward_rows
+from tinytf.gradients.saliency import (
+    HeadSaliency,
+    Integrated,
+    attention_times_gradient,
+    gradient_times_input,
+    integrated_gradients,
+)
 from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model
 from tinytf.trace.address import Address
@@ -19,6 +29,8 @@ from tinytf_cli.views.backward import backward_blocks, cell_blocks, derivation_b
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.loss import loss_blocks, loss_rows
+from tinytf_cli.views.sensitivity import flow_blocks, head_blocks, token_blocks
+from tinytf_cli.views.weights import difference_blocks, weight_blocks
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,11 @@ class GradSelection:
     dims: int
     rows: int | None
     detail: bool
+    by: str
+    lr: float
+    integrated: bool
+    check: int
+    seed: int
 
 
 class GradView:
@@ -56,6 +73,42 @@ class GradView:
     def losses(self) -> list[dict[str, Any]]:
         return loss_rows(self.trace, self.model.tokenizer)
 
+    @cached_property
+    def weights(self) -> tuple[Weights, ...]:
+        chosen = self.selection
+        return table(self.trace, chosen.lr, None if chosen.by == "parameter" else chosen.by)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flow(self.trace)
+
+    @cached_property
+    def first_order(self) -> tuple[float, ...]:
+        return gradient_times_input(self.trace)
+
+    @cached_property
+    def integrated(self) -> Integrated | None:
+        trace = self.trace
+        return integrated_gradients(trace.model, trace.encoding, trace.targets) if self.selection.integrated else None
+
+    @cached_property
+    def heads(self) -> HeadSaliency:
+        return attention_times_gradient(self.trace)
+
+    @cached_property
+    def differences(self) -> Differences | None:
+        trace, chosen = self.trace, self.selection
+        return check(trace.model, trace.encoding, trace.targets, chosen.check, chosen.seed) if chosen.check else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check that was made holds."""
+        return (
+            self.outcome.holds
+            and (self.differences is None or self.differences.holds)
+            and (self.integrated is None or self.integrated.holds)
+        )
+
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The view, in the order in which the gradient goes back."""
         chosen, trace = self.selection, self.trace
@@ -72,6 +125,12 @@ class GradView:
             if chosen.detail:
                 for layer in reversed(chosen.layers):
                     yield from self._block(layer, rows)
+            yield from flow_blocks(self.flow)
+            yield from token_blocks(trace, self.first_order, self.integrated, rows)
+            yield from head_blocks(self.heads)
+            yield from weight_blocks(self.weights, chosen.by, chosen.lr)
+        if self.differences is not None:
+            yield from difference_blocks(self.differences)
         yield from agreement_blocks(self.outcome)
 
     def _block(self, layer: int, rows: int | None) -> Iterator[Block]:
@@ -130,26 +189,41 @@ class GradView:
             "gradients": [row.to_dict() for row in self.rows],
             "values": self._values(),
             "derivations": [_derivation_data(found) for found in self.derivations],
+            "flow": self.flow.to_dict(),
+            "saliency": {
+                "gradient_times_input": list(self.first_order),
+                "integrated_gradients": None if self.integrated is None else self.integrated.to_dict(),
+                "attention_times_gradient": self.heads.to_dict(),
+            },
+            "weights": [row.to_dict() for row in self.weights],
+            "finite_differences": None if self.differences is None else self.differences.to_dict(),
             "by_hand": self.outcome.to_dict(),
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The same data, one event a line."""
         data = self.data()
-        kinds = (("token", "tokens"), ("target", "targets"), ("gradient", "gradients"), ("derivation", "derivations"))
+        kinds = (("token", "tokens"), ("target", "targets"), ("gradient", "gradients"), ("derivation", "derivations"),
+                 ("weights", "weights"))  # fmt: skip
         lists = {key: data.pop(key) for _, key in kinds}
-        values, by_hand = data.pop("values"), data.pop("by_hand")
+        values, whole = data.pop("values"), {name: data.pop(name) for name in _WHOLE}
         yield {"type": data.pop("kind"), **data}
         for kind, key in kinds:
             for one in lists[key]:
                 yield {"type": kind, **one}
         for address, one in values.items():
             yield {"type": "values", "address": address, **one}
-        yield {"type": "by_hand", **by_hand}
+        for name, one in whole.items():
+            if one is not None:
+                yield {"type": name, **one}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The gradients of all steps and parameters, under their names."""
         return {**self.trace.grad.recording.tensors, **self.trace.parameters}
+
+
+_WHOLE = ("flow", "saliency", "finite_differences", "by_hand")
+"""Parts of the data that are one event each."""
 
 
 def _derivation_data(found: Derivation) -> dict[str, Any]:
