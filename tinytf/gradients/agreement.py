@@ -95,5 +95,10 @@ def agreement(trace: GradientTrace) -> Agreement:
 
 
 def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Compared:
-    largest = max(float(one.abs().max()) for one in (gradient, *scales))
-    return Compared(name, float((by_hand - gradient).abs().max()), largest)
+    largest = max(_largest(one) for one in (gradient, *scales))
+    return Compared(name, _largest(by_hand - gradient), largest)
+
+
+def _largest(tensor: Tensor) -> float:
+    least, most = (float(end) for end in torch.aminmax(tensor))
+    return max(-least, most)
