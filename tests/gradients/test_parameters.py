@@ -114,6 +114,7 @@ def test_the_flow_goes_from_the_last_layer_to_the_first(name: str) -> None:
         assert layer.ffn == pytest.approx(float(trace.grad[f"L{layer.layer}.ffn"].norm()))
     assert found.last == pytest.approx(float(trace.grad[found.end].norm()))
     assert found.ratio == pytest.approx(found.first / found.last)
+    assert found.per_layer**trace.config.n_layers == pytest.approx(found.ratio)
     assert found.word in found.verdict
     assert f"{found.ratio:.3g}" in found.verdict
 

@@ -51,7 +51,7 @@ def _by_small_steps(model: Transformer, targets: Targets, steps: int) -> list[fl
 
 @pytest.mark.parametrize("name", ["llama, grouped", "gpt2, scaled and normed embeddings"])
 def test_attributions_are_the_integral(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saliency, "FIRST_POINTS", 128)
+    monkeypatch.setattr(saliency, "SHARE", 1e-4)
     forward, targets = traced(name)
     found = integrated_gradients(forward.model, forward.encoding, targets)
     expected = _by_small_steps(forward.model, targets, 300)
@@ -66,13 +66,28 @@ def test_points_go_through_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatc
     assert again.attributions == pytest.approx(found.attributions)
 
 
-def test_points_are_doubled_no_further_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saliency, "MOST_POINTS", 2)
-    monkeypatch.setattr(saliency, "FIRST_POINTS", 1)
+def test_no_more_points_are_tried_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, targets = traced("llama, grouped")
     found = integrated_gradients(forward.model, forward.encoding, targets)
-    assert found.points == 2
-    assert not found.holds
+    monkeypatch.setattr(saliency, "POINTS", 1)
+    monkeypatch.setattr(saliency, "MOST_POINTS", 3)
+    halved = integrated_gradients(forward.model, forward.encoding, targets)
+    assert halved.points == 2
+    assert not halved.holds
+    monkeypatch.setattr(saliency, "MOST_POINTS", 512)
+    again = integrated_gradients(forward.model, forward.encoding, targets)
+    assert again.holds
+    assert again.attributions == pytest.approx(found.attributions, abs=0.02)
+
+
+def test_a_jump_on_the_way_is_found_by_halving() -> None:
+    forward, targets = traced("gpt2")
+    width = forward.config.d_head
+    with torch.no_grad():
+        forward.model.blocks[0].attention.q.weight[:width] *= 60  # a head that changes its mind at once
+    found = integrated_gradients(forward.model, forward.encoding, targets)
+    assert found.holds
+    assert found.points > 16
 
 
 def test_a_difference_of_nearly_nothing_is_held_to_an_absolute_bound() -> None:

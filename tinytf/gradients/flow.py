@@ -44,6 +44,11 @@ class Flow:
         return self.first / self.last if self.last else math.nan
 
     @property
+    def per_layer(self) -> float:
+        """The factor of one layer, were it the same in all: a ratio of 100 over 30 layers is one of 1.17."""
+        return self.ratio ** (1 / len(self.layers))
+
+    @property
     def word(self) -> str:
         """``vanishing``, ``exploding`` or ``steady``; ``undefined`` where the ratio is no number."""
         if not math.isfinite(self.ratio):
@@ -55,7 +60,7 @@ class Flow:
         """The word with its numbers, in one line."""
         return (
             f"{self.word}: the norm is {self.first:.3g} at L0.in and {self.last:.3g} at {self.end}, "
-            f"a ratio of {self.ratio:.3g}"
+            f"a ratio of {self.ratio:.3g}, or {self.per_layer:.3g} a layer"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +70,7 @@ class Flow:
             "last": self.last,
             "first": self.first,
             "ratio": self.ratio,
+            "per_layer": self.per_layer,
             "word": self.word,
             "verdict": self.verdict,
         }

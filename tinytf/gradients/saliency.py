@@ -16,7 +16,8 @@ from tinytf.trace.taps import tapped
 SHARE, NEARLY_NONE = 0.01, 1e-4
 """How much of the difference the attributions may miss, and what they may miss of one that is nearly 0, in nats."""
 
-FIRST_POINTS, MOST_POINTS = 8, 512
+POINTS, MOST_POINTS = 8, 512
+"""Gauss–Legendre points of a piece of the way, and how many may be tried in all."""
 
 _NUMBERS = 2**26
 """About how many numbers one batch of points may hold."""
@@ -36,7 +37,7 @@ def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
 class Integrated:
     """What each token adds to the mean log-probability of the targets, in nats, from the baseline to the text.
 
-    ``points`` on the way were used. ``at_input`` and ``at_baseline`` are the mean log-probabilities at its ends.
+    ``points`` on the way make up the sum. ``at_input`` and ``at_baseline`` are the mean log-probabilities at its ends.
     """
 
     attributions: tuple[float, ...]
@@ -79,19 +80,46 @@ def integrated_gradients(model: Transformer, encoding: Encoding, targets: Target
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
     The way leads from the mean of the embedding table, the same for every token, to the tokens' embeddings, with
-    positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Gauss–Legendre
-    points, twice as many each time, from FIRST_POINTS until the sum holds or MOST_POINTS are reached: ``holds`` says
-    which. The model is left as it is. Raises what ``require_targets`` and ``differentiable`` raise.
+    positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Where deep models
+    jump on the way, evenly placed points miss it; so each piece of the way has POINTS of its own, and is halved where
+    they miss too much of what the log-probability gains along it, until MOST_POINTS were tried. ``holds`` says whether
+    that sufficed. The model is left as it is. Raises what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
-    (at_baseline, at_input), _ = path.at(torch.tensor([0.0, 1.0], dtype=torch.float64))
-    points = FIRST_POINTS
-    while True:
-        found = Integrated(path.integral(points), points, at_input, at_baseline)
-        if found.holds or points >= MOST_POINTS:
-            return found
-        points *= 2
+    at_baseline, at_input = path.value(0.0), path.value(1.0)
+    allowed = max(SHARE * abs(at_input - at_baseline), NEARLY_NONE)
+    pieces, tried = [path.piece(0.0, at_baseline, 1.0, at_input)], POINTS
+    while sum(piece.missed for piece in pieces) > allowed:
+        poor = [piece for piece in sorted(pieces, key=_missed, reverse=True) if piece.missed > allowed / len(pieces)]
+        poor = poor[: (MOST_POINTS - tried) // (2 * POINTS)]
+        if not poor:
+            break
+        pieces = [piece for piece in pieces if piece not in poor]
+        for piece in poor:
+            pieces += path.halves(piece)
+            tried += 2 * POINTS
+    sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
+    return Integrated(tuple(sums.tolist()), POINTS * len(pieces), at_input, at_baseline)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A piece of the way, from ``start`` to ``end`` of 0 … 1, with the mean log-probability at both."""
+
+    start: float
+    at_start: float
+    end: float
+    at_end: float
+    attributions: tuple[float, ...]
+
+    @property
+    def missed(self) -> float:
+        return abs(sum(self.attributions) - (self.at_end - self.at_start))
+
+
+def _missed(piece: _Piece) -> float:
+    return piece.missed
 
 
 class _Path:
@@ -109,14 +137,28 @@ class _Path:
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
 
-    def integral(self, points: int) -> tuple[float, ...]:
-        """(x − baseline) · ∫ gradient along the way, for each token."""
-        nodes, weights = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(points))
-        mean = torch.zeros(self._end.shape, dtype=torch.float64, device=self._end.device)
+    def value(self, where: float) -> float:
+        """The mean log-probability of the targets at one point of the way, in nats."""
+        return self.at(torch.tensor([where]))[0][0]
+
+    def halves(self, piece: _Piece) -> tuple[_Piece, _Piece]:
+        middle = (piece.start + piece.end) / 2
+        at_middle = self.value(middle)
+        return (
+            self.piece(piece.start, piece.at_start, middle, at_middle),
+            self.piece(middle, at_middle, piece.end, piece.at_end),
+        )
+
+    def piece(self, start: float, at_start: float, end: float, at_end: float) -> _Piece:
+        """(x − baseline) · ∫ gradient from ``start`` to ``end``, for each token."""
+        nodes, weights = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(POINTS))
+        nodes, weights = start + (end - start) * (nodes + 1) / 2, (end - start) * weights / 2  # from −1 … 1
+        integral = torch.zeros(self._end.shape, dtype=torch.float64, device=self._end.device)
         for some, share in zip(nodes.split(self._batch), weights.split(self._batch), strict=True):
-            _, gradients = self.at((some + 1) / 2)  # from −1 … 1 to 0 … 1
-            mean += torch.einsum("b,btc->tc", share.to(mean.device) / 2, gradients.double())
-        return tuple(((self._end - self._start).double() * mean).sum(dim=-1).tolist())
+            _, gradients = self.at(some)
+            integral += torch.einsum("b,btc->tc", share.to(integral.device), gradients.double())
+        attributions = ((self._end - self._start).double() * integral).sum(dim=-1)
+        return _Piece(start, at_start, end, at_end, tuple(attributions.tolist()))
 
     def at(self, where: Tensor) -> tuple[list[float], Tensor]:
         """The mean log-probability at each point of the way, and its gradients by the embeddings (B, T, C)."""

@@ -1,20 +1,109 @@
-"""Where the numbers of a forward pass stop being numbers."""
+"""Where a pass through a model first goes wrong: the walk over its steps, and the tests that ask for finite numbers."""
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from tinytf.model.attention import Sight
+from tinytf.trace.steps import Step
 from tinytf.trace.trace import Trace
 
 
-def first_not_finite(trace: Trace) -> str | None:
-    """The full name of the first step that holds NaN or +∞, and of −∞ where nothing is masked; None if all is well."""
-    for step, layer in trace.steps.rows:
-        if not step.is_tensor or (layer is not None and layer not in trace.recording.layers):
+@dataclass(frozen=True)
+class Fault:
+    """The full name of the ``step``, which ``direction`` goes wrong there (forward, backward), how, and the numbers."""
+
+    step: str
+    direction: str
+    kind: str
+    evidence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A step of a trace with its values, or with their gradients: what a test looks at."""
+
+    trace: Trace
+    step: Step
+    layer: int | None
+    values: Tensor
+
+    @property
+    def name(self) -> str:
+        return self.step.full_name(self.layer)
+
+    def place(self, index: list[int]) -> str:
+        """An index in words: ``head 1, query 4, key 2``."""
+        numbers = list(index)
+        if self.step.name == "logits":
+            numbers[0] = self.trace.recording.logit_rows[numbers[0]]
+        return ", ".join(f"{axis} {number}" for axis, number in zip(self.step.axes, numbers, strict=True))
+
+    def counted(self, found: Tensor, what: str) -> str:
+        """How many of the entries are ``found``, a mask of them, and where the first is; empty for none."""
+        return counted(found, what, self.place)
+
+
+def counted(found: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
+    """``3 of 240 entries are NaN, the first at …`` for a mask ``found``; empty for none."""
+    count = int(found.sum())
+    if not count:
+        return ""
+    first = place(found.nonzero()[0].tolist())
+    return f"{count:,} of {found.numel():,} entries {'is' if count == 1 else 'are'} {what}, the first at {first}"
+
+
+Test = Callable[[Seen], str]
+"""What is wrong with a step, in a clause with numbers; empty where nothing is."""
+
+
+def allowed(trace: Trace) -> Tensor:
+    """Which keys (Q, K) each query of the trace may look at."""
+    length, device = len(trace.tokens), trace.last_hidden.device
+    found = Sight.of(trace.config).allowed(length, None, device)
+    return torch.ones(length, length, dtype=torch.bool, device=device) if found is None else found
+
+
+def _nan(seen: Seen) -> str:
+    return seen.counted(seen.values.isnan(), "NaN")
+
+
+def _infinite(seen: Seen) -> str:
+    found = seen.values.isinf()
+    if seen.step.name == "masked":
+        found &= ~(seen.values.isneginf() & ~allowed(seen.trace))
+    return seen.counted(found, "infinite")
+
+
+NOT_FINITE: dict[str, Test] = {"nan": _nan, "inf": _infinite}
+"""The tests of values that are no finite numbers, by kind. −∞ where a query may not look is none of them."""
+
+
+def first_of(
+    values: Trace, rows: Iterable[tuple[Step, int | None]], direction: str, tests: Mapping[str, Test]
+) -> Fault | None:
+    """The first of ``rows``, of those that ``values`` has, that fails one of ``tests``, which go in their order.
+
+    Logits are looked at where the pass made them; probabilities follow from them and are passed over.
+    """
+    for step, layer in rows:
+        if not step.is_tensor or step.name == "probs" or (layer is not None and layer not in values.recording.layers):
             continue
-        if step.name in ("logits", "probs"):
-            tensor: Tensor = trace.recorded_logits
-        else:
-            tensor = trace.step(step.name, layer)
-        fine = ~tensor.isnan() & ~tensor.isposinf() if step.name == "masked" else tensor.isfinite()
-        if not bool(fine.all()):
-            return step.full_name(layer)
+        tensor = values.recorded_logits if step.name == "logits" else values.step(step.name, layer)
+        seen = Seen(values, step, layer, tensor)
+        for kind, test in tests.items():
+            if evidence := test(seen):
+                return Fault(seen.name, direction, kind, evidence)
     return None
+
+
+def first_not_finite(trace: Trace) -> str | None:
+    """The full name of the first step whose forward pass holds NaN or infinity; None if all is well."""
+    found = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
+    return None if found is None else found.step

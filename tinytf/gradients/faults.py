@@ -1,0 +1,155 @@
+"""The first step that goes wrong, forward or back: no finite numbers, saturated, dead, or not what it should be."""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+
+from tinytf.errors import UsageError
+from tinytf.gradients import formulas
+from tinytf.gradients.agreement import Compared, agreement
+from tinytf.gradients.graph import OPERATIONS, Site
+from tinytf.gradients.trace import GradientTrace
+from tinytf.nearest import did_you_mean
+from tinytf.trace.check import check
+from tinytf.trace.faults import NOT_FINITE, Fault, Seen, Test, allowed, counted, first_of
+from tinytf.trace.trace import Trace
+
+KINDS = ("nan", "inf", "saturated", "dead", "mismatch")
+
+ONE_KEY = 0.999
+"""The weight from which on a query looks at one key alone: the softmax passes next to nothing on."""
+
+FLAT, ALMOST_ALL = 1e-6, 0.999
+"""An activation is saturated where its slope is no larger, for so large a share of its inputs."""
+
+SILENT = 1e-9
+"""The size up to which a unit of the feed-forward says nothing."""
+
+_OF_CHOICE = frozenset({"q", "k", "q_norm", "k_norm", "q_rot", "k_rot", "scores", "scaled", "masked"})
+"""Steps that lead to the loss only through a query that sees more than one key."""
+
+
+def first_fault(trace: Trace, kinds: Collection[str] = KINDS) -> Fault | None:
+    """The first fault of the forward pass, and where the trace has gradients and that is well, of the backward pass.
+
+    Steps in the order of the pass, at each one ``kinds`` in the order of KINDS:
+
+    - ``nan``, ``inf``: entries that are no finite numbers, but for −∞ where a query may not look;
+    - ``saturated``: an attention map in which each query that sees more than one key gives one of them ONE_KEY, or an
+      activation whose slope is FLAT at ALMOST_ALL of its inputs;
+    - ``dead``: half of the units of ``ffn.act`` or more are SILENT for every token, of two or more; backward a gradient
+      that is exactly 0 at a step that leads to the loss;
+    - ``mismatch``: what ``tinytf.trace.check`` and ``agreement`` find. It needs every layer.
+
+    After the steps of the backward pass come the gradients of the parameters, by their names. Raises UsageError for
+    another kind.
+    """
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise UsageError(f"there is no fault {unknown[0]!r}", did_you_mean(unknown[0], KINDS))
+    tests: dict[str, Test] = {**NOT_FINITE, "saturated": _saturated, "dead": _silent}
+    if "mismatch" in kinds:
+        tests["mismatch"] = _in_table(_unlike_the_model(trace))
+    found = first_of(trace, trace.steps.rows, "forward", _chosen(tests, kinds))
+    if found is None and isinstance(trace, GradientTrace):
+        return _first_backward(trace, kinds)
+    return found
+
+
+def _first_backward(trace: GradientTrace, kinds: Collection[str]) -> Fault | None:
+    tests: dict[str, Test] = {**NOT_FINITE, "dead": partial(_without_gradient, trace)}
+    of_parameters: Mapping[str, str] = {}
+    if "mismatch" in kinds:
+        agreed = agreement(trace)
+        tests["mismatch"] = _in_table(_unlike_formulas(agreed.steps, agreed.tolerance))
+        of_parameters = _unlike_formulas(agreed.parameters, agreed.tolerance)
+    rows = [row for row in reversed(trace.steps.rows) if row[0].name in OPERATIONS]
+    found = first_of(trace.grad, rows, "backward", _chosen(tests, kinds))
+    return found or _first_of_parameters(trace, kinds, of_parameters)
+
+
+def _first_of_parameters(trace: GradientTrace, kinds: Collection[str], mismatches: Mapping[str, str]) -> Fault | None:
+    for name, gradient in reversed(trace.parameters.items()):
+        evidence = {
+            "nan": counted(gradient.isnan(), "NaN", str),
+            "inf": counted(gradient.isinf(), "infinite", str),
+            "mismatch": mismatches.get(name, ""),
+        }
+        for kind, clause in evidence.items():
+            if clause and kind in kinds:
+                return Fault(name, "backward", kind, clause)
+    return None
+
+
+def _chosen(tests: Mapping[str, Test], kinds: Collection[str]) -> dict[str, Test]:
+    return {kind: test for kind, test in tests.items() if kind in kinds}
+
+
+def _in_table(clauses: Mapping[str, str]) -> Test:
+    return lambda seen: clauses.get(seen.name, "")
+
+
+def _saturated(seen: Seen) -> str:
+    if seen.step.name == "weights":
+        return _one_key_each(seen)
+    return _flat(seen) if seen.step.name in ("ffn.act", "head.act") else ""
+
+
+def _one_key_each(seen: Seen) -> str:
+    choosing = allowed(seen.trace).sum(dim=-1) > 1  # (Q,)
+    if not bool(choosing.any()):
+        return ""
+    least = seen.values.amax(dim=-1)[:, choosing].amin(dim=-1)  # (H, Q, K) -> (H,)
+    heads = (least >= ONE_KEY).nonzero().flatten().tolist()
+    if not heads:
+        return ""
+    return (
+        f"{len(heads)} of {len(least)} heads, the first is head {heads[0]}: each of its {int(choosing.sum())} queries "
+        f"that see more than one key gives one of them {float(least[heads[0]]):.6f} of its weight or more"
+    )
+
+
+def _flat(seen: Seen) -> str:
+    site = Site(seen.trace, seen.step, seen.layer)
+    flat = formulas.SLOPES[site.activation](site.input()).abs() <= FLAT
+    if float(flat.double().mean()) < ALMOST_ALL:
+        return ""
+    return seen.counted(flat, f"of inputs where the slope of {site.activation} is at most {FLAT:g}")
+
+
+def _silent(seen: Seen) -> str:
+    if seen.step.name != "ffn.act" or len(seen.values) < 2:
+        return ""
+    silent = (seen.values.abs() <= SILENT).all(dim=0)  # (T, F) -> (F,)
+    count, units, tokens = int(silent.sum()), len(silent), len(seen.values)
+    if 2 * count < units:
+        return ""
+    first = int(silent.nonzero()[0])
+    return f"{count:,} of {units:,} units are 0 for each of {tokens:,} tokens, the first is unit {first}"
+
+
+def _without_gradient(trace: GradientTrace, seen: Seen) -> str:
+    if bool(seen.values.any()):
+        return ""
+    choices = allowed(trace)[list(trace.targets.positions)].sum(dim=-1)
+    if seen.step.name in _OF_CHOICE and int(choices.max()) < 2:
+        return ""
+    return f"the gradient is exactly 0 in all {seen.values.numel():,} entries"
+
+
+def _unlike_the_model(trace: Trace) -> dict[str, str]:
+    checked = check(trace)
+    return {
+        item.step: f"off from {item.what} by {item.difference:.3g}, {item.relative:.2g} of the largest value, where "
+        f"{checked.tolerance:g} is allowed"
+        for item in checked.items
+        if not item.relative <= checked.tolerance
+    }
+
+
+def _unlike_formulas(compared: Mapping[str, Compared], tolerance: float) -> dict[str, str]:
+    return {
+        name: f"off from its formula by {one.difference:.3g}, {one.relative:.2g} of the largest entry, where "
+        f"{tolerance:g} is allowed"
+        for name, one in compared.items()
+        if not one.relative <= tolerance
+    }
