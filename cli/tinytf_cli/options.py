@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tinytf.errors import AddressError, UsageError
+from tinytf.nearest import did_you_mean
 from tinytf_cli.output import Output, require_writable
 from tinytf_cli.paint.terminal import detect
 
@@ -158,6 +159,32 @@ def block_options(command: Command) -> Command:
         return command(*args, layer=layer, head=head, **kwargs)
 
     return wrapped  # type: ignore[return-value]
+
+
+def fault_options(command: Command) -> Command:
+    """--fail-on: the command gets ``fail_on``, the kinds of faults to look for."""
+
+    @click.option(
+        "--fail-on",
+        "kinds",
+        metavar="KINDS",
+        help="Name the first step with nan, inf, saturated, dead or mismatch (several: nan,inf), and exit 1.",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, kinds: str | None, **kwargs: Any) -> Any:
+        return command(*args, fail_on=() if kinds is None else _fault_kinds(kinds), **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _fault_kinds(words: str) -> tuple[str, ...]:
+    from tinytf.gradients.faults import KINDS
+
+    chosen = tuple(word.strip() for word in words.split(","))
+    for word in chosen:
+        if word not in KINDS:
+            raise UsageError(f"--fail-on knows no {word!r}", did_you_mean(word, KINDS))
+    return chosen
 
 
 def text_options(command: Command) -> Command:

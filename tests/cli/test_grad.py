@@ -3,13 +3,17 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from driving import SENTENCE, Tinytf
 from safetensors.torch import load_file
 
+from tinytf.checkpoints.run import save_run
 from tinytf.loading import load
+from tinytf.model.transformer import Transformer
 
 
 def test_the_whole_view_has_loss_pipeline_block_and_check(tinytf: Tinytf, decoder: Path) -> None:
@@ -125,3 +129,86 @@ def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, argumen
     assert said in ran.err
     assert len(ran.err.splitlines()) <= 2
     assert not ran.out
+
+
+@pytest.fixture
+def broken(tmp_path: Path, decoder: Path) -> Callable[[Callable[[Transformer], None]], Path]:
+    """A decoder after something was done to its weights."""
+
+    def make(breaking: Callable[[Transformer], None]) -> Path:
+        model = load(str(decoder))
+        with torch.no_grad():
+            breaking(model.transformer)
+        save_run(tmp_path / "broken", model.transformer, model.tokenizer)
+        return tmp_path / "broken"
+
+    return make
+
+
+def _nan(model: Transformer) -> None:
+    model.blocks[1].ffn.down.weight[3, 5] = math.nan
+
+
+def _sharp(model: Transformer) -> None:
+    model.blocks[0].attention.q.weight *= 1e5
+
+
+def _silent(model: Transformer) -> None:
+    model.blocks[1].ffn.up.weight.zero_()
+    model.blocks[1].ffn.up.bias.zero_()
+
+
+@pytest.mark.parametrize("command", ["trace", "grad"])
+@pytest.mark.parametrize(
+    ("breaking", "kind", "first"),
+    [(_nan, "nan", "L1.ffn"), (_sharp, "saturated", "L0.weights"), (_silent, "dead", "L1.ffn.act")],
+)
+def test_the_first_fault_is_named(
+    tinytf: Tinytf, broken: Callable[..., Path], command: str, breaking: Callable[..., None], kind: str, first: str
+) -> None:
+    place = broken(breaking)
+    ran = tinytf(command, SENTENCE, "-m", place, "--no-detail", "--fail-on", f"{kind},inf")
+    assert ran.status == 1, ran.err
+    assert f"{kind}: forward, first at {first}: " in ran.out
+    data = json.loads(tinytf(command, SENTENCE, "-m", place, "--no-detail", "--fail-on", kind, "--json").out)
+    assert data["fault"]["step"] == first
+    fine = tinytf(command, SENTENCE, "-m", place, "--at", "L0.norm1", "--fail-on", "inf", "--json")
+    assert json.loads(fine.out)["fault"] is None
+
+
+def test_where_nothing_is_wrong_that_is_said(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--fail-on", "nan,inf,mismatch")
+    assert ran.status == 0, ran.out
+    assert "no fault: looked for nan, inf, mismatch at every step" in ran.out
+    assert "fault" not in json.loads(tinytf("grad", SENTENCE, "-m", decoder, "--json").out)
+
+
+def test_finite_differences_are_drawn_by_the_seed(tinytf: Tinytf, decoder: Path) -> None:
+    arguments = ("grad", SENTENCE, "-m", decoder, "--at", "L0.norm1", "--check", "12", "--json")
+    first, again, other = (
+        json.loads(tinytf(*arguments, "--seed", seed).out)["finite_differences"] for seed in ("1", "1", "2")
+    )
+    assert first == again != other
+    assert first["holds"] is True
+    assert len(first["entries"]) == 12
+
+
+def test_integrated_gradients_say_whether_they_are_complete(tinytf: Tinytf) -> None:
+    ran = tinytf("grad", SENTENCE, "--no-detail", "--integrated", "--json")
+    found = json.loads(ran.out)["saliency"]["integrated_gradients"]
+    assert found["sum"] == pytest.approx(found["difference"], rel=0.01)
+    assert "complete: they sum to" in tinytf("grad", SENTENCE, "--no-detail", "--integrated").out
+
+
+@pytest.mark.parametrize("by", ["parameter", "layer", "kind", "head"])
+def test_weights_are_grouped(tinytf: Tinytf, decoder: Path, by: str) -> None:
+    arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--by", by, "--lr", "0.5")
+    rows = json.loads(tinytf(*arguments, "--json").out)["weights"]
+    drawn = tinytf(*arguments).out
+    for row in rows:
+        assert row["name"][:12] in drawn
+        assert float(row["update_ratio"]) == pytest.approx(0.5 * float(row["ratio"]))
+    if by != "head":
+        trace = load(str(decoder)).grad(SENTENCE)
+        total = math.hypot(*(float(gradient.norm()) for gradient in trace.parameters.values()))
+        assert math.hypot(*(row["gradient_norm"] for row in rows)) == pytest.approx(total, rel=1e-5)

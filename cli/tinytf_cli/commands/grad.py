@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf_cli.options import block_options, model_options, output_options, recording_options, text_options
+from tinytf_cli.options import (
+    block_options,
+    fault_options,
+    model_options,
+    output_options,
+    recording_options,
+    text_options,
+)
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--target", metavar="TOKEN", help="What is to come after the text, or at [MASK]: a word, or #ID.")
 @click.option("--positions", metavar="LIST", help="Predict from these positions only, such as 2 or 0-3,7.")
 @block_options
+@fault_options
 @click.option(
     "--at",
     "addresses",
@@ -58,6 +66,7 @@ def command(
     head: int,
     full: bool,
     no_detail: bool,
+    fail_on: tuple[str, ...],
     dims: int,
     rows: int | None,
     addresses: tuple[str, ...],
@@ -89,6 +98,7 @@ def command(
         dims=dims,
         rows=rows,
         detail=not no_detail,
+        fail_on=fail_on,
         by=by,
         lr=lr,
         integrated=integrated,

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf_cli.options import block_options, model_options, output_options, recording_options, text_options
+from tinytf_cli.options import (
+    block_options,
+    fault_options,
+    model_options,
+    output_options,
+    recording_options,
+    text_options,
+)
 from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @model_options
 @recording_options
 @block_options
+@fault_options
 @click.option(
     "--step",
     "steps",
@@ -52,6 +60,7 @@ def command(
     steps: tuple[str, ...],
     addresses: tuple[str, ...],
     no_detail: bool,
+    fail_on: tuple[str, ...],
     dims: int,
     rows: int | None,
     top: int,
@@ -73,8 +82,9 @@ def command(
     layers = tuple(range(model.config.n_layers)) if full else (layer,)
     chosen = [parse_address(text, table) for text in addresses]
     chosen += [where for name in steps for where in _step_addresses(name, layers, head, table)]
-    selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top)
-    recorded = {layer for where in chosen for layer in where.layers or ()} if chosen else None
+    selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top, fail_on)
+    some = chosen and not fail_on
+    recorded = {layer for where in chosen for layer in where.layers or ()} if some else None
     traces = (model.trace(text, truncate=truncate, layers=recorded, force=force) for text in texts)
     views = (TraceView(model, trace, selection) for trace in traces)
     holds = True
@@ -83,7 +93,7 @@ def command(
         nonlocal holds
         for view in views:
             yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.outcome.holds
+            holds = holds and view.holds
 
     show_all(output, results(), "traces", lines)
     return 0 if holds else 1  # fmt: skip

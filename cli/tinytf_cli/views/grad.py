@@ -10,6 +10,7 @@ import torch
 from tinytf.gradients.agreement import Agreement, agreement
 from tinytf.gradients.derivation import Derivation, derive
 from tinytf.gradients.differences import Differences, check
+from tinytf.gradients.faults import first_fault
 from tinytf.gradients.flow import Flow, flow
 from tinytf.gradients.parameters import Weights, table
 from tinytf.gradients.pipeline import GradientRow, backward_rows
@@ -23,11 +24,13 @@ from tinytf.gradients.saliency import (
 from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model
 from tinytf.trace.address import Address
+from tinytf.trace.faults import Fault
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import backward_blocks, cell_blocks, derivation_blocks, gradient_blocks
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
+from tinytf_cli.views.faults import fault_blocks, fault_data
 from tinytf_cli.views.loss import loss_blocks, loss_rows
 from tinytf_cli.views.sensitivity import flow_blocks, head_blocks, token_blocks
 from tinytf_cli.views.weights import difference_blocks, weight_blocks
@@ -44,6 +47,7 @@ class GradSelection:
     dims: int
     rows: int | None
     detail: bool
+    fail_on: tuple[str, ...]
     by: str
     lr: float
     integrated: bool
@@ -100,11 +104,16 @@ class GradView:
         trace, chosen = self.trace, self.selection
         return check(trace.model, trace.encoding, trace.targets, chosen.check, chosen.seed) if chosen.check else None
 
+    @cached_property
+    def fault(self) -> Fault | None:
+        return first_fault(self.trace, self.selection.fail_on) if self.selection.fail_on else None
+
     @property
     def holds(self) -> bool:
-        """Whether every check that was made holds."""
+        """Whether every check that was made holds, and nothing was found that was looked for."""
         return (
             self.outcome.holds
+            and self.fault is None
             and (self.differences is None or self.differences.holds)
             and (self.integrated is None or self.integrated.holds)
         )
@@ -132,6 +141,7 @@ class GradView:
         if self.differences is not None:
             yield from difference_blocks(self.differences)
         yield from agreement_blocks(self.outcome)
+        yield from fault_blocks(chosen.fail_on, self.fault)
 
     def _block(self, layer: int, rows: int | None) -> Iterator[Block]:
         chosen, config = self.selection, self.trace.config
@@ -198,6 +208,7 @@ class GradView:
             "weights": [row.to_dict() for row in self.weights],
             "finite_differences": None if self.differences is None else self.differences.to_dict(),
             "by_hand": self.outcome.to_dict(),
+            **fault_data(self.selection.fail_on, self.fault),
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -206,7 +217,7 @@ class GradView:
         kinds = (("token", "tokens"), ("target", "targets"), ("gradient", "gradients"), ("derivation", "derivations"),
                  ("weights", "weights"))  # fmt: skip
         lists = {key: data.pop(key) for _, key in kinds}
-        values, whole = data.pop("values"), {name: data.pop(name) for name in _WHOLE}
+        values, whole = data.pop("values"), {name: data.pop(name, None) for name in _WHOLE}
         yield {"type": data.pop("kind"), **data}
         for kind, key in kinds:
             for one in lists[key]:
@@ -222,7 +233,7 @@ class GradView:
         return {**self.trace.grad.recording.tensors, **self.trace.parameters}
 
 
-_WHOLE = ("flow", "saliency", "finite_differences", "by_hand")
+_WHOLE = ("flow", "saliency", "finite_differences", "by_hand", "fault")
 """Parts of the data that are one event each."""
 
 

@@ -10,6 +10,7 @@ import torch
 from tinytf.loading import Model
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
+from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Row, pipeline, row_of
 from tinytf.trace.trace import Trace
 from tinytf_cli.output import SCHEMA_VERSION
@@ -17,6 +18,7 @@ from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading
+from tinytf_cli.views.faults import fault_blocks, fault_data
 from tinytf_cli.views.pipeline import pipeline_blocks
 from tinytf_cli.views.predictions import check_blocks, prediction_blocks, predictions
 from tinytf_cli.views.steps import address_blocks, step_blocks
@@ -33,6 +35,7 @@ class Selection:
     rows: int | None
     detail: bool
     top: int
+    fail_on: tuple[str, ...] = ()
 
 
 class TraceView:
@@ -53,6 +56,19 @@ class TraceView:
         return check(self.trace)
 
     @cached_property
+    def fault(self) -> Fault | None:
+        if not self.selection.fail_on:
+            return None
+        from tinytf.gradients.faults import first_fault
+
+        return first_fault(self.trace, self.selection.fail_on)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the trace adds up, and nothing was found that was looked for."""
+        return self.outcome.holds and self.fault is None
+
+    @cached_property
     def predicted(self) -> list[dict[str, Any]]:
         return predictions(self.trace, self.model.tokenizer, self.selection.top)
 
@@ -69,6 +85,7 @@ class TraceView:
                 else:
                     yield from address_blocks(trace, where, chosen.head, dims=chosen.dims, rows=rows)
             yield from check_blocks(self.outcome)
+            yield from fault_blocks(chosen.fail_on, self.fault)
             return
         yield Heading("pipeline", f"{len(self.rows)} steps")
         yield from pipeline_blocks(trace, self.rows, short=terminal.width < 130 and not terminal.plain)
@@ -81,6 +98,7 @@ class TraceView:
             yield thumbnails(trace)
         yield from prediction_blocks(trace, self.predicted)
         yield from check_blocks(self.outcome)
+        yield from fault_blocks(chosen.fail_on, self.fault)
 
     def _block_note(self) -> str:
         config = self.trace.config
@@ -129,6 +147,7 @@ class TraceView:
             "values": self._values(),
             "predictions": self.predicted,
             "check": self.outcome.to_dict(),
+            **fault_data(self.selection.fail_on, self.fault),
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -143,6 +162,8 @@ class TraceView:
                 for address, values in data["values"].items():
                     yield {"type": "values", "address": address, **values}
         yield {"type": "check", **data["check"]}
+        if data.get("fault"):
+            yield {"type": "fault", **data["fault"]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The recorded tensors under their step names, with the ids."""
