@@ -7,7 +7,7 @@ from tinytf.gradients.trace import GradientTrace
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.derive import probabilities
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Meter, Span, Table
 from tinytf_cli.views.steps import left_out, shown_rows
 
 _MOST = 3
@@ -61,4 +61,3 @@ def loss_blocks(trace: GradientTrace, rows: list[dict[str, Any]], limit: int | N
         ]
     )
     yield from left_out(len(rows), keep)
-    yield Line("")
