@@ -9,7 +9,7 @@ import torch
 from caught_gradients import MODELS, model_of, traced
 from torch import Tensor
 
-from tinytf.gradients import differences
+from tinytf.gradients import differences, probing
 from tinytf.gradients.differences import TOLERANCE, Difference, check, ridders
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
@@ -53,8 +53,8 @@ def test_a_wrong_slope_of_the_activation_is_found_out() -> None:
 def test_a_gradient_that_is_off_by_a_ten_thousandth_of_its_largest_entry_fails(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(*args: Any) -> GradientTrace:
-        trace = record_gradients(*args)
+    def wrong(*args: Any, **settings: Any) -> GradientTrace:
+        trace = record_gradients(*args, **settings)
         gradient = trace.parameters[name]
         trace.parameters[name] = gradient + 1e-4 * gradient.abs().max()
         return trace
@@ -64,6 +64,14 @@ def test_a_gradient_that_is_off_by_a_ten_thousandth_of_its_largest_entry_fails(
     found = check(forward.model, forward.encoding, targets, 100, 0)
     assert not found.holds
     assert {row.name for row in found.rows if row.relative > TOLERANCE} == {name}
+
+
+def test_steps_are_changed_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, targets = traced("gpt2")
+    found = check(forward.model, forward.encoding, targets, 12, 0)
+    monkeypatch.setattr(probing, "_LOGITS", 3 * 10 * 31)
+    again = check(forward.model, forward.encoding, targets, 12, 0)
+    assert [row.numeric for row in again.rows] == pytest.approx([row.numeric for row in found.rows], abs=1e-10)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -118,6 +118,8 @@ def check(
     count: int,
     seed: int,
     on_progress: Callable[[int, int], None] | None = None,
+    *,
+    force: bool = False,
 ) -> Differences:
     """Measure the derivative of the loss by ``count`` random entries, on a copy of the model in float64.
 
@@ -128,10 +130,10 @@ def check(
 
     The floor of a relative error is SHARE of the largest entry of the tensor's gradient, but no less than what the
     rounding of the loss makes of a gradient that is 0 (a bias of keys). ``on_progress`` is called with how many are
-    done, and ``count``. Raises what ``record_gradients`` raises.
+    done, and ``count``; ``force`` is that of ``record_gradients``, whose errors these are too.
     """
     copied = copy.deepcopy(model).double()
-    trace = record_gradients(copied, encoding, targets)
+    trace = record_gradients(copied, encoding, targets, force=force)
     draw = random.Random(seed)
     places, probe = Places(trace, draw), Probe(trace)
     rows: list[Difference] = []

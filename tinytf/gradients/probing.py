@@ -11,6 +11,9 @@ from tinytf.gradients.places import Drawn
 from tinytf.gradients.trace import GradientTrace, losses_of
 from tinytf.trace.taps import tapped
 
+_LOGITS = 2**25
+"""How many logits one batch of texts may have."""
+
 
 class Probe:
     """Losses of the text of ``trace`` with its model, in which an entry at a time is changed."""
@@ -26,21 +29,30 @@ class Probe:
 
         None where one of them takes an input of ReLU to the other side of 0: the loss is another function there.
         """
-        if drawn.step is not None:
-            return self._passes(len(deltas), _adding(drawn.step, drawn.at, deltas))
+        found: list[float] = []
+        for losses in self._of_parameter(drawn, deltas) if drawn.step is None else self._of_step(drawn, deltas):
+            if losses is None:
+                return None
+            found += losses
+        return found
+
+    def _of_step(self, drawn: Drawn, deltas: Sequence[float]) -> Iterator[list[float] | None]:
+        assert drawn.step is not None
+        batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.vocab_size))
+        for first in range(0, len(deltas), batch):
+            some = deltas[first : first + batch]
+            yield self._passes(len(some), _adding(drawn.step, drawn.at, some))
+
+    def _of_parameter(self, drawn: Drawn, deltas: Sequence[float]) -> Iterator[list[float] | None]:
         parameter = self._model.get_parameter(drawn.name)
         before = float(parameter[drawn.index])
-        found: list[float] = []
-        try:
-            for delta in deltas:
+        for delta in deltas:
+            try:
                 parameter[drawn.index] = before + delta
-                loss = self._passes(1, lambda _, tensor: tensor)
-                if loss is None:
-                    return None
-                found += loss
-        finally:
-            parameter[drawn.index] = before
-        return found
+                losses = self._passes(1, lambda _, tensor: tensor)
+            finally:
+                parameter[drawn.index] = before
+            yield losses
 
     def _passes(self, batch: int, change: Callable[[str, Tensor], Tensor]) -> list[float] | None:
         crossed = False

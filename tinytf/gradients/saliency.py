@@ -1,5 +1,6 @@
 """Which input tokens, and which attention heads, the predictions hang on, by their gradients."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,8 @@ from tinytf.trace.taps import tapped
 SHARE, NEARLY_NONE = 0.01, 1e-4
 """How much of the difference the attributions may miss, and what they may miss of one that is nearly 0, in nats."""
 
-POINTS, MOST_POINTS = 8, 512
-"""Gauss–Legendre points of a piece of the way, and how many may be tried in all."""
+POINTS, MOST_POINTS = 4, 512
+"""Gauss–Legendre points of a piece of the way, and the most that all pieces may have together."""
 
 _NUMBERS = 2**26
 """About how many numbers one batch of points may hold."""
@@ -47,7 +48,7 @@ class Integrated:
 
     @property
     def sum(self) -> float:
-        return float(np.sum(self.attributions))
+        return math.fsum(self.attributions)
 
     @property
     def difference(self) -> float:
@@ -82,23 +83,22 @@ def integrated_gradients(model: Transformer, encoding: Encoding, targets: Target
     The way leads from the mean of the embedding table, the same for every token, to the tokens' embeddings, with
     positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Where deep models
     jump on the way, evenly placed points miss it; so each piece of the way has POINTS of its own, and is halved where
-    they miss too much of what the log-probability gains along it, until MOST_POINTS were tried. ``holds`` says whether
-    that sufficed. The model is left as it is. Raises what ``require_targets`` and ``differentiable`` raise.
+    they miss too much of what the log-probability gains along it, up to MOST_POINTS. ``holds`` says whether these
+    sufficed. The model is left as it is. Raises what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
     at_baseline, at_input = path.value(0.0), path.value(1.0)
     allowed = max(SHARE * abs(at_input - at_baseline), NEARLY_NONE)
-    pieces, tried = [path.piece(0.0, at_baseline, 1.0, at_input)], POINTS
+    pieces = [path.piece(0.0, at_baseline, 1.0, at_input)]
     while sum(piece.missed for piece in pieces) > allowed:
         poor = [piece for piece in sorted(pieces, key=_missed, reverse=True) if piece.missed > allowed / len(pieces)]
-        poor = poor[: (MOST_POINTS - tried) // (2 * POINTS)]
+        poor = poor[: MOST_POINTS // POINTS - len(pieces)]
         if not poor:
             break
         pieces = [piece for piece in pieces if piece not in poor]
         for piece in poor:
             pieces += path.halves(piece)
-            tried += 2 * POINTS
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
     return Integrated(tuple(sums.tolist()), POINTS * len(pieces), at_input, at_baseline)
 
