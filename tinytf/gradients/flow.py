@@ -9,7 +9,10 @@ import torch
 from tinytf.gradients.trace import GradientTrace
 
 VANISHING, EXPLODING = 0.01, 100.0
-"""The ratios of first to last below and above which a gradient vanishes and explodes."""
+"""The ratios of first to last below and above which a gradient vanishes and explodes,"""
+
+SHRINKING, GROWING = 0.8, 1.25
+"""if a layer's part of it is beyond these: many layers of a healthy model add up to a large ratio too."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Flow:
         """``vanishing``, ``exploding`` or ``steady``; ``undefined`` where the ratio is no number."""
         if not math.isfinite(self.ratio):
             return "undefined"
-        return "vanishing" if self.ratio < VANISHING else "exploding" if self.ratio > EXPLODING else "steady"
+        if self.ratio < VANISHING and self.per_layer < SHRINKING:
+            return "vanishing"
+        return "exploding" if self.ratio > EXPLODING and self.per_layer > GROWING else "steady"
 
     @property
     def verdict(self) -> str:
