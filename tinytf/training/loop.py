@@ -125,6 +125,7 @@ class _Run:
             together.wait()
         self.model = together.holding.place(self.setup.model, device).train()
         self.optimiser = make_optimiser(self.model, recipe)
+        self.parameters = list(self.model.parameters())
         self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
         torch.manual_seed(recipe.seed + together.rank)  # dropout differs between the processes
         if found:
@@ -205,7 +206,7 @@ class _Run:
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
         watch = UpdateWatch(self.model, self.optimiser) if step + 1 == self.explain else None
-        norm = together.holding.whole(clip(self.model.parameters(), recipe.clip)).item()
+        norm = together.holding.whole(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
@@ -231,7 +232,7 @@ class _Run:
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.model.parameters())
+            finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.parameters)
             if self.together.any(not finite):
                 raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
             self._save()
