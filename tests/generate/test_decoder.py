@@ -1,6 +1,7 @@
 """The decoder's own arithmetic gives what the modules give, in every kind, dtype and number of texts."""
 
 import math
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from architectures import KINDS, config_of, furthest, lively, some_ids
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.decoder import Decoder
+from tinytf.generate.decoder import PLAIN, Decoder, Kind
 from tinytf.generate.kernels import NumpyKernels, TorchKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
@@ -25,13 +26,13 @@ def tokens_of(model: Transformer, **settings: object) -> list[int]:
     return [step.id for step in stream(model, PROMPT, **{"max_tokens": 12, **settings})]
 
 
-def token_by_token(model: Transformer, ids: Tensor, prefilled: int = 0) -> Tensor:
+def token_by_token(model: Transformer, ids: Tensor, prefilled: int = 0, kind: Kind = PLAIN) -> Tensor:
     """The decoder's logits (B, T − prefilled, V); the first ``prefilled`` tokens go through the modules."""
     cache = model.cache(ids.shape[1], batch=len(ids))
     if prefilled:
         with torch.inference_mode():
             model.hidden(ids[:, :prefilled], cache=cache)
-    decoder = Decoder(model, cache, len(ids))
+    decoder = Decoder(model, cache, len(ids), kind)
     found = [decoder(column) for column in ids[:, prefilled:].unbind(1)]
     assert cache.position == ids.shape[1]
     return torch.stack(found, dim=1)
@@ -45,6 +46,15 @@ def test_logits_token_by_token_are_those_of_one_whole_pass(kind: str, texts: int
     ids = some_ids(model.config, texts, 13)
     expected = model(ids)  # before the weights are moved
     assert furthest(token_by_token(model, ids), expected) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
+def test_compiled_it_sees_as_much_of_the_past_as_a_window_lets_it() -> None:
+    model = lively(config_of("mistral, a window and stretched waves"))
+    ids = some_ids(model.config, 1, 13)
+    expected = model(ids)
+    assert furthest(token_by_token(model, ids, prefilled=2, kind=Kind(compile=True)), expected[:, 2:]) < 1e-5
 
 
 @torch.no_grad()

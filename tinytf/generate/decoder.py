@@ -117,6 +117,11 @@ def _through(
     return head(x if norm is None else norm(x)), queries
 
 
+def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
+    """``_through`` by torch's compiler, once more for every kind of model that one process opens, up to so many."""
+    return torch._dynamo.config.patch(recompile_limit=64)(torch.compile(_through))
+
+
 class Decoder:
     """A decoder-only model that goes on by one token a call; what came before is in ``cache``.
 
@@ -135,7 +140,7 @@ class Decoder:
         self.head = self.kernels.product(model.unembedding.detach(), model.head.decoder.bias, exact=True)
         self.final_norm = self.kernels.norm(model.final_norm)
         self.layers = [self._layer(block) for block in _blocks(model)]
-        self._run: Callable[..., tuple[Array, list[Array]]] = torch.compile(_through) if kind.compile else _through
+        self._run: Callable[..., tuple[Array, list[Array]]] = _compiled() if kind.compile else _through
 
     @property
     def threads_of_torch(self) -> bool:

@@ -105,13 +105,14 @@ class _TorchRotation:
 class _Place:
     """``at`` holds the position, (1,); there are as many keys as ``past`` is long, less one, the new token's included.
 
-    A compiler takes the length of a tensor as one that changes, where it would write code anew for every number.
+    A compiler takes the length of a tensor as one that changes, where it would write code anew for every number. So
+    what is seen begins at the number ``first``, or for a compiler at the one that ``since`` holds, (1,).
     """
 
     at: Tensor
     past: Tensor
     first: int
-    seen: Tensor | None
+    since: Tensor | None
 
 
 class TorchKernels:
@@ -153,7 +154,7 @@ class TorchKernels:
         if not self.compiled:
             return _Place(past[at : at + 1], past, first, None)
         torch._dynamo.maybe_mark_dynamic(past, 0)
-        return _Place(past[at : at + 1], past, 0, past[None, :-1] >= first if first else None)
+        return _Place(past[at : at + 1], past, 0, past[first : first + 1] if first else None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, stored: Stored, place: _Place) -> Tensor:
         keys, values = stored
@@ -162,7 +163,8 @@ class TorchKernels:
         seen = slice(place.first, len(place.past) - 1)
         # The heads of a group are so many queries of one key-value head, which is not repeated for them.
         grouped = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, D)
-        brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], attn_mask=place.seen)
+        mask = None if place.since is None else place.past[None, :-1] >= place.since
+        brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], attn_mask=mask)
         return brought.flatten(1)
 
 
