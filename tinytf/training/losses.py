@@ -18,7 +18,11 @@ class BatchLoss(nn.Module):
     def forward(self, ids: Tensor, targets: Tensor, padding_mask: Tensor | None) -> Tensor:
         hidden = self.model.hidden(ids, padding_mask=padding_mask)  # (B, T, C)
         asked = targets != IGNORED
-        return F.cross_entropy(self.model.unembed(hidden[asked]), targets[asked], reduction="sum")
+        if not torch.compiler.is_compiling() and bool(asked.all()):  # nothing to pick out, and to put back
+            hidden, targets = hidden.flatten(0, 1), targets.flatten()
+        else:
+            hidden, targets = hidden[asked], targets[asked]
+        return F.cross_entropy(self.model.unembed(hidden), targets, reduction="sum")
 
 
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
