@@ -118,6 +118,10 @@ def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: 
         ((SENTENCE, "--at", "L0H0.weights[99,0]"), "query 99 is out of range"),
         ((SENTENCE, "--derive", "L0-1.norm1"), "one is derived at a time"),
         ((SENTENCE, "--derive", "next"), "has no gradient"),
+        ((SENTENCE, "--derive", "L0H1"), "it is a whole block"),
+        ((SENTENCE, "--at", "L0.out", "--at", "tokens"), "tokens has no gradient"),
+        ((SENTENCE, "--lr", "nan"), "nan is no learning rate"),
+        ((SENTENCE, "--lr", "inf"), "inf is no learning rate"),
         ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
         ((SENTENCE, "--head", "7"), "there is no head 7"),
         (("",), "the text is empty"),
@@ -129,6 +133,29 @@ def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, argumen
     assert said in ran.err
     assert len(ran.err.splitlines()) <= 2
     assert not ran.out
+
+
+def test_a_model_without_a_head_is_said_to_have_none_whatever_is_asked(tinytf: Tinytf) -> None:
+    for arguments in (("The cat",), ("The cat", "--positions", "1"), ("The", "--target", "cat")):
+        ran = tinytf("grad", *arguments, "-m", "preset:paper")
+        assert ran.status == 2
+        assert "this model has no language-model head" in ran.err
+
+
+def test_in_7_bits_no_sign_of_a_formula_is_escaped(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--ascii", "--derive", "L1.mid", "--derive", "L0.ffn.hidden")
+    assert ran.status == 0, ran.err
+    assert ran.out.isascii()
+    assert "\\u" not in ran.out
+    assert "dmid = dout + " in ran.out
+
+
+@pytest.mark.parametrize("address", ["embed.tokens", "L1.ffn.act", "L0.norm1"])
+def test_the_result_of_a_derivation_has_the_name_of_its_formula(tinytf: Tinytf, decoder: Path, address: str) -> None:
+    short = address.removeprefix("L1.").removeprefix("L0.")
+    lines = tinytf("grad", SENTENCE, "-m", decoder, "--derive", address).lines
+    assert any(line.startswith(f"  ∂{short} = ") for line in lines)
+    assert re.match(rf"  ∂{re.escape(short)} ", lines[lines.index("  result") + 2])
 
 
 @pytest.fixture

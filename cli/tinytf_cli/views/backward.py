@@ -106,7 +106,7 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int) -> Ite
             yield Line(Span(title, "dim"), indent=2)
             yield from _quantities(quantities, dims)
     yield Line(Span("result", "dim"), indent=2)
-    yield Values([f"∂{found.name.rpartition('.')[2]}"], as_array(found.result).reshape(1, -1), dims, "output")
+    yield Values([found.formula[0].partition(" = ")[0]], as_array(found.result).reshape(1, -1), dims, "output")
 
 
 def _quantities(quantities: Sequence[Quantity], dims: int) -> Iterator[Block]:

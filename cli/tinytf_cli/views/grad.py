@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tinytf.gradients.agreement import Agreement, agreement
-from tinytf.gradients.derivation import Derivation, derive
+from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences, check
 from tinytf.gradients.faults import first_fault
 from tinytf.gradients.flow import Flow, flow
@@ -60,9 +60,10 @@ class GradView:
 
     def __init__(self, model: Model, trace: GradientTrace, selection: GradSelection) -> None:
         self.model, self.trace, self.selection = model, trace, selection
-        for where in selection.addresses:
+        for where in selection.addresses:  # what is not there is said before anything is shown
+            require_gradient(where)
             if where.cell:
-                trace.grad[where]  # a cell that is not there is said before anything is shown
+                trace.grad[where]
         self.derivations = [derive(trace, trace.targets, where) for where in selection.derived]
 
     @cached_property
