@@ -158,6 +158,42 @@ def test_the_result_of_a_derivation_has_the_name_of_its_formula(tinytf: Tinytf, 
     assert re.match(rf"  ∂{re.escape(short)} ", lines[lines.index("  result") + 2])
 
 
+@pytest.mark.parametrize("asked", ["--at", "--derive"])
+def test_over_the_vocabulary_the_tokens_with_the_largest_gradients_are_named(
+    tinytf: Tinytf, decoder: Path, asked: str
+) -> None:
+    trace = load(str(decoder)).grad(SENTENCE)
+    ran = tinytf("grad", SENTENCE, "-m", decoder, asked, "logits[4]", "--dims", "3")
+    lines = ran.lines
+    note = next(place for place, line in enumerate(lines) if line.startswith("  the largest 3 of"))
+    assert lines[note - 2].split()[0] == trace.tokens[5].shown
+    assert f"{float(trace.grad['logits[4]'].min()):.3f}" in lines[note - 1].split()
+    assert "the others are 0" in tinytf("grad", SENTENCE, "-m", decoder, asked, "probs[4]").out
+
+
+def test_slow_parts_say_on_a_terminal_how_far_they_are(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinytf_cli.counted._SECONDS_BEFORE_THE_FIRST", 0.0)
+    monkeypatch.setattr("tinytf_cli.counted._SECONDS_BETWEEN", 0.0)
+    arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--check", "2", "--integrated")
+    said = tinytf(*arguments, screen=True).err
+    assert "tinytf: finite differences: entry 1 of 2, " in said
+    assert re.search("integrated gradients: point [0-9]+ of at most 512, at most .+ left", said)
+    assert said.endswith(" \r")
+    assert "\n" not in said
+    assert tinytf(*arguments).err == ""
+
+
+def test_the_text_is_coloured_by_what_its_tokens_add(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail")
+    shown = "".join(token.shown for token in load(str(decoder)).encode(SENTENCE).tokens)
+    assert ran.lines[next(i for i, line in enumerate(ran.lines) if line.startswith("tokens ")) + 1] == f"  {shown}"
+    assert ran.out.count(shown) == 1
+    coloured = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--color", "always").out
+    assert shown not in coloured
+
+
 @pytest.fixture
 def broken(tmp_path: Path, decoder: Path) -> Callable[[Callable[[Transformer], None]], Path]:
     """A decoder after something was done to its weights."""

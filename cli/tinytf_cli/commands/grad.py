@@ -118,6 +118,7 @@ def command(
         integrated=integrated,
         check=check,
         seed=click.get_current_context().params["seed"],
+        force=force,
     )
     holds = True
 
@@ -125,7 +126,7 @@ def command(
         nonlocal holds
         for text in texts:
             trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
-            view = GradView(model, trace, selection)
+            view = GradView(model, trace, selection, output.stderr)
             yield Result(view.blocks, view.data, view.events, view.tensors)
             holds = holds and view.holds
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -25,9 +25,17 @@ from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
+from tinytf_cli.counted import counted
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.backward import backward_blocks, cell_blocks, derivation_blocks, gradient_blocks
+from tinytf_cli.views.backward import (
+    VOCABULARY,
+    backward_blocks,
+    cell_blocks,
+    derivation_blocks,
+    gradient_blocks,
+    vocabulary_blocks,
+)
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.faults import fault_blocks, fault_data
@@ -53,13 +61,16 @@ class GradSelection:
     integrated: bool
     check: int
     seed: int
+    force: bool
 
 
 class GradView:
     """One backward pass in every form that output takes; each part is computed when it is first asked for."""
 
-    def __init__(self, model: Model, trace: GradientTrace, selection: GradSelection) -> None:
-        self.model, self.trace, self.selection = model, trace, selection
+    def __init__(
+        self, model: Model, trace: GradientTrace, selection: GradSelection, stderr: TextIO | None = None
+    ) -> None:
+        self.model, self.trace, self.selection, self._stderr = model, trace, selection, stderr
         for where in selection.addresses:  # what is not there is said before anything is shown
             require_gradient(where)
             if where.cell:
@@ -94,7 +105,10 @@ class GradView:
     @cached_property
     def integrated(self) -> Integrated | None:
         trace = self.trace
-        return integrated_gradients(trace.model, trace.encoding, trace.targets) if self.selection.integrated else None
+        if not self.selection.integrated:
+            return None
+        with counted(self._stderr, "integrated gradients: point", at_most=True) as on_progress:
+            return integrated_gradients(trace.model, trace.encoding, trace.targets, on_progress)
 
     @cached_property
     def heads(self) -> HeadSaliency:
@@ -103,7 +117,12 @@ class GradView:
     @cached_property
     def differences(self) -> Differences | None:
         trace, chosen = self.trace, self.selection
-        return check(trace.model, trace.encoding, trace.targets, chosen.check, chosen.seed) if chosen.check else None
+        if not chosen.check:
+            return None
+        with counted(self._stderr, "finite differences: entry") as on_progress:
+            return check(
+                trace.model, trace.encoding, trace.targets, chosen.check, chosen.seed, on_progress, force=chosen.force
+            )
 
     @cached_property
     def fault(self) -> Fault | None:
@@ -129,7 +148,7 @@ class GradView:
         for where in chosen.addresses:
             yield from self._address(where, rows)
         for found in self.derivations:
-            yield from derivation_blocks(trace, found, chosen.dims)
+            yield from derivation_blocks(trace, found, chosen.dims, self.model.tokenizer)
         if not chosen.addresses and not chosen.derived:
             yield from backward_blocks(trace, self.rows)
             if chosen.detail:
@@ -156,7 +175,7 @@ class GradView:
         if where.note:
             yield Line(Span(where.note, "dim"))
         if where.cell:
-            yield from cell_blocks(self.trace, where, chosen.dims)
+            yield from cell_blocks(self.trace, where, chosen.dims, self.model.tokenizer)
             return
         layers = where.layers if where.layers is not None else (None,)
         steps = [where.step] if where.step is not None else list(reversed(self.trace.steps.layer_steps))
@@ -166,6 +185,9 @@ class GradView:
                 if step.has_heads:
                     every = config.heads_per_kv if "kv head" in step.axes else 1
                     heads = where.heads or tuple(range(0, config.n_heads, every))
+                if step.name in VOCABULARY:
+                    yield from vocabulary_blocks(self.trace, step, self.model.tokenizer, chosen.dims, rows)
+                    continue
                 for head in heads:
                     yield from gradient_blocks(self.trace, step, layer, head, dims=chosen.dims, rows=rows, asked=True)
 

@@ -9,10 +9,8 @@ from tinytf.gradients.saliency import HeadSaliency, Integrated
 from tinytf.gradients.trace import GradientTrace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.steps import labels, left_out, shown_rows
-
-_LEVELS = 255
+from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role
 
 
 def flow_blocks(found: Flow) -> Iterator[Block]:
@@ -26,12 +24,6 @@ def flow_blocks(found: Flow) -> Iterator[Block]:
     yield Line(Span(found.verdict, "good" if found.word == "steady" else "bad"), indent=2)
 
 
-def _signed(value: float, most: float) -> str:
-    """The role of a number between −most and most, on the diverging scale."""
-    share = value / most if most else 0.0
-    return f"signed:{round((min(1.0, max(-1.0, share)) + 1) / 2 * _LEVELS)}"
-
-
 def token_blocks(
     trace: GradientTrace, first_order: Sequence[float], integrated: Integrated | None, limit: int | None
 ) -> Iterator[Block]:
@@ -41,7 +33,9 @@ def token_blocks(
     what = "integrated gradients" if integrated else "gradient × input"
     yield Heading("tokens", f"{what}: what each adds to the mean log-probability of the targets, in nats")
     names = labels(trace)
-    coloured: list[Cell] = [Span(name, _signed(value, most)) for name, value in zip(names, shown, strict=True)]
+    coloured = [Span(name, signed_role(value, most)) for name, value in zip(names, shown, strict=True)]
+    yield Line(coloured, indent=2)
+    yield Line("")
     keep = shown_rows(len(names), limit)
     columns = [
         Column("#", [str(i) for i in keep], "right", said="token"),
