@@ -94,13 +94,16 @@ def vocabulary_blocks(
 
 
 def _largest_tokens(
-    rows: Tensor, ranked_by: Tensor, names: Sequence[str], tokenizer: Tokenizer, dims: int
+    rows: Tensor, ranked_by: Tensor, names: Sequence[str], tokenizer: Tokenizer, dims: int, *, several: bool = False
 ) -> Iterator[Block]:
-    """Rows over the vocabulary (N, V): the tokens with the largest entries in ``ranked_by`` (…, V), by name."""
+    """Rows over the vocabulary (N, V): the tokens with the largest entries in ``ranked_by`` (…, V), by name.
+
+    Rows of ``several`` quantities have a scale of their own each.
+    """
     tokens = _ranked(ranked_by, dims)
     columns: list[Column] = [Column("", list(names), shrink=8, said="")]
     chosen = as_array(rows[:, tokens])
-    limits = [largest(row) for row in chosen]
+    limits = [largest(row if several else chosen) for row in chosen]
     for place, token in enumerate(tokens.tolist()):
         cells: list[Cell] = [
             Span(figure(float(value)), signed_role(float(value), limit))
@@ -168,7 +171,7 @@ def _quantities(quantities: Sequence[Quantity], found: Derivation, dims: int, to
                 yield Line([Span(f"  {one.name} = "), Span(number(float(one.values), "%.6g"), "strong")])
         elif found.name in VOCABULARY:
             rows = torch.stack([one.values for one in several])
-            yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims)
+            yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
         else:
             values = np.stack([as_array(one.values) for one in several])
             yield Values([one.name for one in several], values, dims, "residual", several=True)
