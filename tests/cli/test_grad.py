@@ -239,6 +239,19 @@ def test_the_first_fault_is_named(
     assert json.loads(fine.out)["fault"] is None
 
 
+def test_what_is_not_finite_is_counted_and_not_called_zero(
+    tinytf: Tinytf, broken: Callable[[Callable[[Transformer], None]], Path]
+) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", broken(_nan), "--no-detail", "--check", "2")
+    trace = load(str(broken(_nan))).grad(SENTENCE)
+    assert ran.status == 1
+    (row,) = (line for line in ran.lines if "∂L0.ffn.act " in line)
+    assert f" {int(trace.grad['L0.ffn.act'].isnan().sum()):,} " in row
+    assert "so by hand and autograd cannot be compared, first at logits" in " ".join(ran.out.split())
+    assert "0 but for rounding" not in ran.out
+    assert "not finite" not in tinytf("grad", SENTENCE, "--no-detail").out
+
+
 def test_where_nothing_is_wrong_that_is_said(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--fail-on", "nan,inf,mismatch")
     assert ran.status == 0, ran.out

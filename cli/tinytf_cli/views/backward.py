@@ -46,6 +46,9 @@ def backward_blocks(trace: GradientTrace, rows: Sequence[GradientRow]) -> Iterat
     layers = [row.layer for row in rows]
     gaps = frozenset(i for i in range(len(rows) - 1) if layers[i] != layers[i + 1])
     shapes = [" × ".join(f"{axis} {size:,}" for axis, size in row.shape) for row in rows]
+    missing = [row.statistics.not_finite for row in rows]
+    lost: list[Cell] = [Span(f"{count:,}" if count else "", "bad") for count in missing]
+    not_finite = [Column("not finite", lost, "right")] if any(missing) else []
     yield Heading("backward", f"{len(rows)} of {total} steps have a gradient; the last comes first")
     yield Table(
         [
@@ -58,6 +61,7 @@ def backward_blocks(trace: GradientTrace, rows: Sequence[GradientRow]) -> Iterat
             Column("min", [figure(row.statistics.min) for row in rows], "right"),
             Column("", [Histogram(row.statistics.histogram) for row in rows]),
             Column("max", [figure(row.statistics.max) for row in rows], "left"),
+            *not_finite,
             Column(
                 "by hand",
                 [_off(row.by_hand) for row in rows],

@@ -1,5 +1,6 @@
 """The view of a backward pass: loss, every step's gradient, one block in full, and whether the formulas agree."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -280,6 +281,9 @@ def agreement_blocks(outcome: Agreement) -> Iterator[Block]:
     yield Line("")
     if outcome.holds:
         yield Line([Span("checked", "good"), Span(f": by hand {counted} have autograd's gradient, {figures}")])
+    elif not math.isfinite(worst.difference):
+        said = f": not all gradients are finite, so by hand and autograd cannot be compared, first at {worst.name}"
+        yield Line([Span("check failed", "bad"), Span(said)])
     else:
         said = f": by hand and autograd differ, {figures} (allowed {outcome.tolerance:.0e})"
         yield Line([Span("check failed", "bad"), Span(said)])
