@@ -91,6 +91,14 @@ def test_an_encoder_masks_what_is_asked_for(tinytf: Tinytf) -> None:
     assert "[MASK]" in ran.out
 
 
+def test_on_80_columns_every_heading_of_the_outcome_is_whole(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = tinytf("grad", SENTENCE, "--no-detail", "--integrated", "--color", "never", screen=True).lines
+    for heading in ("loss", "backward", "flow", "tokens", "heads", "weights"):
+        (line,) = (line for line in lines if line.startswith(f"{heading}   "))
+        assert not line.endswith("…")
+
+
 def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("grad", SENTENCE, "-m", decoder, "--plain")
     assert ran.status == 0

@@ -15,7 +15,7 @@ from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role
 
 def flow_blocks(found: Flow) -> Iterator[Block]:
     """The norm of the gradient at the input of every block, from the last to the first, and what it means."""
-    yield Heading("flow", "‖∂L/∂·‖ of the residual stream, from the last block's output down to the first one's input")
+    yield Heading("flow", "‖∂L/∂·‖ of the residual stream, from the last block down to the first")
     norms = [(found.end, found.last), *((f"L{one.layer}.in", one.into) for one in found.layers)]
     yield Bars(
         [Bar(name, norm, figure(norm), "residual") for name, norm in norms],
@@ -31,7 +31,7 @@ def token_blocks(
     shown = integrated.attributions if integrated else first_order
     most = max((abs(value) for value in shown), default=0.0)
     what = "integrated gradients" if integrated else "gradient × input"
-    yield Heading("tokens", f"{what}: what each adds to the mean log-probability of the targets, in nats")
+    yield Heading("tokens", f"{what}, in nats of the targets' mean log-probability")
     names = labels(trace)
     coloured = [Span(name, signed_role(value, most)) for name, value in zip(names, shown, strict=True)]
     yield Line(coloured, indent=2)
