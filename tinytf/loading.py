@@ -104,9 +104,11 @@ class Model:
         The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Errors as of ``choose_targets`` and
         ``record_gradients``.
         """
+        from tinytf.gradients.loss import require_head
         from tinytf.gradients.targets import choose_targets
         from tinytf.gradients.trace import record_gradients
 
+        require_head(self.transformer)
         encoding, targets = choose_targets(
             self.tokenizer,
             self.encode(text, truncate=truncate),

@@ -91,6 +91,14 @@ def test_an_encoder_masks_what_is_asked_for(tinytf: Tinytf) -> None:
     assert "[MASK]" in ran.out
 
 
+def test_on_80_columns_every_heading_of_the_outcome_is_whole(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = tinytf("grad", SENTENCE, "--no-detail", "--integrated", "--color", "never", screen=True).lines
+    for heading in ("loss", "backward", "flow", "tokens", "heads", "weights"):
+        (line,) = (line for line in lines if line.startswith(f"{heading}   "))
+        assert not line.endswith("…")
+
+
 def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("grad", SENTENCE, "-m", decoder, "--plain")
     assert ran.status == 0
@@ -118,6 +126,10 @@ def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: 
         ((SENTENCE, "--at", "L0H0.weights[99,0]"), "query 99 is out of range"),
         ((SENTENCE, "--derive", "L0-1.norm1"), "one is derived at a time"),
         ((SENTENCE, "--derive", "next"), "has no gradient"),
+        ((SENTENCE, "--derive", "L0H1"), "it is a whole block"),
+        ((SENTENCE, "--at", "L0.out", "--at", "tokens"), "tokens has no gradient"),
+        ((SENTENCE, "--lr", "nan"), "nan is no learning rate"),
+        ((SENTENCE, "--lr", "inf"), "inf is no learning rate"),
         ((SENTENCE, "--layer", "-1"), "there is no layer -1"),
         ((SENTENCE, "--head", "7"), "there is no head 7"),
         (("",), "the text is empty"),
@@ -129,6 +141,65 @@ def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, argumen
     assert said in ran.err
     assert len(ran.err.splitlines()) <= 2
     assert not ran.out
+
+
+def test_a_model_without_a_head_is_said_to_have_none_whatever_is_asked(tinytf: Tinytf) -> None:
+    for arguments in (("The cat",), ("The cat", "--positions", "1"), ("The", "--target", "cat")):
+        ran = tinytf("grad", *arguments, "-m", "preset:paper")
+        assert ran.status == 2
+        assert "this model has no language-model head" in ran.err
+
+
+def test_in_7_bits_no_sign_of_a_formula_is_escaped(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--ascii", "--derive", "L1.mid", "--derive", "L0.ffn.hidden")
+    assert ran.status == 0, ran.err
+    assert ran.out.isascii()
+    assert "\\u" not in ran.out
+    assert "dmid = dout + " in ran.out
+
+
+@pytest.mark.parametrize("address", ["embed.tokens", "L1.ffn.act", "L0.norm1"])
+def test_the_result_of_a_derivation_has_the_name_of_its_formula(tinytf: Tinytf, decoder: Path, address: str) -> None:
+    short = address.removeprefix("L1.").removeprefix("L0.")
+    lines = tinytf("grad", SENTENCE, "-m", decoder, "--derive", address).lines
+    assert any(line.startswith(f"  ∂{short} = ") for line in lines)
+    assert re.match(rf"  ∂{re.escape(short)} ", lines[lines.index("  result") + 2])
+
+
+@pytest.mark.parametrize("asked", ["--at", "--derive"])
+def test_over_the_vocabulary_the_tokens_with_the_largest_gradients_are_named(
+    tinytf: Tinytf, decoder: Path, asked: str
+) -> None:
+    trace = load(str(decoder)).grad(SENTENCE)
+    ran = tinytf("grad", SENTENCE, "-m", decoder, asked, "logits[4]", "--dims", "3")
+    lines = ran.lines
+    note = next(place for place, line in enumerate(lines) if line.startswith("  the largest 3 of"))
+    assert lines[note - 2].split()[0] == trace.tokens[5].shown
+    assert f"{float(trace.grad['logits[4]'].min()):.3f}" in lines[note - 1].split()
+    assert "the others are 0" in tinytf("grad", SENTENCE, "-m", decoder, asked, "probs[4]").out
+
+
+def test_slow_parts_say_on_a_terminal_how_far_they_are(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinytf_cli.counted._SECONDS_BEFORE_THE_FIRST", 0.0)
+    monkeypatch.setattr("tinytf_cli.counted._SECONDS_BETWEEN", 0.0)
+    arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--check", "2", "--integrated")
+    said = tinytf(*arguments, screen=True).err
+    assert "tinytf: finite differences: entry 1 of 2, " in said
+    assert re.search("integrated gradients: point [0-9]+ of at most 512, at most .+ left", said)
+    assert said.endswith(" \r")
+    assert "\n" not in said
+    assert tinytf(*arguments).err == ""
+
+
+def test_the_text_is_coloured_by_what_its_tokens_add(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail")
+    shown = "".join(token.shown for token in load(str(decoder)).encode(SENTENCE).tokens)
+    assert ran.lines[next(i for i, line in enumerate(ran.lines) if line.startswith("tokens ")) + 1] == f"  {shown}"
+    assert ran.out.count(shown) == 1
+    coloured = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail", "--color", "always").out
+    assert shown not in coloured
 
 
 @pytest.fixture
@@ -174,6 +245,19 @@ def test_the_first_fault_is_named(
     assert data["fault"]["step"] == first
     fine = tinytf(command, SENTENCE, "-m", place, "--at", "L0.norm1", "--fail-on", "inf", "--json")
     assert json.loads(fine.out)["fault"] is None
+
+
+def test_what_is_not_finite_is_counted_and_not_called_zero(
+    tinytf: Tinytf, broken: Callable[[Callable[[Transformer], None]], Path]
+) -> None:
+    ran = tinytf("grad", SENTENCE, "-m", broken(_nan), "--no-detail", "--check", "2")
+    trace = load(str(broken(_nan))).grad(SENTENCE)
+    assert ran.status == 1
+    (row,) = (line for line in ran.lines if "∂L0.ffn.act " in line)
+    assert f" {int(trace.grad['L0.ffn.act'].isnan().sum()):,} " in row
+    assert "so by hand and autograd cannot be compared, first at logits" in " ".join(ran.out.split())
+    assert "0 but for rounding" not in ran.out
+    assert "not finite" not in tinytf("grad", SENTENCE, "--no-detail").out
 
 
 def test_where_nothing_is_wrong_that_is_said(tinytf: Tinytf, decoder: Path) -> None:

@@ -56,6 +56,17 @@ def test_each_formula_agrees_with_autograd(name: str, dtype: torch.dtype, most: 
     assert len(found.parameters) + ("pooler" in name) * 2 == len(dict(model_of(name).named_parameters()))
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("name", ["gpt2", "llama, grouped"])
+def test_formulas_agree_in_16_bits_where_squares_would_overflow(name: str, dtype: torch.dtype, most: float) -> None:
+    forward, targets = traced(name, torch.float32)
+    with torch.no_grad():
+        forward.model.blocks[0].attention.o.weight *= 1000 / forward["L0.attn"].abs().max()
+    found = record_gradients(forward.model.to(dtype), forward.encoding, targets)
+    assert found["L0.mid"].abs().max() > 256
+    assert agreement(found).worst.relative < most
+
+
 def test_a_wrong_gradient_is_found_out() -> None:
     found = recorded("gpt2")
     found.grad.recording.tensors["L0.weights"][0, 3, 1] += 1e-4

@@ -101,4 +101,4 @@ def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> 
 
 def _largest(tensor: Tensor) -> float:
     least, most = (float(end) for end in torch.aminmax(tensor))
-    return max(-least, most)
+    return max(most, -least)

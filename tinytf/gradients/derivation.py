@@ -56,10 +56,20 @@ def derive(trace: Trace, targets: Targets, address: str | Address, row: int | No
     return _derivation(name, where, tuple(term_of(part) for part in parts))
 
 
+def require_gradient(address: Address) -> None:
+    """Raise AddressError where the step of an address is made of words or numbers that nothing can be derived by."""
+    if address.step is not None and not address.step.is_tensor:
+        raise AddressError(f"{address} has no gradient", "name a step that is a tensor, such as L0.norm1 or logits")
+
+
 def _row(trace: Trace, targets: Targets, address: Address, row: int | None) -> Row:
     step = address.step
-    if step is None or not step.is_tensor:
-        raise AddressError(f"{address} has no gradient", "name a step that is a tensor, such as L0.norm1 or logits")
+    require_gradient(address)
+    if step is None:
+        raise AddressError(
+            f"{address} has no gradient of its own: it is a whole block",
+            "one step is derived at a time, such as L0.norm1",
+        )
     for numbers, what in ((address.layers, "layer"), (address.heads, "head")):
         if numbers is not None and len(numbers) > 1:
             raise AddressError(f"{address} is of {len(numbers)} {what}s", f"one is derived at a time: name one {what}")

@@ -59,7 +59,7 @@ class Difference:
     @property
     def resolved(self) -> bool:
         """Whether a formula wrong by 1e-4 of the largest entry would show; else it is known to be about 0, no more."""
-        return self.floor <= 1e-4 * self.largest / TOLERANCE
+        return not self.floor > 1e-4 * self.largest / TOLERANCE  # a gradient of NaN is not about 0
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -15,6 +15,12 @@ from tinytf.model.parts import rotate
 
 OfLoss = Callable[[Tensor, Tensor], Tensor]
 
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 what has 16 bits: torch's own kernels sum in it, and squares of float16 end at 256²."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 # The loss
 
 
@@ -42,7 +48,8 @@ def cross_entropy_of_probs(probs: Tensor, ids: Tensor) -> Tensor:
 
 def softmax_rows(g: Tensor, weights: Tensor) -> Tensor:
     """w ⊙ (g − Σ g⊙w) in each row, from what the softmax gave."""
-    return weights * (g - (g * weights).sum(dim=-1, keepdim=True))
+    w = wide(weights)
+    return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
 def mask(g: Tensor, allowed: Tensor | None) -> Tensor:
@@ -124,14 +131,16 @@ def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
 
 
 def layer_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x̂ = (x − mean) / σ and σ = √(variance + eps), (…, 1) (Ba et al. 2016)."""
+    """x̂ = (x − mean) / σ and σ = √(variance + eps), (…, 1) (Ba et al. 2016); both ``wide``."""
+    x = wide(x)
     centred = x - x.mean(dim=-1, keepdim=True)
     sigma = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return centred / sigma, sigma
 
 
 def rms_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x̂ = x / σ and σ = √(mean of squares + eps), (…, 1) (Zhang and Sennrich 2019)."""
+    """x̂ = x / σ and σ = √(mean of squares + eps), (…, 1) (Zhang and Sennrich 2019); both ``wide``."""
+    x = wide(x)
     sigma = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return x / sigma, sigma
 
@@ -139,15 +148,16 @@ def rms_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def layer_norm(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """(ĝ − mean ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain."""
     normed, sigma = layer_normed(x, eps)
-    g = g * gain
-    return (g - g.mean(dim=-1, keepdim=True) - normed * (g * normed).mean(dim=-1, keepdim=True)) / sigma
+    of_normed = wide(g) * gain
+    along = normed * (of_normed * normed).mean(dim=-1, keepdim=True)
+    return ((of_normed - of_normed.mean(dim=-1, keepdim=True) - along) / sigma).to(g.dtype)
 
 
 def rms_norm(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """(ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain; nothing was centred, so no mean is taken off."""
     normed, sigma = rms_normed(x, eps)
-    g = g * gain
-    return (g - normed * (g * normed).mean(dim=-1, keepdim=True)) / sigma
+    of_normed = wide(g) * gain
+    return ((of_normed - normed * (of_normed * normed).mean(dim=-1, keepdim=True)) / sigma).to(g.dtype)
 
 
 NORMED: dict[str, Callable[[Tensor, float], tuple[Tensor, Tensor]]] = {
@@ -198,9 +208,9 @@ SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
 
 def activation(g: Tensor, x: Tensor, name: str) -> Tensor:
     """g ⊙ act′(x)."""
-    return g * SLOPES[name](x)
+    return (g * SLOPES[name](wide(x))).to(g.dtype)
 
 
 def gated(g: Tensor, gate: Tensor, hidden: Tensor, activated: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Of gate and hidden from that of act(gate) ⊙ hidden; ``activated`` is act(gate)."""
-    return g * hidden * SLOPES[name](gate), g * activated
+    return (wide(g * hidden) * SLOPES[name](wide(gate))).to(g.dtype), g * activated

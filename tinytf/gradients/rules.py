@@ -67,7 +67,7 @@ def _linear_parameters(site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _norm_parameters(site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
     normed, _ = formulas.NORMED[site.trace.config.norm](site.input(), site.module.eps)
-    yield f"{site.path}.weight", formulas.summed(g * normed)
+    yield f"{site.path}.weight", formulas.summed(g * normed).to(g.dtype)
     if site.trace.config.norm == "layernorm":
         yield f"{site.path}.bias", formulas.summed(g)
 

@@ -1,6 +1,7 @@
 """Which input tokens, and which attention heads, the predictions hang on, by their gradients."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,14 +78,20 @@ class Integrated:
         }
 
 
-def integrated_gradients(model: Transformer, encoding: Encoding, targets: Targets) -> Integrated:
+def integrated_gradients(
+    model: Transformer,
+    encoding: Encoding,
+    targets: Targets,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Integrated:
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
     The way leads from the mean of the embedding table, the same for every token, to the tokens' embeddings, with
     positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Where deep models
     jump on the way, evenly placed points miss it; so each piece of the way has POINTS of its own, and is halved where
     they miss too much of what the log-probability gains along it, up to MOST_POINTS. ``holds`` says whether these
-    sufficed. The model is left as it is. Raises what ``require_targets`` and ``differentiable`` raise.
+    sufficed. ``on_progress`` is called with the points so far, and MOST_POINTS. The model is left as it is. Raises
+    what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
@@ -99,6 +106,8 @@ def integrated_gradients(model: Transformer, encoding: Encoding, targets: Target
         pieces = [piece for piece in pieces if piece not in poor]
         for piece in poor:
             pieces += path.halves(piece)
+            if on_progress is not None:
+                on_progress(POINTS * len(pieces), MOST_POINTS)
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
     return Integrated(tuple(sums.tolist()), POINTS * len(pieces), at_input, at_baseline)
 

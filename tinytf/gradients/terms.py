@@ -93,18 +93,19 @@ def _normed(part: Part) -> Term:
     norm, gain = part.site.trace.config.norm, part.site.module.weight.detach()
     x, g = part.input_at_row(0), part.incoming
     normed, sigma = formulas.NORMED[norm](x.values, part.site.module.eps)
-    gained = g.values * gain
+    gained = formulas.wide(g.values) * gain
     along = (gained * normed).mean()
     given = [g, x, Quantity("σ", sigma[0]), Quantity("gain", gain)]
     steps = [Quantity("x̂", normed), Quantity("ĝ", gained), Quantity("mean(ĝ⊙x̂)", along)]
     gain_line = f"ĝ = {part.symbol} ⊙ gain"
     if norm == "rmsnorm":
         lines = (gain_line, f"x̂ = {x.name} / σ, σ = √(mean({x.name}²) + ε)")
-        return Term("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", (gained - normed * along) / sigma, lines, tuple(given), tuple(steps))
-    given.insert(2, Quantity("mean", x.values.mean()))
+        result = ((gained - normed * along) / sigma).to(g.values.dtype)
+        return Term("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))
+    given.insert(2, Quantity("mean", formulas.wide(x.values).mean()))
     steps.insert(2, Quantity("mean(ĝ)", gained.mean()))
     lines = (gain_line, f"x̂ = ({x.name} − mean) / σ, σ = √(variance + ε)")
-    result = (gained - gained.mean() - normed * along) / sigma
+    result = ((gained - gained.mean() - normed * along) / sigma).to(g.values.dtype)
     return Term("(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))
 
 
@@ -185,12 +186,13 @@ def _unmasked(part: Part) -> Term:
 
 def _softmaxed(part: Part) -> Term:
     weights, g = Quantity("w", part.at_row(part.site.value)), part.incoming
-    along = (g.values * weights.values).sum()
+    along = (formulas.wide(g.values) * weights.values).sum()
     lines = ("w = weights", "g = ∂weights")
     centred = g.values - along
     steps = (Quantity("Σ g⊙w", along), Quantity("g − Σ g⊙w", centred))
     given = (Quantity("g", g.values), weights)
-    return Term("w ⊙ (g − Σ g⊙w)", weights.values * centred, lines, given, steps)
+    result = (weights.values * centred).to(g.values.dtype)
+    return Term("w ⊙ (g − Σ g⊙w)", result, lines, given, steps)
 
 
 def _taken_apart(part: Part) -> Term:

@@ -1,5 +1,6 @@
 """``tinytf grad``: the backward pass of a text."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,12 @@ from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+
+
+def _require_finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no learning rate")
+    return value
 
 
 @click.command("grad")
@@ -48,7 +55,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="How the weights are grouped in their table.",
 )
-@click.option("--lr", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True, help="For the updates.")
+@click.option(
+    "--lr",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-3,
+    show_default=True,
+    callback=_require_finite,
+    help="For the updates.",
+)
 @click.option("--integrated", is_flag=True, help="Attribute to tokens by integrated gradients too.")
 @click.option(
     "--check", type=click.IntRange(0), default=0, metavar="N", help="Measure N entries by finite differences."
@@ -104,6 +118,7 @@ def command(
         integrated=integrated,
         check=check,
         seed=click.get_current_context().params["seed"],
+        force=force,
     )
     holds = True
 
@@ -111,7 +126,7 @@ def command(
         nonlocal holds
         for text in texts:
             trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
-            view = GradView(model, trace, selection)
+            view = GradView(model, trace, selection, output.stderr)
             yield Result(view.blocks, view.data, view.events, view.tensors)
             holds = holds and view.holds
 

@@ -1,20 +1,27 @@
 """The backward pass: one line a step, last step first, and the gradients of one block in full."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from tinytf.gradients.agreement import Compared
 from tinytf.gradients.derivation import Derivation, derive
 from tinytf.gradients.pipeline import GradientRow
 from tinytf.gradients.terms import Quantity
 from tinytf.gradients.trace import GradientTrace
+from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf.trace.steps import Step
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Histogram, Line, Span, Table, Values
-from tinytf_cli.views.steps import as_array, value_blocks
+from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows, signed_role, value_blocks
+
+VOCABULARY = ("logits", "probs")
+"""The steps whose last axis is the vocabulary: of its thousands of tokens those with the largest entries are shown."""
 
 
 def figure(value: float | None) -> str:
@@ -39,6 +46,9 @@ def backward_blocks(trace: GradientTrace, rows: Sequence[GradientRow]) -> Iterat
     layers = [row.layer for row in rows]
     gaps = frozenset(i for i in range(len(rows) - 1) if layers[i] != layers[i + 1])
     shapes = [" × ".join(f"{axis} {size:,}" for axis, size in row.shape) for row in rows]
+    missing = [row.statistics.not_finite for row in rows]
+    lost: list[Cell] = [Span(f"{count:,}" if count else "", "bad") for count in missing]
+    not_finite = [Column("not finite", lost, "right")] if any(missing) else []
     yield Heading("backward", f"{len(rows)} of {total} steps have a gradient; the last comes first")
     yield Table(
         [
@@ -51,6 +61,7 @@ def backward_blocks(trace: GradientTrace, rows: Sequence[GradientRow]) -> Iterat
             Column("min", [figure(row.statistics.min) for row in rows], "right"),
             Column("", [Histogram(row.statistics.histogram) for row in rows]),
             Column("max", [figure(row.statistics.max) for row in rows], "left"),
+            *not_finite,
             Column(
                 "by hand",
                 [_off(row.by_hand) for row in rows],
@@ -69,19 +80,56 @@ def gradient_blocks(
     """The gradient at one step of a layer (and head), under its formula."""
     where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
     yield Heading(f"∂L/∂{where}", derive(trace, trace.targets, where).formula[0], step.role)
-    if step.name in ("logits", "probs"):
-        yield from _vocabulary(trace, step, dims)
-        return
     yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked, signed=True)
 
 
-def _vocabulary(trace: GradientTrace, step: Step, dims: int) -> Iterator[Block]:
+def vocabulary_blocks(
+    trace: GradientTrace, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
+) -> Iterator[Block]:
+    """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
+    yield Heading(f"∂L/∂{step.name}", derive(trace, trace.targets, Address(step)).formula[0], step.role)
     places = sorted(set(trace.targets.positions))
-    values = as_array(trace.grad.step(step.name)[places])
-    yield Values([trace.tokens[place].shown for place in places], values, dims, step.role)
+    keep = shown_rows(len(places), limit)
+    values = trace.grad.step(step.name)[places]  # (N, V)
+    names = [trace.tokens[places[i]].shown for i in keep]
+    yield from _largest_tokens(values[keep], values, names, tokenizer, dims)
+    yield _token_note(values, dims)
+    yield from left_out(len(places), keep)
 
 
-def cell_blocks(trace: GradientTrace, where: Address, dims: int) -> Iterator[Block]:
+def _largest_tokens(
+    rows: Tensor, ranked_by: Tensor, names: Sequence[str], tokenizer: Tokenizer, dims: int, *, several: bool = False
+) -> Iterator[Block]:
+    """Rows over the vocabulary (N, V): the tokens with the largest entries in ``ranked_by`` (…, V), by name.
+
+    Rows of ``several`` quantities have a scale of their own each.
+    """
+    tokens = _ranked(ranked_by, dims)
+    columns: list[Column] = [Column("", list(names), shrink=8, said="")]
+    chosen = as_array(rows[:, tokens])
+    limits = [largest(row if several else chosen) for row in chosen]
+    for place, token in enumerate(tokens.tolist()):
+        cells: list[Cell] = [
+            Span(figure(float(value)), signed_role(float(value), limit))
+            for value, limit in zip(chosen[:, place], limits, strict=True)
+        ]
+        columns.append(Column(tokenizer.shown(token), cells, "right", drop=place))
+    yield Table(columns)
+
+
+def _ranked(values: Tensor, dims: int) -> Tensor:
+    """Up to ``dims`` tokens, the one with the largest entry of (…, V) first; after the first none without any."""
+    most = values.reshape(-1, values.shape[-1]).abs().amax(dim=0).nan_to_num(nan=math.inf)
+    return most.topk(max(1, min(dims, int(most.count_nonzero())))).indices
+
+
+def _token_note(values: Tensor, dims: int) -> Line:
+    count = len(_ranked(values, dims))
+    rest = "--dims shows more" if count == dims else "the others are 0"
+    return Line(Span(f"the largest {count} of {values.shape[-1]:,} tokens; {rest}", "dim"), indent=2)
+
+
+def cell_blocks(trace: GradientTrace, where: Address, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
     """One cell of a gradient, or one row."""
     assert where.step is not None
     tensor = trace.grad[where]
@@ -91,10 +139,14 @@ def cell_blocks(trace: GradientTrace, where: Address, dims: int) -> Iterator[Blo
         return
     values = as_array(tensor)
     flat = values.reshape(-1, values.shape[-1])
+    if where.step.name in VOCABULARY:
+        yield from _largest_tokens(tensor.reshape(flat.shape), tensor, [""] * len(flat), tokenizer, dims)
+        yield _token_note(tensor, dims)
+        return
     yield Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, where.step.role)
 
 
-def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int) -> Iterator[Block]:
+def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
     """A formula and the numbers of one row put into it."""
     place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
     head = "" if found.head is None else f"head {found.head}"
@@ -104,18 +156,26 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int) -> Ite
     for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):
         if quantities:
             yield Line(Span(title, "dim"), indent=2)
-            yield from _quantities(quantities, dims)
+            yield from _quantities(quantities, found, dims, tokenizer)
     yield Line(Span("result", "dim"), indent=2)
-    yield Values([f"∂{found.name.rpartition('.')[2]}"], as_array(found.result).reshape(1, -1), dims, "output")
+    if found.name in VOCABULARY:
+        own = [found.formula[0].partition(" = ")[0]]
+        yield from _largest_tokens(found.result[None], found.result, own, tokenizer, dims)
+        yield _token_note(found.result, dims)
+        return
+    yield Values([found.formula[0].partition(" = ")[0]], as_array(found.result).reshape(1, -1), dims, "output")
 
 
-def _quantities(quantities: Sequence[Quantity], dims: int) -> Iterator[Block]:
+def _quantities(quantities: Sequence[Quantity], found: Derivation, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
     """Scalars a line each, vectors of one length in one table."""
     for size, group in groupby(quantities, key=lambda quantity: quantity.values.numel()):
         several = list(group)
         if size == 1:
             for one in several:
                 yield Line([Span(f"  {one.name} = "), Span(number(float(one.values), "%.6g"), "strong")])
+        elif found.name in VOCABULARY:
+            rows = torch.stack([one.values for one in several])
+            yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
         else:
             values = np.stack([as_array(one.values) for one in several])
             yield Values([one.name for one in several], values, dims, "residual", several=True)

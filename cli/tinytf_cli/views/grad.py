@@ -1,14 +1,15 @@
 """The view of a backward pass: loss, every step's gradient, one block in full, and whether the formulas agree."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
 from tinytf.gradients.agreement import Agreement, agreement
-from tinytf.gradients.derivation import Derivation, derive
+from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences, check
 from tinytf.gradients.faults import first_fault
 from tinytf.gradients.flow import Flow, flow
@@ -25,9 +26,17 @@ from tinytf.gradients.trace import GradientTrace
 from tinytf.loading import Model
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
+from tinytf_cli.counted import counted
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.backward import backward_blocks, cell_blocks, derivation_blocks, gradient_blocks
+from tinytf_cli.views.backward import (
+    VOCABULARY,
+    backward_blocks,
+    cell_blocks,
+    derivation_blocks,
+    gradient_blocks,
+    vocabulary_blocks,
+)
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.faults import fault_blocks, fault_data
@@ -53,16 +62,20 @@ class GradSelection:
     integrated: bool
     check: int
     seed: int
+    force: bool
 
 
 class GradView:
     """One backward pass in every form that output takes; each part is computed when it is first asked for."""
 
-    def __init__(self, model: Model, trace: GradientTrace, selection: GradSelection) -> None:
-        self.model, self.trace, self.selection = model, trace, selection
-        for where in selection.addresses:
+    def __init__(
+        self, model: Model, trace: GradientTrace, selection: GradSelection, stderr: TextIO | None = None
+    ) -> None:
+        self.model, self.trace, self.selection, self._stderr = model, trace, selection, stderr
+        for where in selection.addresses:  # what is not there is said before anything is shown
+            require_gradient(where)
             if where.cell:
-                trace.grad[where]  # a cell that is not there is said before anything is shown
+                trace.grad[where]
         self.derivations = [derive(trace, trace.targets, where) for where in selection.derived]
 
     @cached_property
@@ -93,7 +106,10 @@ class GradView:
     @cached_property
     def integrated(self) -> Integrated | None:
         trace = self.trace
-        return integrated_gradients(trace.model, trace.encoding, trace.targets) if self.selection.integrated else None
+        if not self.selection.integrated:
+            return None
+        with counted(self._stderr, "integrated gradients: point", at_most=True) as on_progress:
+            return integrated_gradients(trace.model, trace.encoding, trace.targets, on_progress)
 
     @cached_property
     def heads(self) -> HeadSaliency:
@@ -102,7 +118,12 @@ class GradView:
     @cached_property
     def differences(self) -> Differences | None:
         trace, chosen = self.trace, self.selection
-        return check(trace.model, trace.encoding, trace.targets, chosen.check, chosen.seed) if chosen.check else None
+        if not chosen.check:
+            return None
+        with counted(self._stderr, "finite differences: entry") as on_progress:
+            return check(
+                trace.model, trace.encoding, trace.targets, chosen.check, chosen.seed, on_progress, force=chosen.force
+            )
 
     @cached_property
     def fault(self) -> Fault | None:
@@ -128,7 +149,7 @@ class GradView:
         for where in chosen.addresses:
             yield from self._address(where, rows)
         for found in self.derivations:
-            yield from derivation_blocks(trace, found, chosen.dims)
+            yield from derivation_blocks(trace, found, chosen.dims, self.model.tokenizer)
         if not chosen.addresses and not chosen.derived:
             yield from backward_blocks(trace, self.rows)
             if chosen.detail:
@@ -155,7 +176,7 @@ class GradView:
         if where.note:
             yield Line(Span(where.note, "dim"))
         if where.cell:
-            yield from cell_blocks(self.trace, where, chosen.dims)
+            yield from cell_blocks(self.trace, where, chosen.dims, self.model.tokenizer)
             return
         layers = where.layers if where.layers is not None else (None,)
         steps = [where.step] if where.step is not None else list(reversed(self.trace.steps.layer_steps))
@@ -165,6 +186,9 @@ class GradView:
                 if step.has_heads:
                     every = config.heads_per_kv if "kv head" in step.axes else 1
                     heads = where.heads or tuple(range(0, config.n_heads, every))
+                if step.name in VOCABULARY:
+                    yield from vocabulary_blocks(self.trace, step, self.model.tokenizer, chosen.dims, rows)
+                    continue
                 for head in heads:
                     yield from gradient_blocks(self.trace, step, layer, head, dims=chosen.dims, rows=rows, asked=True)
 
@@ -257,6 +281,9 @@ def agreement_blocks(outcome: Agreement) -> Iterator[Block]:
     yield Line("")
     if outcome.holds:
         yield Line([Span("checked", "good"), Span(f": by hand {counted} have autograd's gradient, {figures}")])
+    elif not math.isfinite(worst.difference):
+        said = f": not all gradients are finite, so by hand and autograd cannot be compared, first at {worst.name}"
+        yield Line([Span("check failed", "bad"), Span(said)])
     else:
         said = f": by hand and autograd differ, {figures} (allowed {outcome.tolerance:.0e})"
         yield Line([Span("check failed", "bad"), Span(said)])

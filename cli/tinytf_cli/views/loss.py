@@ -40,7 +40,7 @@ def loss_blocks(trace: GradientTrace, rows: list[dict[str, Any]], limit: int | N
     """A table of the targets, and the mean."""
     several = len(rows) > 1
     note = f"the mean of {len(rows)} cross-entropies" if several else "the cross-entropy of one target"
-    yield Heading("loss", f"{trace.loss:.4f} nats, {note}; ∂L/∂logits = (p − onehot) / {len(rows)}", "output")
+    yield Heading("loss", f"{trace.loss:.4f} nats, {note}; ∂logits = (p − onehot) / {len(rows)}", "output")
     keep = shown_rows(len(rows), limit)
     shown = [rows[i] for i in keep]
     pushed: list[Cell] = []

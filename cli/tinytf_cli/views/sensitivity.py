@@ -9,27 +9,19 @@ from tinytf.gradients.saliency import HeadSaliency, Integrated
 from tinytf.gradients.trace import GradientTrace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.steps import labels, left_out, shown_rows
-
-_LEVELS = 255
+from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role
 
 
 def flow_blocks(found: Flow) -> Iterator[Block]:
     """The norm of the gradient at the input of every block, from the last to the first, and what it means."""
-    yield Heading("flow", "‖∂L/∂·‖ of the residual stream, from the last block's output down to the first one's input")
+    yield Heading("flow", "‖∂L/∂·‖ of the residual stream, from the last block down to the first")
     norms = [(found.end, found.last), *((f"L{one.layer}.in", one.into) for one in found.layers)]
     yield Bars(
         [Bar(name, norm, figure(norm), "residual") for name, norm in norms],
         max((norm for _, norm in norms), default=1.0),
     )
     yield Line(Span(found.verdict, "good" if found.word == "steady" else "bad"), indent=2)
-
-
-def _signed(value: float, most: float) -> str:
-    """The role of a number between −most and most, on the diverging scale."""
-    share = value / most if most else 0.0
-    return f"signed:{round((min(1.0, max(-1.0, share)) + 1) / 2 * _LEVELS)}"
 
 
 def token_blocks(
@@ -39,9 +31,11 @@ def token_blocks(
     shown = integrated.attributions if integrated else first_order
     most = max((abs(value) for value in shown), default=0.0)
     what = "integrated gradients" if integrated else "gradient × input"
-    yield Heading("tokens", f"{what}: what each adds to the mean log-probability of the targets, in nats")
+    yield Heading("tokens", f"{what}, in nats of the targets' mean log-probability")
     names = labels(trace)
-    coloured: list[Cell] = [Span(name, _signed(value, most)) for name, value in zip(names, shown, strict=True)]
+    coloured = [Span(name, signed_role(value, most)) for name, value in zip(names, shown, strict=True)]
+    yield Line(coloured, indent=2)
+    yield Line("")
     keep = shown_rows(len(names), limit)
     columns = [
         Column("#", [str(i) for i in keep], "right", said="token"),

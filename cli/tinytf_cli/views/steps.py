@@ -1,5 +1,6 @@
 """One step of a trace in full: a table of values, or a map of weights."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,6 +19,12 @@ _MAPS = ("scores", "scaled", "masked", "weights")
 def as_array(tensor: object) -> Array:
     """A tensor as float32 numbers for drawing."""
     return tensor.detach().float().cpu().numpy()  # type: ignore[attr-defined]
+
+
+def signed_role(value: float, most: float) -> str:
+    """The role of a number between −most and most, on the diverging scale."""
+    share = value / most if most and math.isfinite(value) else 0.0
+    return f"signed:{round((min(1.0, max(-1.0, share)) + 1) / 2 * 255)}"
 
 
 def labels(trace: Trace) -> list[str]:

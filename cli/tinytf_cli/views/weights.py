@@ -14,8 +14,7 @@ _WORST = 10
 
 def weight_blocks(rows: Sequence[Weights], by: str, lr: float) -> Iterator[Block]:
     """A table of parameters, or of groups of them."""
-    note = f"by {by}; update is lr · ‖∂‖ ÷ ‖W‖ for plain descent with lr {lr:g}"
-    yield Heading("weights", f"{note}; --by parameter, layer, kind or head")
+    yield Heading("weights", f"by {by}; --by parameter, layer, kind or head")
     columns = [
         Column("" if by == "parameter" else by, [row.name for row in rows], shrink=14, said=""),
         Column("‖∂‖", [figure(row.gradient_norm) for row in rows], "right", said="gradient norm"),
@@ -27,6 +26,7 @@ def weight_blocks(rows: Sequence[Weights], by: str, lr: float) -> Iterator[Block
     if by != "head":
         columns.append(Column("dead rows", [_dead(row) for row in rows], "right", drop=1))
     yield Table(columns)
+    yield Line(Span(f"update: lr · ‖∂‖ ÷ ‖W‖, for plain descent with lr {lr:g}", "dim"), indent=2)
 
 
 def _share(share: float) -> str:
