@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 @model_options
 @recording_options
 @click.option(
-    "--depth", type=click.IntRange(1), default=1, show_default=True, help="Steps back along the largest terms."
+    "--depth",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Steps explained: this one, then those of its largest term, and so on.",
 )
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Terms shown; the rest is summed.")
 @click.option(

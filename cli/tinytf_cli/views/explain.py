@@ -37,8 +37,9 @@ class ExplainView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The cell that was asked for, then what it came from, step by step."""
         yield from banner(self.model, self.encoding)
+        into = {lead: one.address for one in reversed(self.found) for lead in one.leads_to}
         for one in self.found:
-            yield from _explanation(one)
+            yield from _explanation(one, into.get(one.address, ""))
         yield Line("")
         yield self._check()
 
@@ -88,9 +89,10 @@ def _exact(value: float) -> str:
     return number(value, "%.7g")
 
 
-def _explanation(one: Explanation) -> Iterator[Block]:
+def _explanation(one: Explanation, into: str) -> Iterator[Block]:
+    """One cell; ``into`` is the cell that it went into, one step before in the list."""
     yield Heading(one.address, f"{one.title}: {one.formula}", one.role)
-    back = f"{one.depth - 1} back · " if one.depth > 1 else ""
+    back = f"{one.depth - 1} back, goes into {into} · " if into else ""
     yield Line(Span(f"{back}{one.place} · {one.kind}", "dim"), indent=2)
     if one.note:
         yield Line(one.note, indent=2)

@@ -21,7 +21,9 @@ def _doubles(*values: float) -> Tensor:
 
 
 def rotated(cell: Cell) -> Working:
-    """Half rotation: d and d + D/2 are a pair, turned by position · frequency (Su et al. 2021)."""
+    """Half rotation: d and d + D/2 are a pair, turned by position · frequency (Su et al. 2021).
+
+    Cosine and sine are those of the model's table, which rounds the angle to float32."""
     (token, width), rope, trace = cell.index, cell.trace.config.rope, cell.trace
     half = trace.config.d_head // 2
     pair = width % half

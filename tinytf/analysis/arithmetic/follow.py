@@ -95,7 +95,7 @@ def _explanation(
     label: Callable[[int], str],
 ) -> Explanation:
     total, dtype = made.total, cell.trace.last_hidden.dtype
-    allowed = TOLERANCE.get(dtype, 1e-5) * max(1.0, abs(recorded))
+    allowed = TOLERANCE.get(dtype, 1e-5) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
     terms, rest = made.terms(top)
     inputs = (one.address(given) for one, given in made.inputs)
     return Explanation(

@@ -1,4 +1,4 @@
-"""Each operation of the step table, done once more for one cell, in float64, without the model's own functions."""
+"""Each operation of the step table, done once more for one cell, in float64, by formulas of its own."""
 
 import math
 from collections.abc import Callable
