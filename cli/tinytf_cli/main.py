@@ -71,7 +71,7 @@ def cli(debug: bool) -> None:
     tinytf trace "The cat sat"            every step from the text to the next token
     tinytf attention "The cat sat"        every head at a glance
     tinytf grad "The cat sat"             how the loss flows back, checked by hand
-    tinytf explain 'L0H0.scores[sat,cat]' "The cat sat"   the arithmetic behind one number
+    tinytf explain ADDRESS "The cat sat"  the arithmetic behind any one number
     tinytf generate "The cat sat"         what comes next; --watch shows each choice
     tinytf info tiny                      architecture, parameters, memory
     """

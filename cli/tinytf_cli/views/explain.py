@@ -120,27 +120,30 @@ def _values(values: Sequence[Value]) -> Iterator[Block]:
 
 
 def _terms(one: Explanation) -> Table:
-    """The terms, largest first, then the others, then the sum of several."""
+    """The terms with a bar each, largest first, then what the others come to, then the sum of several."""
     labels: list[Cell] = [term.label for term in one.terms]
     sizes = [term.contribution for term in one.terms]
+    full = max((abs(size) for size in sizes if math.isfinite(size)), default=0.0) or 1.0
+    shares = [abs(size) / full for size in sizes]
     if one.rest.count:
         labels.append(Span(f"{one.rest.count:,} more", "dim"))
         sizes.append(one.rest.sum)
-    full = max((abs(size) for size in sizes if math.isfinite(size)), default=0.0) or 1.0
-    shares = [abs(size) / full for size in sizes]
     if len(sizes) > 1 and one.sum is not None:
         labels.append(Span("sum", "strong"))
         sizes.append(one.sum)
-        shares.append(0.0)
+    shares += [0.0] * (len(sizes) - len(shares))
     form = "%.6f" if full >= 1e-3 else "%.3e"  # so that what is printed adds up within 1e-5 too
     shown = [number(size, form) for size in sizes]
     width = max(map(len, shown))
+    shown = [text.rjust(width) for text in shown]
     bars = [
-        Meter(share, text.rjust(width), _ABOVE if size > 0 else _BELOW)
+        Meter(share, text, _ABOVE if size > 0 else _BELOW)
         for share, text, size in zip(shares, shown, sizes, strict=True)
     ]
-    factors = [Column(name, _factors(one, place, len(labels)), "right") for place, name in enumerate(one.factor_names)]
-    return Table([Column("term", labels, shrink=8, said=""), *factors, Column(one.term_name, bars)])
+    factors = [
+        Column(name, _factors(one, place, len(labels)), "right", drop=1) for place, name in enumerate(one.factor_names)
+    ]
+    return Table([Column("term", labels, shrink=12, said=""), *factors, Column(one.term_name, bars, narrow=shown)])
 
 
 def _factors(one: Explanation, place: int, rows: int) -> list[Cell]:
