@@ -18,7 +18,7 @@ def test_the_printed_terms_add_up_to_the_recorded_number(tinytf: Tinytf, decoder
     ran = tinytf("explain", SCORE, SENTENCE, "-m", decoder, "--top", "3")
     assert ran.status == 0, ran.err
     recorded = float(load(str(decoder)).trace(SENTENCE)[SCORE])
-    printed = re.findall(r"^  (?:d\d+|\d+ more) .*?(-?\d+\.\d{6}) ", ran.out, re.MULTILINE)
+    printed = re.findall(r"^  (?:d\d+|\d+ more) .*?(-?\d+\.\d{6})(?: |$)", ran.out, re.MULTILINE)
     assert len(printed) == 4
     assert sum(map(float, printed)) == pytest.approx(recorded, abs=1e-5)
     said = re.fullmatch(r"checked: the terms add up to the recorded (\S+), off by \S+", ran.lines[-1])
