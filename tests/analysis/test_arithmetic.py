@@ -194,6 +194,24 @@ def test_the_example_of_a_refusal_is_an_address_that_can_be_explained() -> None:
         assert explain(trace, caught.value.hint.removeprefix("for example ")).holds
 
 
+def test_depth_and_top_are_at_least_1() -> None:
+    trace, _ = traced("gpt2")
+    with pytest.raises(UsageError, match="top 0 is below 1"):
+        explain(trace, "logits[1,0]", top=0)
+    with pytest.raises(UsageError, match="depth 0 is below 1"):
+        list(follow(trace, "logits[1,0]", depth=0))
+
+
+def test_a_matrix_has_the_name_that_its_formula_gives_it() -> None:
+    for name in MODELS:
+        trace, _ = traced(name)
+        for step, layer in trace.steps.rows:
+            if step.name in ("q", "k", "v", "attn", "ffn.hidden", "ffn.gate", "ffn", "logits"):
+                where = "" if layer is None else f"L{layer}H0." if step.has_heads else f"L{layer}."
+                found = explain(trace, f"{where}{step.name}[0,0]")
+                assert f"·{found.factor_names[1]}" in found.formula
+
+
 def test_a_temperature_is_above_0_and_of_probabilities() -> None:
     trace, _ = traced("gpt2")
     with pytest.raises(UsageError, match="a temperature is of probs"):

@@ -61,6 +61,13 @@ def test_a_token_of_the_vocabulary_is_named_by_its_text_or_number(tinytf: Tinytf
         assert json.loads(ran.out)["explanations"][0]["address"] == f"probs[2,{number}]", ran.err
 
 
+def test_what_the_vocabulary_lacks_is_not_taken_for_its_unknown_token(tinytf: Tinytf, encoder: Path) -> None:
+    ran = tinytf("explain", "logits[sat,☃]", SENTENCE, "-m", encoder)
+    assert is_a_clean_error(ran)
+    assert "'☃' is not one token of the vocabulary" in ran.err
+    assert tinytf("explain", "logits[sat,[MASK]]", SENTENCE, "-m", encoder).status == 0
+
+
 def test_a_masked_cell_says_why_and_is_null_in_json(tinytf: Tinytf, decoder: Path) -> None:
     arguments = ("explain", "L0H0.masked[The,cat]", SENTENCE, "-m", decoder)
     assert "masked: key 1 ·cat comes after query 0 The" in tinytf(*arguments).out

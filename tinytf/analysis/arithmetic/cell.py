@@ -57,11 +57,11 @@ class Cell:
 
     def row(self) -> Tensor:
         """The row of the step that this cell is in, in float64."""
-        return self.trace[self.address(len(self.step.axes[-2:]) - 1)].double()
+        return self.trace[self.address(len(self.step.axes[-2:]) - 1)].cpu().double()
 
     def column(self) -> Tensor:
         """The column that this cell is in, in float64."""
-        return self.trace[self.address(0)][:, self.index[1]].double()
+        return self.trace[self.address(0)][:, self.index[1]].cpu().double()
 
 
 def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer | None = None) -> tuple[Cell, str]:
@@ -132,11 +132,11 @@ def _token_number(word: str, tokenizer: Tokenizer | None) -> str:
     if tokenizer is None or re.fullmatch(r"-?[0-9]+", word) or not word:
         return word
     text = word.replace("·", " ")
-    special = tokenizer.library.token_to_id(word)
-    if special is not None and special in tokenizer.special_ids:
-        return str(special)
     for spelled in (text, f" {text}"):
         found = tokenizer.encode(spelled, special=False).tokens
-        if len(found) == 1:
+        if len(found) == 1 and found[0].id not in tokenizer.special_ids:
             return str(found[0].id)
+    known = tokenizer.library.token_to_id(word)
+    if known is not None:
+        return str(known)
     raise AddressError(f"{word!r} is not one token of the vocabulary", "name a token by its text or its number")

@@ -29,8 +29,8 @@ def explain(
     """The arithmetic behind the one number at ``address``, with its ``top`` largest terms.
 
     ``temperature`` divides the logits of a cell of ``probs``. A ``tokenizer`` gives the entries of the vocabulary their
-    text. Raises AddressError for an address that is not one cell of numbers, UsageError for a temperature that is not
-    above 0, or of another step.
+    text. Raises AddressError for an address that is not one cell of numbers, UsageError for a ``top`` below 1, and for
+    a temperature that is not above 0, or of another step.
     """
     return next(follow(trace, address, depth=1, top=top, temperature=temperature, tokenizer=tokenizer))
 
@@ -54,6 +54,9 @@ def follow(
         raise UsageError(f"a temperature is of probs, and {cell} is computed without one")
     if not (temperature > 0 and math.isfinite(temperature)):
         raise UsageError(f"a temperature of {temperature:g} is not above 0")
+    for what, number in (("depth", depth), ("top", top)):
+        if number < 1:
+            raise UsageError(f"{what} {number} is below 1")
     level, seen = [cell], {str(cell)}
 
     def label(token_id: int) -> str:

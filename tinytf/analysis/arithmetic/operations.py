@@ -12,16 +12,8 @@ from tinytf.analysis.arithmetic.data import Term, Value
 from tinytf.analysis.arithmetic.working import Series, Working, product, single
 from tinytf.trace.graph import OPERATIONS
 
-_MATRICES = {
-    "q": "W_Q",
-    "k": "W_K",
-    "v": "W_V",
-    "attn": "W_O",
-    "ffn.hidden": "W_up",
-    "ffn.gate": "W_gate",
-    "ffn": "W_down",
-    "logits": "W_U",
-}
+_MATRICES = {"q": "W_Q", "k": "W_K", "v": "W_V", "attn": "W_O", "ffn.gate": "W_gate", "logits": "W_U"}
+_GATED, _PLAIN = {"ffn.hidden": "W_up", "ffn": "W_down"}, {"ffn.hidden": "W₁", "ffn": "W₂"}
 
 
 def dimension(axis: str, number: int, d_head: int) -> str:
@@ -42,10 +34,11 @@ def _mapped(cell: Cell) -> Working:
     first = cell.source(0, token, 0)
     matrix = cell.trace.model.unembedding if name == "logits" else cell.module.weight
     bias = cell.module.bias
-    matrix_name = "E" if name == "logits" and config.tied_head else _MATRICES.get(name, "W")
+    names = {**_MATRICES, **(_GATED if config.gated else _PLAIN)}
+    matrix_name = "E" if name == "logits" and config.tied_head else names.get(name, "W")
     series = product(
         (first.step.name, matrix_name),
-        (first.row(), matrix[out].double()),
+        (first.row(), matrix[out].cpu().double()),
         lambda i: dimension(first.step.axes[-1], i, config.d_head),
         lambda i: (cell.source(0, token, i),),
     )

@@ -15,8 +15,7 @@ class Series:
     """Summands (n,) of one form, in float64.
 
     ``factors`` are the numbers (n,) that each multiplies, under their ``names``; ``label`` says what a summand is of,
-    ``origin`` from which recorded cells it is. ``called`` is what a
-    summand is.
+    ``origin`` from which recorded cells it is. ``called`` is what a summand is.
     """
 
     values: Tensor
