@@ -82,7 +82,8 @@ class ExplainView:
 
 
 def _what(one: Explanation, several: bool) -> str:
-    return "the terms add up" if several or (one.sum is not None and not one.after) else "the arithmetic comes"
+    summed = not one.after and len(one.terms) + one.rest.count > 1
+    return "the terms add up" if several or summed else "the arithmetic comes"
 
 
 def _exact(value: float) -> str:
