@@ -25,6 +25,7 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from tinytf.analysis.arithmetic import Explanation
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -117,6 +118,20 @@ class Model:
             positions=positions,
         )
         return record_gradients(self.transformer, encoding, targets, force=force)
+
+    def explain(
+        self, text: str | Trace, address: str, *, depth: int = 1, top: int = 8, temperature: float = 1.0
+    ) -> "tuple[Explanation, ...]":
+        """The arithmetic behind the one number at ``address`` of a text, or of its trace; then what that came from.
+
+        One Explanation a cell, ``depth`` steps back, as ``tinytf.analysis.arithmetic.follow`` says, whose errors these
+        are too.
+        """
+        from tinytf.analysis.arithmetic import follow
+
+        trace = self.trace(text) if isinstance(text, str) else text
+        found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
+        return tuple(found)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

@@ -21,6 +21,7 @@ COMMANDS = (
     "trace",
     "attention",
     "grad",
+    "explain",
     "info",
     "tokens",
     "models",
@@ -70,6 +71,7 @@ def cli(debug: bool) -> None:
     tinytf trace "The cat sat"            every step from the text to the next token
     tinytf attention "The cat sat"        every head at a glance
     tinytf grad "The cat sat"             how the loss flows back, checked by hand
+    tinytf explain ADDRESS "The cat sat"  the arithmetic behind any one number
     tinytf generate "The cat sat"         what comes next; --watch shows each choice
     tinytf info tiny                      architecture, parameters, memory
     """

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.by_hand import step_gradients
-from tinytf.gradients.graph import Site
 from tinytf.gradients.rules import TOKEN_TABLE, parameter_gradients
 from tinytf.gradients.trace import GradientTrace
+from tinytf.trace.graph import Site
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """The largest difference allowed, in units of the largest entry of the gradient."""

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients import formulas
-from tinytf.gradients.graph import Place, Site
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.rules import TOKEN_TABLE, input_gradients, parameter_gradients
+from tinytf.trace.graph import Place, Site
 from tinytf.trace.trace import Trace
 
 

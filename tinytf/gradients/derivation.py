@@ -8,11 +8,11 @@ from torch import Tensor
 
 from tinytf.errors import AddressError
 from tinytf.gradients.by_hand import step_gradients
-from tinytf.gradients.graph import OPERATIONS, Place, Site, consumers
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.terms import Part, Quantity, Row, Term, term_of
 from tinytf.gradients.trace import GradientTrace
 from tinytf.trace.address import Address
+from tinytf.trace.graph import OPERATIONS, Place, Site, consumers
 from tinytf.trace.trace import Trace
 
 

@@ -6,11 +6,11 @@ from functools import partial
 from tinytf.errors import UsageError
 from tinytf.gradients import formulas
 from tinytf.gradients.agreement import Compared, agreement
-from tinytf.gradients.graph import OPERATIONS, Site
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.trace.check import check
 from tinytf.trace.faults import NOT_FINITE, Fault, Seen, Test, allowed, counted, first_of
+from tinytf.trace.graph import OPERATIONS, Site
 from tinytf.trace.trace import Trace
 
 KINDS = ("nan", "inf", "saturated", "dead", "mismatch")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.gradients.graph import OPERATIONS, sources
 from tinytf.gradients.trace import GradientTrace
 from tinytf.model.attention import Sight
+from tinytf.trace.graph import OPERATIONS, sources
 from tinytf.trace.steps import Step
 from tinytf.trace.taps import SEEN_ONLY
 

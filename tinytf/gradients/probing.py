@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.gradients.graph import Site, sources
 from tinytf.gradients.places import Drawn
 from tinytf.gradients.trace import GradientTrace, losses_of
+from tinytf.trace.graph import Site, sources
 from tinytf.trace.taps import tapped
 
 _LOGITS = 2**25

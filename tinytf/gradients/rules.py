@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients import formulas
-from tinytf.gradients.graph import OPERATIONS, Site
 from tinytf.model.attention import Sight
 from tinytf.model.parts import ACTIVATIONS, LearnedPositions, rotary_table
+from tinytf.trace.graph import OPERATIONS, Site
 
 TOKEN_TABLE = "embed.tokens.weight"
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients import formulas
-from tinytf.gradients.graph import OPERATIONS, Site
 from tinytf.model.attention import Sight
 from tinytf.model.parts import ACTIVATIONS, rotary_table
+from tinytf.trace.graph import OPERATIONS, Site
 from tinytf.trace.steps import Step
 
 

@@ -104,7 +104,7 @@ def consumers(table: StepTable, place: Place) -> tuple[tuple[Step, int | None, i
 
 @dataclass(frozen=True)
 class Site:
-    """One step of a recorded forward pass, with all that its gradient is computed from."""
+    """One step of a recorded forward pass, with all that it and its gradient are computed from."""
 
     trace: Trace
     step: Step

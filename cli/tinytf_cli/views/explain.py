@@ -1,0 +1,154 @@
+"""The view of an explanation: the values, the terms and their sum, what went in, and whether it all adds up."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinytf.analysis.arithmetic import Explanation
+from tinytf.analysis.arithmetic.data import Value
+from tinytf.loading import Model
+from tinytf.text.tokenizer import Encoding
+from tinytf_cli.numbers import number, number_format
+from tinytf_cli.output import SCHEMA_VERSION
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Meter, Span, Table
+
+_ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
+
+
+class ExplainView:
+    """The cells that were explained, the one that was asked for first, in every form that output takes."""
+
+    def __init__(self, model: Model, encoding: Encoding, found: Sequence[Explanation]) -> None:
+        self.model, self.encoding, self.found = model, encoding, found
+
+    @property
+    def worst(self) -> Explanation:
+        """The cell whose arithmetic is furthest from what was recorded, in units of what is allowed."""
+        return max(self.found, key=lambda one: math.inf if math.isnan(one.difference) else one.difference / one.allowed)
+
+    @property
+    def holds(self) -> bool:
+        return self.worst.holds
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """The cell that was asked for, then what it came from, step by step."""
+        yield from banner(self.model, self.encoding)
+        into = {lead: one.address for one in reversed(self.found) for lead in one.leads_to}
+        for one in self.found:
+            yield from _explanation(one, into.get(one.address, ""))
+        yield Line("")
+        yield self._check()
+
+    def _check(self) -> Line:
+        one, several = self.worst, len(self.found) > 1
+        if one.holds:
+            of = f"recorded {_exact(one.recorded)}" if not several else f"recorded numbers of {len(self.found)} cells"
+            off = f"off by {one.difference:.1e}" if not several else f"off by {one.difference:.1e} at {one.address}"
+            return Line([Span("checked", "good"), Span(f": {_what(one, several)} to the {of}, {off}")])
+        said = f"{_exact(one.total)} and the recorded {_exact(one.recorded)} differ by {one.difference:.1e}"
+        return Line([Span("check failed", "bad"), Span(f": at {one.address} {said} (allowed {one.allowed:.1e})")])
+
+    def data(self) -> dict[str, Any]:
+        """The explanations as one JSON object."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "explanation",
+            "model": model_data(self.model),
+            **text_data(self.encoding),
+            "explanations": [one.to_dict() for one in self.found],
+            "check": {
+                "holds": self.holds,
+                "cells": len(self.found),
+                "largest_difference": self.worst.difference,
+                "at": self.worst.address,
+                "allowed": self.worst.allowed,
+            },
+        }
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The same data, one event a line."""
+        data = self.data()
+        tokens, found, check = (data.pop(key) for key in ("tokens", "explanations", "check"))
+        yield {"type": data.pop("kind"), **data}
+        for token in tokens:
+            yield {"type": "token", **token}
+        for one in found:
+            yield {"type": "cell", **one}
+        yield {"type": "check", **check}
+
+
+def _what(one: Explanation, several: bool) -> str:
+    summed = not one.after and len(one.terms) + one.rest.count > 1
+    return "the terms add up" if several or summed else "the arithmetic comes"
+
+
+def _exact(value: float) -> str:
+    return number(value, "%.7g")
+
+
+def _explanation(one: Explanation, into: str) -> Iterator[Block]:
+    """One cell; ``into`` is the cell that it went into, one step before in the list."""
+    yield Heading(one.address, f"{one.title}: {one.formula}", one.role)
+    back = f"{one.depth - 1} back, goes into {into} · " if into else ""
+    yield Line(Span(f"{back}{one.place} · {one.kind}", "dim"), indent=2)
+    if one.note:
+        yield Line(one.note, indent=2)
+    yield from _values(one.before)
+    if one.terms:
+        yield _terms(one)
+    yield from _values(one.after)
+    recorded = Span(f"   recorded {_exact(one.recorded)}", "dim")
+    yield Line([Span("= "), Span(_exact(one.total), "strong"), recorded], indent=2)
+    for place, source in enumerate(one.inputs):
+        word = " and" if place else "from"
+        yield Line([Span(f"{word} "), Span(source.address, "strong"), Span(f"   {source.formula}", "dim")], indent=2)
+
+
+def _values(values: Sequence[Value]) -> Iterator[Block]:
+    if values:
+        yield Table(
+            [
+                Column("", [value.name for value in values]),
+                Column("", [_exact(value.value) for value in values], "right"),
+                Column("", [Span(value.expression, "dim") for value in values], shrink=8),
+            ],
+            header=False,
+        )
+
+
+def _terms(one: Explanation) -> Table:
+    """The terms with a bar each, largest first, then what the others come to, then the sum of several."""
+    labels: list[Cell] = [term.label for term in one.terms]
+    sizes = [term.contribution for term in one.terms]
+    full = max((abs(size) for size in sizes if math.isfinite(size)), default=0.0) or 1.0
+    shares = [abs(size) / full for size in sizes]
+    if one.rest.count:
+        labels.append(Span(f"{one.rest.count:,} more", "dim"))
+        sizes.append(one.rest.sum)
+    if len(sizes) > 1 and one.sum is not None:
+        labels.append(Span("sum", "strong"))
+        sizes.append(one.sum)
+    shares += [0.0] * (len(sizes) - len(shares))
+    form = "%.6f" if full >= 1e-3 else "%.3e"  # so that what is printed adds up within 1e-5 too
+    shown = [number(size, form) for size in sizes]
+    width = max(map(len, shown))
+    shown = [text.rjust(width) for text in shown]
+    bars = [
+        Meter(share, text, _ABOVE if size > 0 else _BELOW)
+        for share, text, size in zip(shares, shown, sizes, strict=True)
+    ]
+    factors = [
+        Column(name, _factors(one, place, len(labels)), "right", drop=1) for place, name in enumerate(one.factor_names)
+    ]
+    return Table([Column("term", labels, shrink=12, said=""), *factors, Column(one.term_name, bars, narrow=shown)])
+
+
+def _factors(one: Explanation, place: int, rows: int) -> list[Cell]:
+    found = [term.factors[place] if term.factors else None for term in one.terms]
+    form = number_format(np.array([value for value in found if value is not None], dtype=np.float32))
+    cells: list[Cell] = ["" if value is None else number(value, form) for value in found]
+    return cells + [""] * (rows - len(cells))

@@ -1,0 +1,142 @@
+"""One cell of a trace: which number an address names, and the numbers of the steps that it came from."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tinytf.errors import AddressError
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.address import Address
+from tinytf.trace.graph import Place, Site, sources
+from tinytf.trace.steps import Step
+from tinytf.trace.trace import Trace
+
+_DIGITS = 9  # more than any vocabulary has
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of ``step``: of the query head ``head`` where the step has heads, at ``index`` on its other axes."""
+
+    trace: Trace
+    step: Step
+    layer: int | None
+    head: int | None
+    index: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return str(self.address())
+
+    def address(self, given: int = 2) -> Address:
+        """The canonical address, by numbers; with fewer words ``given`` than axes it is that of the row."""
+        layers = None if self.layer is None else (self.layer,)
+        heads = None if self.head is None else (self.head,)
+        return Address(self.step, layers, heads, tuple(map(str, self.index[:given])))
+
+    @property
+    def value(self) -> float:
+        return float(self.trace[self.address()])
+
+    @property
+    def module(self) -> Any:
+        """Whose parameters the step has."""
+        return Site(self.trace, self.step, self.layer).module
+
+    @property
+    def sources(self) -> tuple[Place, ...]:
+        return sources(self.trace.steps, self.step, self.layer)
+
+    def source(self, number: int, *index: int, head: int | None = None) -> "Cell":
+        """A cell of the step's input ``number``, of the same head (or of ``head``) where that step has heads."""
+        name, layer = self.sources[number]
+        step = self.trace.steps.by_name[name]
+        own = self.head if head is None else head
+        return Cell(self.trace, step, layer, own if step.has_heads else None, index)
+
+    def row(self) -> Tensor:
+        """The row of the step that this cell is in, in float64."""
+        return self.trace[self.address(len(self.step.axes[-2:]) - 1)].cpu().double()
+
+    def column(self) -> Tensor:
+        """The column that this cell is in, in float64."""
+        return self.trace[self.address(0)][:, self.index[1]].cpu().double()
+
+
+def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer | None = None) -> tuple[Cell, str]:
+    """The one cell that an address names, and what should be known of the address.
+
+    With a ``tokenizer`` the second word of a cell of ``logits`` or ``probs`` may be a token (``logits[sat,·on]``).
+    Raises AddressError for a step without numbers, and for anything but one cell.
+    """
+    where = trace.address(address) if isinstance(address, str) else address
+    step = where.step
+    if step is not None and not step.is_tensor:
+        reason = "it is read off probs" if step.name == "next" else "it is looked up in the vocabulary"
+        raise AddressError(f"{step.name} has no arithmetic: {reason}", "explain a number, such as probs[0,0]")
+    if step is None:
+        raise AddressError(f"{where} names no step", f"for example {_example(where, trace.steps.by_name['scores'])}")
+    many = _not_one(where, step)
+    if many:
+        said = f"{where} {many}, and one number is explained at a time"
+        raise AddressError(said, f"for example {_example(where, step)}")
+    axes = step.axes[-2:]
+    words = list(where.cell)
+    if axes[-1] == "vocab":
+        words[-1] = _token_number(words[-1], tokenizer)
+    sizes = _sizes(trace, step)
+    index = tuple(trace.index(word, axis, size) for word, axis, size in zip(words, axes, sizes, strict=True))
+    layer = None if where.layers is None else where.layers[0]
+    return Cell(trace, step, layer, where.heads[0] if where.heads else None, index), where.note
+
+
+def _not_one(where: Address, step: Step) -> str:
+    """What an address is where it is not one cell; empty where it is."""
+    for numbers, what in ((where.layers, "layer"), (where.heads, "head")):
+        if numbers is not None and len(numbers) > 1:
+            return f"is of {len(numbers)} {what}s"
+    if step.has_heads and where.heads is None:
+        return "names no head"
+    if len(where.cell) < len(step.axes[-2:]):
+        return "is a row" if where.cell else "is all of a step"
+    return ""
+
+
+def _example(where: Address, step: Step) -> str:
+    layers = None if where.layers is None else where.layers[:1]
+    heads = (where.heads or (0,))[:1] if step.has_heads else None
+    count = len(step.axes[-2:])
+    return str(Address(step, layers, heads, (where.cell + ("0",) * count)[:count]))
+
+
+def _sizes(trace: Trace, step: Step) -> tuple[int, ...]:
+    config, length = trace.config, len(trace.tokens)
+    known = {
+        "token": length,
+        "query": length,
+        "key": length,
+        "d_model": config.d_model,
+        "d_head": config.d_head,
+        "d_ff": config.d_ff,
+        "vocab": config.vocab_size,
+        "n_heads·d_head": config.n_heads * config.d_head,
+    }
+    return tuple(known[axis] for axis in step.axes[-2:])
+
+
+def _token_number(word: str, tokenizer: Tokenizer | None) -> str:
+    """The id of a token of the vocabulary that is written as its text, with · for a space, or as ``#id``."""
+    if re.fullmatch(rf"#[0-9]{{1,{_DIGITS}}}", word):
+        return word[1:]
+    if tokenizer is None or re.fullmatch(r"-?[0-9]+", word) or not word:
+        return word
+    text = word.replace("·", " ")
+    for spelled in (text, f" {text}"):
+        found = tokenizer.encode(spelled, special=False).tokens
+        if len(found) == 1 and found[0].id not in tokenizer.special_ids:
+            return str(found[0].id)
+    known = tokenizer.library.token_to_id(word)
+    if known is not None:
+        return str(known)
+    raise AddressError(f"{word!r} is not one token of the vocabulary", "name a token by its text or its number")

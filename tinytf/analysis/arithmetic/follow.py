@@ -1,0 +1,137 @@
+"""``explain`` one cell of a trace, and ``follow`` the largest terms down to the embeddings."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from tinytf.analysis.arithmetic.attention import token_label
+from tinytf.analysis.arithmetic.cell import Cell, find_cell
+from tinytf.analysis.arithmetic.data import Explanation, Input
+from tinytf.analysis.arithmetic.operations import dimension, operation, probable
+from tinytf.analysis.arithmetic.working import Working
+from tinytf.errors import UsageError
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.address import Address
+from tinytf.trace.check import TOLERANCE
+from tinytf.trace.derive import probabilities
+from tinytf.trace.trace import Trace
+
+
+def explain(
+    trace: Trace,
+    address: str | Address,
+    *,
+    top: int = 8,
+    temperature: float = 1.0,
+    tokenizer: Tokenizer | None = None,
+) -> Explanation:
+    """The arithmetic behind the one number at ``address``, with its ``top`` largest terms.
+
+    ``temperature`` divides the logits of a cell of ``probs``. A ``tokenizer`` gives the entries of the vocabulary their
+    text. Raises AddressError for an address that is not one cell of numbers, UsageError for a ``top`` below 1, and for
+    a temperature that is not above 0, or of another step.
+    """
+    return next(follow(trace, address, depth=1, top=top, temperature=temperature, tokenizer=tokenizer))
+
+
+@torch.no_grad()
+def follow(
+    trace: Trace,
+    address: str | Address,
+    *,
+    depth: int,
+    top: int = 8,
+    temperature: float = 1.0,
+    tokenizer: Tokenizer | None = None,
+) -> Iterator[Explanation]:
+    """The arithmetic of a cell, then of the cells of its largest term, and so on: ``depth`` levels, each cell once.
+
+    It ends early at the embeddings, and where a cell is masked. Settings and errors as of ``explain``.
+    """
+    cell, note = find_cell(trace, address, tokenizer)
+    if temperature != 1.0 and cell.step.name != "probs":
+        raise UsageError(f"a temperature is of probs, and {cell} is computed without one")
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise UsageError(f"a temperature of {temperature:g} is not above 0")
+    for what, number in (("depth", depth), ("top", top)):
+        if number < 1:
+            raise UsageError(f"{what} {number} is below 1")
+    level, seen = [cell], {str(cell)}
+
+    def label(token_id: int) -> str:
+        return f"#{token_id}" if tokenizer is None else tokenizer.shown(token_id)
+
+    for number in range(1, depth + 1):
+        below: list[Cell] = []
+        for one in level:
+            if one.step.name == "probs":
+                kind, made = "a softmax", probable(one, temperature, label)
+            else:
+                done = operation(one)
+                kind, made = done.kind, done.work(one)
+            said = " ".join(part for part in (made.note, note if number == 1 else "") if part)
+            yield _explanation(one, kind, made, said, number, top, _recorded(one, temperature), label)
+            for lead in made.lead:
+                if str(lead) not in seen:
+                    seen.add(str(lead))
+                    below.append(lead)
+        level = below
+
+
+def _recorded(cell: Cell, temperature: float) -> float:
+    """The number of the trace, or torch's softmax where a temperature was asked for."""
+    if temperature == 1.0:
+        return cell.value
+    token, entry = cell.index
+    return float(probabilities(cell.trace.logits_at(token).double() / temperature)[entry])
+
+
+def _explanation(
+    cell: Cell,
+    kind: str,
+    made: Working,
+    note: str,
+    depth: int,
+    top: int,
+    recorded: float,
+    label: Callable[[int], str],
+) -> Explanation:
+    total, dtype = made.total, cell.trace.last_hidden.dtype
+    allowed = TOLERANCE.get(dtype, 1e-5) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
+    terms, rest = made.terms(top)
+    inputs = (one.address(given) for one, given in made.inputs)
+    return Explanation(
+        address=str(cell),
+        place=_place(cell, label),
+        depth=depth,
+        title=cell.step.title,
+        formula=cell.step.formula,
+        role=cell.step.role,
+        kind=kind,
+        note=note,
+        before=made.before,
+        factor_names=made.series.names if made.series else (),
+        term_name=made.series.called if made.series else "",
+        terms=terms,
+        rest=rest,
+        sum=made.sum,
+        after=made.after,
+        total=total,
+        recorded=recorded,
+        difference=0.0 if total == recorded else abs(total - recorded),
+        allowed=max(allowed, torch.finfo(dtype).eps * made.rounding),
+        inputs=tuple(Input(str(one), one.step.title, one.step.formula) for one in inputs if one.step),
+        leads_to=tuple(map(str, made.lead)),
+    )
+
+
+def _place(cell: Cell, label: Callable[[int], str]) -> str:
+    """Where the cell is, in words: ``query 0 The, key 1 cat``; ``token 2 sat, d17``."""
+    words = []
+    for axis, number in zip(cell.step.axes[-2:], cell.index, strict=True):
+        if axis in ("token", "query", "key"):
+            words.append(f"{axis} {token_label(cell, number)}")
+        else:
+            words.append(label(number) if axis == "vocab" else dimension(axis, number, cell.trace.config.d_head))
+    return ", ".join(words)

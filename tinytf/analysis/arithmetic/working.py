@@ -1,0 +1,109 @@
+"""The numbers of one operation before the largest are picked: summands as tensors, and the values around them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.analysis.arithmetic.cell import Cell
+from tinytf.analysis.arithmetic.data import Rest, Term, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Summands (n,) of one form, in float64.
+
+    ``factors`` are the numbers (n,) that each multiplies, under their ``names``; ``label`` says what a summand is of,
+    ``origin`` from which recorded cells it is. ``called`` is what a summand is.
+    """
+
+    values: Tensor
+    label: Callable[[int], str]
+    origin: Callable[[int], tuple[Cell, ...]] = lambda _: ()
+    names: tuple[str, ...] = ()
+    factors: tuple[Tensor, ...] = ()
+    called: str = "contribution"
+
+    @property
+    def lead(self) -> tuple[Cell, ...]:
+        """The cells of the largest summand."""
+        return self.origin(int(self.values.abs().argmax()))
+
+
+def product(
+    names: tuple[str, str],
+    factors: tuple[Tensor, Tensor],
+    label: Callable[[int], str],
+    origin: Callable[[int], tuple[Cell, ...]],
+) -> Series:
+    """Summands that are each the product of two numbers."""
+    return Series(factors[0] * factors[1], label, origin, names, factors)
+
+
+def single(label: str, factors: Sequence[tuple[str, float]], cells: tuple[Cell, ...] = ()) -> Series:
+    """One summand, the product of named numbers."""
+    values = [torch.tensor([value], dtype=torch.float64) for _, value in factors]
+    whole = torch.stack(values).prod(dim=0)
+    return Series(whole, lambda _: label, lambda _: cells, tuple(name for name, _ in factors), tuple(values))
+
+
+@dataclass(frozen=True, eq=False)
+class Working:
+    """How one number is made: values ``before``, summands and a ``bias``, values ``after``, the last of them it.
+
+    Without ``after`` the sum is the number. ``inputs`` are rows (or whole columns) that went in, as addresses of which
+    the first ``given`` words count; ``leads`` are the cells to look at next, those of the largest summand unless said.
+    """
+
+    inputs: tuple[tuple[Cell, int], ...]
+    series: Series | None = None
+    bias: Term | None = None
+    before: tuple[Value, ...] = ()
+    after: tuple[Value, ...] = ()
+    leads: tuple[Cell, ...] | None = None
+    note: str = ""
+
+    @property
+    def sum(self) -> float | None:
+        if self.series is None:
+            return None
+        return float(self.series.values.sum()) + (self.bias.contribution if self.bias else 0.0)
+
+    @property
+    def total(self) -> float:
+        if self.after:
+            return self.after[-1].value
+        assert self.sum is not None, "an operation without a sum ends with a value"
+        return self.sum
+
+    @property
+    def lead(self) -> tuple[Cell, ...]:
+        if self.leads is not None or self.series is None:
+            return self.leads or ()
+        return self.series.lead
+
+    @property
+    def rounding(self) -> float:
+        """The size of all that was added up to the number, in units of which it was rounded."""
+        if self.series is None or self.after:
+            return 0.0
+        return float(self.series.values.abs().sum()) + (abs(self.bias.contribution) if self.bias else 0.0)
+
+    def terms(self, top: int) -> tuple[tuple[Term, ...], Rest]:
+        """The ``top`` largest summands, and what the others sum to."""
+        series = self.series
+        if series is None:
+            return (), Rest(0, 0.0)
+        chosen = series.values.abs().nan_to_num(nan=torch.inf).topk(min(top, len(series.values))).indices.tolist()
+        found = [
+            Term(series.label(i), tuple(float(factor[i]) for factor in series.factors), float(series.values[i]))
+            for i in chosen
+        ]
+        found = sorted([*found, *([self.bias] if self.bias else [])], key=lambda term: -abs(term.contribution))
+        others = torch.ones_like(series.values, dtype=torch.bool)
+        others[chosen] = False
+        left, rest = found[top:], series.values[others]
+        return tuple(found[:top]), Rest(
+            len(rest) + len(left), float(rest.sum()) + sum(term.contribution for term in left)
+        )
