@@ -18,7 +18,7 @@ from tinytf.training.data import (
     split_held_out,
     token_stream,
 )
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.masked import MaskedTokens, sentence_stream
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
@@ -181,7 +181,7 @@ def test_tokens_not_asked_for_stand_as_they_were():
     for row, real in zip(whole, batch.padding_mask, strict=True):
         ids = row[real].tolist()
         assert (ids[0], ids[-1]) == (examples.cls, examples.sep)
-        inner, stop = [], examples.train[0][1][-1]
+        inner, stop = [], examples.train[0][-1]
         for token in ids[1:-1]:
             inner.append(token)
             if token == stop:
@@ -294,3 +294,18 @@ def test_held_out_sentences_never_come_up_in_training(tmp_path):
     assert trained == {"the cat sat down.", "a dog ran."}
     assert len(setup.examples.kept) == 4
     assert "fly" not in setup.tokenizer.library.get_vocab(), "the vocabulary is of the training text alone"
+
+
+@pytest.mark.parametrize("held_out", [0, 1, 2, 8, 9, 34, 200])
+def test_held_out_batches_are_counted_before_they_are_made(held_out):
+    examples = NextToken(np.arange(20), np.arange(held_out), block=8, batch=3, seed=0, vocab_size=200)
+    batches = list(examples.held_out())
+    assert examples.held_out_batches == len(batches)
+    assert [batch.ids[0, 0].item() for batch in examples.held_out(2)] == [
+        batch.ids[0, 0].item() for batch in batches[:2]
+    ]
+    assert masked().held_out_batches == len(list(masked().held_out()))
+
+
+def test_the_last_measure_is_bounded_by_the_training():
+    assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [100, 100, 2_500]

@@ -9,7 +9,7 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
@@ -52,7 +52,7 @@ class TrainView:
         yield Heading("loss", f"{self.steps:,} steps, nats a token", "output")
         losses = {"the first batch, before": self.before, "the same, after": self.after}
         if self.held_out:
-            losses |= {"held-out text, first measured": self.held_out[0], "in the end": self.held_out[-1]}
+            losses |= {"held-out text, first measured": self.held_out[0], self._in_the_end(): self.held_out[-1]}
         numbers = [f"{loss:.4f}" for loss in losses.values()]
         yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
         if self.milestones:
@@ -63,6 +63,11 @@ class TrainView:
             yield Heading("a sample", "temperature 0.8, seed 0", "output")
             yield from continuation(*sample)
         yield from self._update_blocks()
+
+    def _in_the_end(self) -> str:
+        """What the last held-out loss is of, where that is not all of the held-out text."""
+        measured, there = held_out_batches(self.recipe), self.setup.examples.held_out_batches
+        return f"in the end, {measured:,} of {there:,} batches" if measured < there else "in the end"
 
     def _windows(self) -> Iterator[Block]:
         batch, shown = self.setup.examples.batch(0), self.setup.tokenizer.shown
