@@ -201,11 +201,11 @@ def _largest(scores: np.ndarray) -> str:
 
 
 def sample_line(sample: Sample) -> Line:
-    """The prompt, a bar, and how the model goes on, in one line."""
+    """The prompt, a bar, and what the model says to it, in one line."""
     lead = f"sample, step {sample.step:,}"
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
     words = [Span(f"{lead}  ", "dim"), Span(prompt), Span("│", "dim"), Span(text, "output")]
-    return Line(words, indent=2, said=f"{lead}: {prompt}; the model goes on: {text}.", single=True)
+    return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=True)
 
 
 def milestone_lines(history: History, last: int) -> Iterator[Line]:
