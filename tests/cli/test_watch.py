@@ -21,7 +21,7 @@ def test_the_present_state_has_all_that_was_measured(tinytf: Tinytf, two: Path) 
     before = files(two)
     out = tinytf("watch", two / "good", "--once").out
     for said in ("step 15 of 20", "75 %", "loss 1.2667", "held-out 3.0000", "best held-out 2.0000 at 10",
-                 "lr 1.00e-03", "gradient norm 0.500", "tokens/s 41,000"):  # fmt: skip
+                 "lr 1.00e-03", "gradient norm 0.500", "tokens/s 41,000", "memory 512 B"):  # fmt: skip
         assert said in out
     assert re.search("L1H0 +1.00 █{8} +0.20 █▋ +0.52 ████▏", out)
     assert "L1H0 became an induction head, score 0.10" in out

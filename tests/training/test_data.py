@@ -305,5 +305,12 @@ def test_held_out_batches_are_counted_before_they_are_made(held_out):
     assert masked().held_out_batches == len(list(masked().held_out()))
 
 
+def test_nothing_may_be_held_out_of_masked_training():
+    tokenizer = train_wordpiece([STORY], 150)
+    examples = MaskedTokens(sentence_stream([STORY], tokenizer), np.zeros(0, dtype="<u2"), tokenizer, 48, 4, 1)
+    assert list(examples.held_out()) == []
+    assert examples.held_out_batches == 0
+
+
 def test_the_last_measure_is_bounded_by_the_training():
     assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [100, 100, 2_500]

@@ -86,7 +86,8 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
 def places_behind(stream: NDArray[np.integer[Any]], token: int) -> NDArray[np.int64]:
     """The places behind each ``token`` of a stream, which is looked at part by part."""
     starts = range(0, len(stream), _LOOKED_AT_ONCE)
-    return np.concatenate([np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts])
+    found = [np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
 class NextToken:

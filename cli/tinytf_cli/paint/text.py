@@ -17,13 +17,17 @@ _ASCII = {
     "·": ".", "×": "x", "√": "sqrt ", "ᵀ": "^T", "−": "-", "∞": "inf", "→": "->", "↵": "\\n", "…": "..", "≤": "<=",
     "₀": "0", "₁": "1", "₂": "2", "⊙": "*", "█": "#", "▌": "#", "│": "|", "─": "-", "⁄": "/", "÷": "/", "☐": "_",
     "–": "-", "‖": "||", "Σ": "sum", "γ": "gain", "β": "bias", "μ": "mean", "σ": "std", "◌": "o", "²": "^2", "↓": "v",
+    "∂": "d", "θ": "theta", "λ": "lambda", "\u0302": "_hat",
 }  # fmt: skip
+_BETAS = {"β₁": "beta1", "β₂": "beta2"}  # of Adam; alone it is a bias
 
 
 def shown(text: str, terminal: Terminal) -> str:
     """``text`` as this terminal can show it; in 7 bits, signs are written out and other characters escaped."""
     if not terminal.ascii or text.isascii():
         return text
+    for sign, words in _BETAS.items():
+        text = text.replace(sign, words)
     return "".join(
         char if char.isascii() else _ASCII.get(char) or char.encode("ascii", "backslashreplace").decode()
         for char in text

@@ -9,7 +9,7 @@ import numpy as np
 from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
 from tinytf.training.samples import Sample
-from tinytf_cli.numbers import duration, loss_in_words, number
+from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -120,6 +120,8 @@ class RunView:
             found.append(("gradient norm", number(float(history.grad_norm[-1]), "%.3f")))
         if history.tokens_per_second is not None:
             found.append(("tokens/s", f"{history.tokens_per_second:,.0f}"))
+        if history.memory_bytes is not None:
+            found.append(("memory", in_bytes(history.memory_bytes)))
         if self.seconds_left is not None and not history.finished:
             found.append(("left", duration(self.seconds_left)))
         return found

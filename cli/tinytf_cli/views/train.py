@@ -105,7 +105,7 @@ class TrainView:
             yield Heading(f"{one.name}[{place}]", f"Adam's step {one.step:,}", "ffn")
             bias1, bias2 = f"(1 − {one.beta1:g}^{one.step})", f"(1 − {one.beta2:g}^{one.step})"
             rows = [
-                ("g", f"∂L/∂θ · clip = {one.gradient:.6e} · {one.clip:.6f}", one.g),
+                ("g", f"∂L/∂θ·clip = {one.gradient:.6e}·{one.clip:.6f}", one.g),
                 ("m", f"β₁·m + (1 − β₁)·g = {one.beta1:g}·{one.m_before:.4e} + {1 - one.beta1:g}·g", one.m),
                 ("v", f"β₂·v + (1 − β₂)·g² = {one.beta2:g}·{one.v_before:.4e} + {1 - one.beta2:g}·g²", one.v),
                 ("m̂", f"m / {bias1}", one.m_hat),
