@@ -252,3 +252,11 @@ def test_an_update_can_be_read_in_7_bits(tinytf: Tinytf, tmp_path: Path, recipe:
     for said in ("dL/dtheta.clip = ", "beta1.m + (1 - beta1).g", "m_hat", "theta.(1 - lr.lambda)"):
         assert said in ran.out
     assert "\\u" not in ran.out
+
+
+def test_a_short_recipe_that_does_not_speak_of_a_warm_up_has_a_short_one(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    recipe.write_text(recipe.read_text("utf-8").replace("warmup = 0\n", "").replace("steps = 2", "steps = 20"), "utf-8")
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "run").status == 0
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))["warmup"] == 2

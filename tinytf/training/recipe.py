@@ -135,7 +135,13 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], source: str) -> Self:
-        """A recipe from its fields; an unknown one is refused with the nearest name."""
+        """A recipe from its fields; an unknown one is refused with the nearest name.
+
+        Where nothing is said of the warm-up, it is at most a tenth of the steps.
+        """
+        steps = fields.get("steps", cls.steps)
+        if type(steps) is int:
+            fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
         known = {f.name: f.default for f in dataclasses.fields(cls)}
         for name, value in fields.items():
             if name not in known:
