@@ -29,7 +29,8 @@ from tinytf.analysis.repeats import repeat_scores  # noqa: E402
 from tinytf.files import read_json, to_json  # noqa: E402
 from tinytf.loading import load  # noqa: E402
 from tinytf.sources import ASSETS  # noqa: E402
-from tinytf.training.data import IGNORED, MaskedTokens, paragraphs, split_held_out, token_stream  # noqa: E402
+from tinytf.training.data import IGNORED, paragraphs, split_held_out, token_stream  # noqa: E402
+from tinytf.training.masked import MaskedTokens, sentence_stream  # noqa: E402
 from tinytf.training.recipe import Recipe  # noqa: E402
 
 CORPUS = {"seed": 1, "megabytes": 4}
@@ -113,7 +114,8 @@ def measure_encoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     opened = load(str(run))
     model, tokenizer = opened.transformer, opened.tokenizer
     kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
-    examples = MaskedTokens(kept[:1], held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
+    streams = (sentence_stream(documents, tokenizer) for documents in (kept[:1], held_out))
+    examples = MaskedTokens(*streams, tokenizer, recipe.block, recipe.batch, recipe.seed)
     total, right, count = 0.0, 0, 0
     for batch in examples.held_out():
         asked = batch.targets != IGNORED

@@ -103,8 +103,7 @@ def resolved_recipe(
         return Recipe.load(file, **changes)
     if changes.get("objective") == "masked":
         changes.setdefault("tokenizer", "wordpiece")
-    warmup = min(Recipe.warmup, changes.get("steps", Recipe.steps) // 10)
-    return Recipe.from_dict({"warmup": warmup, **changes}, "options")
+    return Recipe.from_dict(changes, "options")
 
 
 def _require_same(stored: Recipe, asked: Mapping[str, Any], run: Path) -> None:

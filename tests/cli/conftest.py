@@ -15,6 +15,7 @@ from tinytf_cli.main import run
 sys.path.insert(0, str(Path(__file__).parent))
 
 from driving import CORPUS, SENTENCE, WIDE, Ran, Stream, Tinytf, lively, streams
+from followed import made
 
 _DECIDING = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "WT_SESSION", "_TINYTF_COMPLETE")
 _RECIPE = """
@@ -120,3 +121,11 @@ def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.txt"
     path.write_text(CORPUS[0], "utf-8")
     return path
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A folder of two runs, one of them unfinished and the better one."""
+    made(tmp_path / "runs" / "slow", held_out=3.0)
+    made(tmp_path / "runs" / "good", last=15, held_out=2.0)
+    return tmp_path / "runs"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from driving import CORPUS, Stream, Tinytf, is_a_clean_error, streams
+from filelock import FileLock
 
 import tinytf.training.loop as loop
 from tinytf_cli.main import run
@@ -99,15 +100,49 @@ def test_text_that_is_gone_has_changed_or_was_never_a_file_is_said(
     assert tinytf("train", "-", "--resume", "--out", out, stdin=text.encode()).status == 0
     (out / "corpus.json").write_text("{}", "utf-8")
     assert is_a_clean_error(tinytf("train", "--resume", "--out", out), 1)
-    piped = tmp_path / "piped"
-    assert tinytf("train", "--recipe", recipe, "--out", piped, stdin=text.encode()).status == 0
-    assert not (piped / "corpus.json").exists()
-    assert tinytf("train", "--resume", "--out", piped, stdin=text.encode()).status == 0
+
+
+def test_a_run_keeps_the_text_of_a_pipe_to_go_on_with_wherever_it_is_moved(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path
+) -> None:
+    out, moved = tmp_path / "run", tmp_path / "moved"
+    assert tinytf("train", "--recipe", recipe, "--out", out, stdin=CORPUS[0].encode()).status == 0
+    model = (out / "model.safetensors").read_bytes()
+    out.rename(moved)
+    shutil.rmtree(moved / "checkpoints")  # as if it had been killed before the first one
+    assert tinytf("train", "--resume", "--out", moved, stdin=b"").status == 0
+    assert (moved / "model.safetensors").read_bytes() == model
+
+
+def test_a_run_is_only_removed_when_the_new_one_can_begin_and_nobody_trains_it(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert is_a_clean_error(tinytf("train", "--recipe", recipe, "--out", out, "--overwrite", stdin=b"ab"), 1)
+    with FileLock(out / ".lock"):
+        ran = tinytf("train", corpus, "--recipe", recipe, "--out", out, "--overwrite")
+    assert is_a_clean_error(ran)
+    assert "another process trains" in ran.err
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert (out / "checkpoints").is_dir()
+
+
+def test_a_run_that_is_not_there_cannot_go_on_unless_it_was_killed_before_it_began(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    ran = tinytf("train", "--resume", "--out", tmp_path / "none", stdin=b"")
+    assert is_a_clean_error(ran)
+    assert "there is no run in" in ran.err
+    (tmp_path / "killed" / "tokens").mkdir(parents=True)
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "killed", "--resume").status == 0
 
 
 def test_a_run_that_does_not_know_its_text_says_so_on_a_terminal(tinytf: Tinytf, tmp_path: Path, recipe: Path) -> None:
     out, err = tmp_path / "run", Stream()
     assert tinytf("train", "--recipe", recipe, "--out", out, stdin=CORPUS[0].encode()).status == 0
+    (out / "corpus.json").unlink()
     with streams(stdin=Stream(screen=True), stdout=Stream(), stderr=err):
         assert run(["train", "--resume", "--out", str(out)]) == 2
     assert f"{out} does not know where its text is" in err.got().decode()

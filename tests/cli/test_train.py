@@ -234,3 +234,29 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_refused_and_one_without_a_siz
     assert ran.status == 0
     size = json.loads(ran.out)["vocab_size"]
     assert f"tinytf: the text yields a vocabulary of {size} tokens, and 2,000 are usual\n" in ran.err
+
+
+def test_what_was_measured_of_a_long_held_out_text_is_said(tinytf: Tinytf, tmp_path: Path) -> None:
+    text = CORPUS[0] * 20
+    fields = {"tokenizer": "char", "block": 2, "batch": 1, "steps": 2, "held-out": 0.5, "d-model": 8, "n-layers": 1,
+              "n-heads": 1, "d-ff": 8}  # fmt: skip
+    options = [word for name, value in fields.items() for word in (f"--{name}", str(value))]
+    ran = tinytf("train", "--out", tmp_path / "run", *options, stdin=text.encode())
+    assert ran.status == 0, ran.err
+    batches = (len(text) // 2 - 1) // 2
+    assert f"in the end, 100 of {batches:,} batches" in ran.out
+
+
+def test_an_update_can_be_read_in_7_bits(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
+    ran = tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "run", "--explain", "1", "--ascii")
+    for said in ("dL/dtheta.clip = ", "beta1.m + (1 - beta1).g", "m_hat", "theta.(1 - lr.lambda)"):
+        assert said in ran.out
+    assert "\\u" not in ran.out
+
+
+def test_a_short_recipe_that_does_not_speak_of_a_warm_up_has_a_short_one(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    recipe.write_text(recipe.read_text("utf-8").replace("warmup = 0\n", "").replace("steps = 2", "steps = 20"), "utf-8")
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "run").status == 0
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))["warmup"] == 2

@@ -19,7 +19,8 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
 from tinytf.training import tokens as tokens_module
 from tinytf.training.corpus import Corpus, find_files
-from tinytf.training.data import MaskedTokens, NextToken, paragraphs, split_held_out, token_stream
+from tinytf.training.data import NextToken, paragraphs, split_held_out, token_stream
+from tinytf.training.masked import Sentences, sentence_ends, sentence_stream, sentences_of
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 from tinytf.training.stream import anywhere, between_words, nowhere
@@ -125,7 +126,7 @@ def test_pieces_of_documents_put_together_are_the_documents(scratch, texts, buff
 
 def test_a_text_from_standard_input_is_a_corpus_too():
     corpus = find_files("one\n\ntwo\r\n\r\nstill two\n")
-    assert list(corpus.documents()) == ["one", "two\r\n\r\nstill two\n"]
+    assert list(corpus.documents()) == ["one", "two", "still two\n"]
     with pytest.raises(UsageError, match=r"lone surrogate \(U\+D800\) at character 4"):
         find_files("some\ud800")
 
@@ -136,15 +137,6 @@ def test_folders_give_their_texts_sorted_and_of_two_kinds(tmp_path):
         (tmp_path / name).write_text(name, "utf-8")
     corpus = find_files([tmp_path, tmp_path / "notes.rst"])
     assert list(corpus.documents()) == [".hidden.txt", "a/c.txt", "a/z.md", "b.txt", "d.txt/inside.txt", "notes.rst"]
-
-
-def test_masked_training_can_be_fed_from_the_stream(tmp_path):
-    corpus = find_files(files_of(tmp_path, [STORY]))
-    train, kept = corpus.split(0.2)
-    tokenizer = train_wordpiece(train.texts(), 150)
-    streamed = MaskedTokens(train, kept, tokenizer, 32, 4, 0)
-    in_memory = MaskedTokens(*split_held_out(paragraphs(STORY), 0.2), tokenizer, 32, 4, 0)
-    assert (streamed.train, streamed.kept) == (in_memory.train, in_memory.kept)
 
 
 # What is no corpus
@@ -273,6 +265,29 @@ def test_tokens_are_those_of_the_text_in_memory(scratch, tokenizer, texts, buffe
     assert found.documents == (len(train), len(kept))
 
 
+@settings(max_examples=60, deadline=None)
+@given(texts=lists_of_texts, buffer=buffers, share=shares, batch=st.integers(1, 50))
+def test_sentences_are_those_of_the_text_in_memory(scratch, texts, buffer, share, batch):
+    tokenizer = train_wordpiece([STORY], 150)
+    corpus = find_files(files_of(scratch / "texts", [f"{text} He said. " * 2 for text in texts]), buffer=buffer)
+    found = tokenise(corpus, tokenizer, scratch / "sentences", held_out=share, sentences=True, batch=batch)
+    train, kept = (list(documents) for documents in corpus.split(share))
+    assert found.train.tolist() == sentence_stream(train, tokenizer).tolist()
+    assert found.held_out.tolist() == sentence_stream(kept, tokenizer).tolist()
+    held = Sentences(found.train, *sentence_ends(tokenizer))
+    spoken = [(text, last) for text, last in sentences_of(train)]
+    assert [held[number] for number in range(len(held))] == [
+        tokenizer.library.encode(text, add_special_tokens=False).ids for text, _ in spoken
+    ]
+    assert held.last.tolist() == [last for _, last in spoken]
+
+
+def test_a_character_that_the_vocabulary_lacks_is_the_library_s_to_judge(tmp_path):
+    tokenizer = train_characters(["abc"])
+    with pytest.raises(TokenizerError, match="cannot take this text"):
+        tokenise(find_files("abcd"), tokenizer, tmp_path, held_out=0.0)
+
+
 @settings(max_examples=40, deadline=None)
 @given(texts=lists_of_texts, buffer=buffers, share=shares)
 def test_tokens_of_characters_are_those_of_a_prepared_run(scratch, texts, buffer, share):
@@ -296,7 +311,7 @@ def test_tokens_of_characters_are_those_of_a_prepared_run(scratch, texts, buffer
 
 
 def test_a_document_longer_than_the_buffer_is_encoded_in_pieces_to_the_same_tokens(tmp_path):
-    text = STORY.replace("\n\n", "\r\n\r\n") * 3
+    text = STORY.replace("\n\n", " \r\n") * 3
     corpus = find_files(files_of(tmp_path, [text]), buffer=64)
     assert len(corpus.documents()) == 1
     assert len(list(corpus.documents().texts())) > 20

@@ -13,13 +13,13 @@ from tinytf.training.corpus import find_files
 from tinytf.training.data import (
     IGNORED,
     Batch,
-    MaskedTokens,
     NextToken,
     paragraphs,
     split_held_out,
     token_stream,
 )
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import batch_loss, held_out_batches
+from tinytf.training.masked import MaskedTokens, sentence_stream
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
@@ -35,7 +35,9 @@ def windows_of(stream, block=8, batch=4, **changes) -> NextToken:
 
 
 def masked(block=48, batch=32, seed=1) -> MaskedTokens:
-    return MaskedTokens(paragraphs(STORY), [SENTENCES[0]], train_wordpiece([STORY], 150), block, batch, seed)
+    tokenizer = train_wordpiece([STORY], 150)
+    streams = (sentence_stream(documents, tokenizer) for documents in (paragraphs(STORY), [SENTENCES[0]]))
+    return MaskedTokens(*streams, tokenizer, block, batch, seed)
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -174,12 +176,12 @@ def test_fifteen_percent_are_asked_for_of_which_most_are_masked():
 def test_tokens_not_asked_for_stand_as_they_were():
     examples = masked()
     batch = examples.batch(0)
-    known = {tuple(ids) for _, ids in examples.train}
+    known = {tuple(examples.train[number]) for number in range(len(examples.train))}
     whole = torch.where(batch.targets != IGNORED, batch.targets, batch.ids)
     for row, real in zip(whole, batch.padding_mask, strict=True):
         ids = row[real].tolist()
         assert (ids[0], ids[-1]) == (examples.cls, examples.sep)
-        inner, stop = [], examples.train[0][1][-1]
+        inner, stop = [], examples.train[0][-1]
         for token in ids[1:-1]:
             inner.append(token)
             if token == stop:
@@ -196,7 +198,7 @@ def test_a_masked_example_never_leaves_its_block(block):
 
 def test_the_masked_objective_needs_its_special_tokens():
     with pytest.raises(TrainingError, match=r"needs a tokenizer with \[CLS\], \[SEP\], \[MASK\] and \[PAD\]"):
-        MaskedTokens([STORY], [], train_bpe([STORY], 300), 32, 4, 0)
+        sentence_stream([STORY], train_bpe([STORY], 300))
 
 
 def test_padding_never_influences_the_loss():
@@ -243,6 +245,11 @@ def test_paragraphs_are_what_blank_lines_separate():
     assert paragraphs(" \n\n\n ") == []
 
 
+@pytest.mark.parametrize("blank", ["\n\n", "\r\n\r\n", "\r\n \t\r\n", "\n\r\n", "\r\n\n"])
+def test_a_blank_line_is_one_however_lines_end(blank):
+    assert paragraphs(f"a\r\nb{blank}c") == ["a\r\nb", "c"]
+
+
 @pytest.mark.parametrize(
     ("sizes", "share", "held_out"),
     [([10] * 10, 0.2, 2), ([10] * 10, 0.05, 1), ([9] * 9, 0.0, 1), ([1, 99], 0.5, 1), ([99, 1], 0.5, 1), ([5], 0.5, 0)],
@@ -282,7 +289,28 @@ def test_held_out_sentences_never_come_up_in_training(tmp_path):
     fields = {"tokenizer": "wordpiece", "objective": "masked", "held_out": 0.08}
     setup = prepare(find_files(text), Recipe(model=model, block=16, batch=8, **fields), tmp_path)
     assert isinstance(setup.examples, MaskedTokens)
-    trained = {setup.tokenizer.decode(ids) for _, ids in setup.examples.train}
+    sentences = setup.examples.train
+    trained = {setup.tokenizer.decode(sentences[number]) for number in range(len(sentences))}
     assert trained == {"the cat sat down.", "a dog ran."}
     assert len(setup.examples.kept) == 4
     assert "fly" not in setup.tokenizer.library.get_vocab(), "the vocabulary is of the training text alone"
+
+
+@pytest.mark.parametrize("held_out", [0, 1, 2, 8, 9, 34, 200])
+def test_held_out_batches_are_counted_before_they_are_made(held_out):
+    examples = NextToken(np.arange(20), np.arange(held_out), block=8, batch=3, seed=0, vocab_size=200)
+    batches = list(examples.held_out())
+    assert examples.held_out_batches == len(batches)
+    assert all(same(one, other) for one, other in zip(examples.held_out(2), batches[:2], strict=True))
+    assert masked().held_out_batches == len(list(masked().held_out()))
+
+
+def test_nothing_may_be_held_out_of_masked_training():
+    tokenizer = train_wordpiece([STORY], 150)
+    examples = MaskedTokens(sentence_stream([STORY], tokenizer), np.zeros(0, dtype="<u2"), tokenizer, 48, 4, 1)
+    assert list(examples.held_out()) == []
+    assert examples.held_out_batches == 0
+
+
+def test_the_last_measure_is_bounded_by_the_training():
+    assert [held_out_batches(Recipe(steps=steps)) for steps in (100, 400, 10_000)] == [100, 100, 2_500]

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -53,6 +54,12 @@ def command(count: int, *arguments: str) -> list[str]:
 def trained(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command(count, *arguments), capture_output=True, text=True, timeout=300, env=one_thread)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def metrics_of(run: Path) -> list[dict]:
@@ -148,3 +155,24 @@ def test_a_process_that_is_killed_ends_all_with_a_message(corpus: list[str], tmp
         _, said = process.communicate(timeout=120)
     assert process.returncode != 0
     assert "SIGKILL" in said or "exitcode" in said
+    assert "fault of tinytf" not in said
+
+
+def test_what_a_process_says_when_another_has_ended(tmp_path: Path) -> None:
+    alone = tmp_path / "leaves.py"
+    alone.write_text(
+        "import os, torch\n"
+        "from tinytf.training.processes import processes\n"
+        "with processes(torch.device('cpu')) as together:\n"
+        "    together.wait()\n"
+        "    if together.rank:\n"
+        "        os._exit(0)\n"
+        "    together.total(1.0)\n",
+        "utf-8",
+    )
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    ranks = [{**os.environ, **place, "RANK": str(rank)} for rank in (0, 1)]
+    argv = [sys.executable, str(alone)]
+    both = [subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True) for environ in ranks]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert "TrainingError: another process of this run has ended" in said[0], said

@@ -143,10 +143,9 @@ def files_of(recipe: Recipe, out: Path) -> dict[str, bytes]:
     train(STORY, recipe, out)
     (out / "speed.jsonl").unlink()  # how fast it went is another matter
     seen = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
-    of_a_decoder = ["samples.jsonl", "tokens"] if recipe.objective == "causal" else []
     assert seen == sorted([
-        "checkpoints", "config.json", "metrics.jsonl", "model.safetensors", "recipe.json", "tokenizer.json",
-        *of_a_decoder,
+        "checkpoints", "config.json", "corpus.json", "metrics.jsonl", "model.safetensors", "piped", "recipe.json",
+        "samples.jsonl", "tokenizer.json", "tokens",
     ])  # fmt: skip
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("[!.]*") if path.is_file()}
 
@@ -203,7 +202,7 @@ def test_no_text_is_refused(text, recipe, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-    said = "the loss is nan at step 4, in example 0, first at final.norm; the checkpoint of step 3 stays"
+    said = "the loss is nan at step 5, in example 0, first at final.norm; the checkpoint of step 3 stays"
     with pytest.raises(TrainingError, match=f"^{said}$"):
         train(STORY, CAUSAL, tmp_path / "run", spoil_at(4))
     model = load_run(tmp_path / "run")

@@ -110,10 +110,23 @@ def test_a_sample_ends_before_the_end_token(tmp_path: Path, monkeypatch: pytest.
     assert (after.prompt, after.text) == (before.prompt, "")
 
 
-def test_an_encoder_says_nothing(tmp_path: Path) -> None:
-    train(STORY, recipe(tokenizer="wordpiece", objective="masked"), tmp_path)
-    assert not (tmp_path / "samples.jsonl").exists()
-    assert read_history(tmp_path).sample is None
+def test_an_encoder_fills_in_a_hidden_word_and_learns_what_one_without_samples_does(tmp_path: Path) -> None:
+    fields = {"tokenizer": "wordpiece", "objective": "masked"}
+    for tokens in (0, 1):
+        train(STORY, recipe(**fields, sample_tokens=tokens), tmp_path / str(tokens))
+    said, silent = tmp_path / "1", tmp_path / "0"
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (said / name).read_bytes() == (silent / name).read_bytes()
+    assert read_history(silent).sample is None
+    last = read_history(said).sample
+    assert last is not None
+    assert last.prompt == "the fox sat [MASK] the mat."
+    opened = load(str(said))
+    encoding = opened.tokenizer.encode(last.prompt)
+    place = encoding.ids.index(opened.tokenizer.mask_id)
+    with torch.no_grad():
+        logits = opened.transformer.unembed(opened.transformer.hidden(torch.tensor([encoding.ids])))
+    assert last.text == opened.tokenizer.decode([int(logits[0, place].argmax())])
 
 
 @pytest.mark.parametrize("stop", [3, 5, 9])

@@ -128,8 +128,8 @@ def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
 
 
 def clear_leftovers(run: Path) -> None:
-    """Remove what a process left that was killed while it wrote or removed a checkpoint."""
-    for part in run.glob(".*.part"):
+    """Remove what a process left that was killed while it wrote a file, or wrote or removed a checkpoint."""
+    for part in (*run.glob(".*.part"), *run.glob("piped/.*.part")):
         part.unlink(missing_ok=True)
     for place in (run / CHECKPOINTS).glob(".step-*"):
         shutil.rmtree(place, ignore_errors=True)

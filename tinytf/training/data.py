@@ -1,4 +1,4 @@
-"""Examples to train on: windows of a token stream, or spans of sentences with masked tokens.
+"""Examples to train on: what every objective gives, and windows of a token stream.
 
 Which examples a step sees is a pure function of (seed, step).
 """
@@ -19,11 +19,9 @@ from tinytf.text.tokenizer import Tokenizer
 IGNORED = -100
 """The target of a position that does not count towards the loss."""
 
-MASKED_SHARE = 0.15
-BLANK_LINE = re.compile(r"\n[ \t]*\n")
+_BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
 _LONGEST_PHRASE, _FEW_PHRASES = 8, 4
 _LOOKED_AT_ONCE = 1 << 22  # tokens of a stream that may lie on disk
-_HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
 
 
 @dataclass(frozen=True)
@@ -43,18 +41,28 @@ class Batch:
 class Examples(Protocol):
     """What the loop needs of any objective."""
 
+    @property
+    def held_out_batches(self) -> int: ...
+
     def batch(self, step: int) -> Batch: ...
 
     def held_out(self, limit: int | None = None) -> Iterator[Batch]: ...
 
 
-def _random(seed: int, step: int) -> np.random.Generator:
+def seeded(seed: int, step: int) -> np.random.Generator:
+    """The draws of one step."""
     return np.random.default_rng([seed, step])
 
 
+def between_blank_lines(text: str) -> list[str]:
+    """What blank lines separate, however lines end; at least one piece."""
+    *whole, rest = _BLANK_LINE.split(text)  # an optional \\r in front would make the search 15 times as slow
+    return [*(piece.removesuffix("\r") for piece in whole), rest]
+
+
 def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text: what blank lines separate. They are its documents."""
-    return [piece for piece in BLANK_LINE.split(text) if piece.strip()]
+    """The paragraphs of a text, those with a word in them. They are its documents."""
+    return [piece for piece in between_blank_lines(text) if piece.strip()]
 
 
 def split_held_out(documents: list[str], share: float) -> tuple[list[str], list[str]]:
@@ -75,10 +83,11 @@ def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64
     return np.concatenate([np.array(encoding.ids + tail, dtype=np.int64) for encoding in encodings])
 
 
-def _behind(stream: NDArray[np.integer[Any]], token: int) -> NDArray[np.int64]:
+def places_behind(stream: NDArray[np.integer[Any]], token: int) -> NDArray[np.int64]:
     """The places behind each ``token`` of a stream, which is looked at part by part."""
     starts = range(0, len(stream), _LOOKED_AT_ONCE)
-    return np.concatenate([np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts])
+    found = [np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
 
 class NextToken:
@@ -110,12 +119,12 @@ class NextToken:
                 "give a longer text or a smaller --block",
             )
         self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
-        beginnings = _behind(train, end) if end is not None else np.zeros(0, dtype=np.int64)
+        beginnings = places_behind(train, end) if end is not None else np.zeros(0, dtype=np.int64)
         self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
         self.vocab_size, self.repeats, self.repeats_first = vocab_size, repeats, repeats_first
 
     def batch(self, step: int) -> Batch:
-        random = _random(self.seed, step)
+        random = seeded(self.seed, step)
         starts = random.integers(0, len(self.train) - self.block, self.size)
         if len(self.beginnings) > 1:
             chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
@@ -148,92 +157,23 @@ class NextToken:
         known[first] = False
         return phrases.ravel()[step], known
 
+    @property
+    def _windows(self) -> int:
+        """How many windows of the held-out text there are; one that is shorter than a block is one of its own."""
+        return max((len(self.kept) - 1) // self.block, int(len(self.kept) > 1))
+
+    @property
+    def held_out_batches(self) -> int:
+        return -(-self._windows // self.size)
+
     def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        count = (len(self.kept) - 1) // self.block
-        windows = [self.kept[i * self.block : (i + 1) * self.block + 1] for i in range(count)]
-        if not windows and len(self.kept) > 1:
-            windows = [self.kept]
-        for first in range(0, len(windows), self.size):
-            if limit is not None and first >= limit * self.size:
-                return
-            yield self._shifted(np.stack(windows[first : first + self.size]))
+        batches = self.held_out_batches if limit is None else min(limit, self.held_out_batches)
+        for first in range(0, batches * self.size, self.size):
+            rows = range(first, min(first + self.size, self._windows))
+            windows = [self.kept[row * self.block : (row + 1) * self.block + 1] for row in rows]
+            yield self._shifted(np.stack(windows))
 
     @staticmethod
     def _shifted(windows: NDArray[np.integer[Any]]) -> Batch:
         windows = windows.astype(np.int64, copy=False)
         return Batch(torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy()), None)
-
-
-class MaskedTokens:
-    """Runs of whole sentences between [CLS] and [SEP]; of each, 15 % of the tokens are to be filled in.
-
-    Of those, 80 % become [MASK], 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1).
-    """
-
-    def __init__(
-        self, train: list[str], held_out: list[str], tokenizer: Tokenizer, block: int, batch: int, seed: int
-    ) -> None:
-        ids = [tokenizer.special_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]")]
-        if None in ids:
-            raise TrainingError("the masked objective needs a tokenizer with [CLS], [SEP], [MASK] and [PAD]")
-        self.cls, self.sep, self.mask, self.pad = (int(i or 0) for i in ids)
-        self.block, self.size, self.seed = block, batch, seed
-        self.words = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
-        self.train, self.kept = self._sentences(train, tokenizer), self._sentences(held_out, tokenizer)
-        if not self.train:
-            raise TrainingError("the text has no sentence to train on")
-
-    @staticmethod
-    def _sentences(documents: list[str], tokenizer: Tokenizer) -> list[tuple[int, list[int]]]:
-        """Every sentence as (number of its document, ids)."""
-        flat = [
-            (number, sentence)
-            for number, document in enumerate(documents)
-            for sentence in re.split(r"(?<=[.!?])\s+", document.strip())
-        ]
-        encodings = tokenizer.library.encode_batch_fast([sentence for _, sentence in flat], add_special_tokens=False)
-        return [(number, encoding.ids) for (number, _), encoding in zip(flat, encodings, strict=True)]
-
-    def _example(self, sentences: list[tuple[int, list[int]]], start: int, count: int) -> tuple[list[int], int]:
-        """``count`` sentences from ``start``, within their document, as many as fit the block; and how many fit."""
-        document, ids, used = sentences[start][0], list(sentences[start][1]), 1
-        for number, more in sentences[start + 1 : start + count]:
-            if number != document or len(ids) + len(more) > self.block - 2:
-                break
-            ids += more
-            used += 1
-        return [self.cls, *ids[: self.block - 2], self.sep], used
-
-    def batch(self, step: int) -> Batch:
-        random = _random(self.seed, step)
-        starts = random.integers(0, len(self.train), self.size)
-        counts = random.integers(1, 9, self.size)
-        return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
-
-    def held_out(self, limit: int | None = None) -> Iterator[Batch]:
-        examples, place = [], 0
-        while place < len(self.kept):
-            example, used = self._example(self.kept, place, 8)
-            examples.append(example)
-            place += used
-        for first in range(0, len(examples), self.size):
-            if limit is not None and first >= limit * self.size:
-                return
-            yield self._masked(examples[first : first + self.size], _random(self.seed, _HELD_OUT + first))
-
-    def _masked(self, examples: list[list[int]], random: np.random.Generator) -> Batch:
-        length = max(map(len, examples))
-        ids = np.full((len(examples), length), self.pad, dtype=np.int64)
-        for row, example in enumerate(examples):
-            ids[row, : len(example)] = example
-        real = ids != self.pad
-        fillable = real & (ids != self.cls) & (ids != self.sep)
-        draw = np.where(fillable, random.random(ids.shape), 1.0)
-        chosen = draw < np.maximum(MASKED_SHARE, draw.min(axis=1, keepdims=True) + 1e-12)  # at least one a row
-        chosen &= fillable
-        targets = np.where(chosen, ids, IGNORED)
-        how = random.random(ids.shape)
-        shown = np.where(chosen & (how < 0.8), self.mask, ids)
-        others = random.choice(self.words, ids.shape)
-        shown = np.where(chosen & (how >= 0.8) & (how < 0.9), others, shown)
-        return Batch(torch.from_numpy(shown), torch.from_numpy(targets), torch.from_numpy(real))

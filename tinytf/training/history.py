@@ -90,6 +90,12 @@ class History:
         return min(finite, key=lambda point: point[1]) if finite else None
 
     @property
+    def memory_bytes(self) -> int | None:
+        """What the process held in memory when it last said so."""
+        known = self.speed.memory_bytes[np.isfinite(self.speed.memory_bytes)]
+        return int(known[-1]) if known.size else None
+
+    @property
     def tokens_per_second(self) -> float | None:
         """The speed that was measured last."""
         known = self.speed.tokens_per_second[np.isfinite(self.speed.tokens_per_second)]

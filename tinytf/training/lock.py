@@ -9,8 +9,7 @@ from filelock import FileLock, Timeout
 
 from tinytf.errors import TrainingError, UsageError
 from tinytf.training.processes import Processes
-
-LOCK = ".lock"
+from tinytf.training.run_files import LOCK, TOKENS
 
 
 @contextmanager
@@ -48,6 +47,6 @@ def _lock_of(out: Path) -> FileLock:
 
 def _remove_empty(out: Path) -> None:
     (out / LOCK).unlink(missing_ok=True)
-    shutil.rmtree(out / "tokens", ignore_errors=True)
+    shutil.rmtree(out / TOKENS, ignore_errors=True)
     if not any(out.iterdir()):
         out.rmdir()

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -24,14 +25,15 @@ from tinytf.training.checkpoints import (
 )
 from tinytf.training.corpus import Corpus, find_files
 from tinytf.training.data import IGNORED, Batch
-from tinytf.training.lock import LOCK, locked
-from tinytf.training.losses import BatchLoss, held_out_loss
+from tinytf.training.lock import locked
+from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace, metrics_file, write_line
 from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.remembered import remember
+from tinytf.training.run_files import LOCK, TOKENS, remove_run
 from tinytf.training.sampler import Sampler
 from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
@@ -39,7 +41,7 @@ from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.update import Update, UpdateWatch
 
 _HELD_OUT_BATCHES = 8
-"""So many batches of the held-out text are measured on the way, all of them in the end."""
+"""So many batches of the held-out text are measured on the way."""
 
 
 def train(
@@ -53,6 +55,7 @@ def train(
     interrupted: Callable[[], bool] = lambda: False,
     tokenizer: Tokenizer | None = None,
     model: Transformer | None = None,
+    overwrite: bool = False,
     explain: int = 0,
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
@@ -61,8 +64,9 @@ def train(
     """Train a model on a corpus, or on one text, and leave it in the run directory ``out``; returns the last metrics.
 
     ``going_on`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
-    the same machine and number of threads); a run that is finished is left as it is. After each step
-    ``interrupted`` is asked whether to end there; a checkpoint is written first. A ``model`` to begin from,
+    the same machine and number of threads); a run that is finished is left as it is. ``overwrite`` takes away a run
+    that is there, once the new one can begin. After each step ``interrupted`` is asked whether to end there; a
+    checkpoint is written first. A ``model`` to begin from,
     or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
     step ``explain`` (counted from 1; 0: at none), where that step was among those that were made. ``shard`` has each
     of several processes hold a part of the model alone, and so of its gradients and moments. With ``tensorboard`` event
@@ -72,7 +76,7 @@ def train(
     or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
     cannot be written (the last good one stays).
     """
-    if not going_on and (checkpoints_of(out) or (out / "config.json").exists()):
+    if not (going_on or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
         raise UsageError(
             f"{out} holds a run already",
             "go on with it by --resume, begin anew by --overwrite, or give another --out",
@@ -83,7 +87,8 @@ def train(
     where = torch.device(device)
     with processes(where, shard=shard) as together, locked(out, together):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
-        run = _Run(files, recipe, out, where, together, going_on=going_on, tokenizer=tokenizer, model=model)
+        begin = partial(_Run, files, recipe, out, where, together, tokenizer=tokenizer, model=model)
+        run = begin(going_on=going_on, overwrite=overwrite)
         run.explain, run.tensorboard = explain, tensorboard and together.writes
         last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
@@ -103,13 +108,14 @@ class _Run:
         together: Processes,
         *,
         going_on: bool,
+        overwrite: bool,
         tokenizer: Tokenizer | None,
         model: Transformer | None,
     ) -> None:
         self.corpus, self.recipe, self.out, self.device, self.together = corpus, recipe, out, device, together
         if together.writes:
             clear_leftovers(out)
-        found = checkpoints_of(out)
+        found = [] if overwrite else checkpoints_of(out)
         if going_on:
             self._require_same_recipe()
         torch.manual_seed(recipe.seed)
@@ -120,8 +126,10 @@ class _Run:
             model = model if model is None else load_run(found[-1])
         if not together.writes:
             together.wait()  # the first process puts the tokens where all find them
-        self.setup = prepare(corpus, recipe, out / "tokens", tokenizer, model)
+        self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
         if together.writes:
+            if overwrite:
+                remove_run(out)
             together.wait()
         self.model = together.holding.place(self.setup.model, device).train()
         self.optimiser = make_optimiser(self.model, recipe)
@@ -156,7 +164,7 @@ class _Run:
         """What a run was begun with is what it goes on with."""
         path = self.out / "recipe.json"
         if not path.exists():
-            if any(file.name != LOCK for file in self.out.iterdir()):
+            if any(file.name not in (LOCK, TOKENS) for file in self.out.iterdir()):
                 raise UsageError(f"there is no run in {self.out} to go on with", "leave out --resume to begin one")
             return  # a process that was killed at once
         stored = {**Recipe().to_dict(), **read_json(path)}  # a field that there was none of then is at its default
@@ -216,7 +224,8 @@ class _Run:
         last = done == recipe.steps
         kept = sample = speed = None
         if self.together.looks and (last or done % recipe.eval_every == 0):
-            kept = held_out_loss(self.model, self.setup.examples, limit=None if last else _HELD_OUT_BATCHES)
+            limit = held_out_batches(recipe) if last else _HELD_OUT_BATCHES
+            kept = held_out_loss(self.model, self.setup.examples, limit)
             if kept is not None and not math.isfinite(kept):
                 self._stop(f"the held-out loss is {kept}", batch, step)
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
@@ -234,7 +243,7 @@ class _Run:
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.parameters)
             if self.together.any(not finite):
-                raise TrainingError(f"a weight is no finite number after step {step}", "try a smaller --lr")
+                raise TrainingError(f"a weight is no finite number after step {done}", "try a smaller --lr")
             self._save()
         return metrics
 
@@ -274,7 +283,7 @@ class _Run:
     def _stop(self, what: str, batch: Batch, step: int) -> None:
         """Raise TrainingError with the step, the example and the first step of the forward pass that is no number."""
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
-        raise TrainingError(f"{what} at step {step}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
+        raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
 
     def _save(self) -> None:
         if self.saved == self.progress.step:

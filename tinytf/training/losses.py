@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from tinytf.model.transformer import Transformer
 from tinytf.training.data import IGNORED, Batch, Examples
+from tinytf.training.recipe import Recipe
 
 
 class BatchLoss(nn.Module):
@@ -31,6 +32,14 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     asked = (batch.targets != IGNORED).sum()
     total: Tensor = BatchLoss(model)(batch.ids, batch.targets, batch.padding_mask)
     return total / asked
+
+
+def held_out_batches(recipe: Recipe) -> int:
+    """How many batches of the held-out text are measured in the end, so that it takes a tenth of the training or so.
+
+    A step goes forward, and back for twice the work; text enough for a hundred batches is a matter of seconds.
+    """
+    return max(100, recipe.steps // 4)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tinytf.errors import UsageError
+from tinytf.errors import TrainingError, UsageError
 from tinytf.training.data import Batch
 from tinytf.training.holding import Whole
 
@@ -112,5 +112,12 @@ def processes(device: torch.device, *, shard: bool = False) -> Iterator[Processe
         yield Processes(dist.get_rank(), dist.get_world_size(), _holding(shard))
         gc.collect()  # what still holds on to the group goes before it
         dist.barrier()  # and nobody leaves while another still needs it
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        raise TrainingError(
+            "another process of this run has ended, and this one cannot go on without it",
+            "what that one said is the reason; --resume goes on from the last checkpoint",
+        ) from None
     finally:
         dist.destroy_process_group()

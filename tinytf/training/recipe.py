@@ -49,7 +49,8 @@ class Recipe:
     float32), ``compile`` has torch write kernels first. ``held_out`` is the share of the text, from its end, that is
     never trained on; it is measured every ``eval_every`` steps, and a checkpoint written every ``save_every`` (0: as
     often), of which the last ``keep`` and the best are kept. What the heads do is measured every ``probe_every``
-    steps (0: never). With every held-out loss a decoder goes on from a prompt by ``sample_tokens`` (0: never).
+    steps (0: never). With every held-out loss a decoder goes on from a prompt by ``sample_tokens``, and an encoder
+    fills in a word (0: never).
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -134,7 +135,13 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], source: str) -> Self:
-        """A recipe from its fields; an unknown one is refused with the nearest name."""
+        """A recipe from its fields; an unknown one is refused with the nearest name.
+
+        Where nothing is said of the warm-up, it is at most a tenth of the steps.
+        """
+        steps = fields.get("steps", cls.steps)
+        if type(steps) is int:
+            fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
         known = {f.name: f.default for f in dataclasses.fields(cls)}
         for name, value in fields.items():
             if name not in known:

@@ -7,18 +7,27 @@ from pathlib import Path
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json, write_whole
 from tinytf.training.corpus import Corpus, find_files
+from tinytf.training.stream import Source
 
-CORPUS = "corpus.json"
+CORPUS, PIPED = "corpus.json", "piped"
 
 
 def remember(run: Path, corpus: Corpus) -> None:
-    """Note absolute paths and checksums of the files; nothing where a text came through a pipe. Raises OSError."""
-    paths = [file.source.path for file in corpus.files]
-    known = [os.path.abspath(path) for path in paths if path is not None]
-    if len(known) == len(paths):
-        both = zip(known, corpus.files, strict=True)
-        data = {"files": [{"path": path, "sha256": file.sha256} for path, file in both]}
-        write_whole(run / CORPUS, (json.dumps(data, indent=2) + "\n").encode("ascii"))
+    """Note absolute paths and checksums of the files; what came through a pipe is kept in the run. Raises OSError."""
+    paths = [_kept(run, number, file.source) for number, file in enumerate(corpus.files)]
+    both = zip(paths, corpus.files, strict=True)
+    data = {"files": [{"path": path, "sha256": file.sha256} for path, file in both]}
+    write_whole(run / CORPUS, (json.dumps(data, indent=2) + "\n").encode("ascii"))
+
+
+def _kept(run: Path, number: int, source: Source) -> str:
+    """The path of a text that has one, else that of a copy, from the folder of the run."""
+    if source.path is not None:
+        return os.path.abspath(source.path)
+    place = Path(PIPED) / f"{number}.txt"
+    (run / PIPED).mkdir(exist_ok=True)
+    write_whole(run / place, source.data)
+    return str(place)
 
 
 def remembered(run: Path) -> Corpus | None:
@@ -29,7 +38,7 @@ def remembered(run: Path) -> Corpus | None:
     if not (run / CORPUS).exists():
         return None
     try:
-        files = [(Path(file["path"]), file["sha256"]) for file in read_json(run / CORPUS)["files"]]
+        files = [(run / file["path"], file["sha256"]) for file in read_json(run / CORPUS)["files"]]
     except (LookupError, TypeError):
         raise CheckpointError(f"{run / CORPUS} does not say which files there were", "name them again") from None
     for path, _ in files:

@@ -1,6 +1,7 @@
 """The folder of a training run: whether one is there, and what its small files say."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,23 @@ from tinytf.training.history import Checkpoint, Speed
 from tinytf.training.metrics_reader import json_or_none, number_or_nan
 from tinytf.training.samples import Sample, read_samples
 
-METRICS, RECIPE = "metrics.jsonl", "recipe.json"
+METRICS, RECIPE, TOKENS, LOCK = "metrics.jsonl", "recipe.json", "tokens", ".lock"
+_WRITTEN = (RECIPE, "corpus.json", METRICS, "samples.jsonl", "speed.jsonl")
+_MODEL = ("config.json", "model.safetensors", "tokenizer.json")
 _CHECKPOINT = re.compile(r"step-(\d{1,18})")
 
 
 def is_run(directory: Path) -> bool:
     """Whether a folder is (or was meant to be) that of a training run."""
     return (directory / RECIPE).is_file() or (directory / METRICS).is_file()
+
+
+def remove_run(directory: Path) -> None:
+    """Take away what a run wrote, but for its tokens, which may be those of the next; what else is there stays."""
+    for name in (*_WRITTEN, *_MODEL):
+        (directory / name).unlink(missing_ok=True)
+    for name in ("checkpoints", "tensorboard", "piped"):
+        shutil.rmtree(directory / name, ignore_errors=True)
 
 
 def find_runs(folder: Path) -> list[Path]:

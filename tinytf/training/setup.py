@@ -14,7 +14,8 @@ from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
 from tinytf.training.corpus import Corpus
-from tinytf.training.data import Batch, Examples, MaskedTokens, NextToken
+from tinytf.training.data import Batch, Examples, NextToken
+from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe
 from tinytf.training.stream import anywhere
 from tinytf.training.tokens import tokenise
@@ -41,7 +42,7 @@ def prepare(
     """
     characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
     corpus = corpus.whole_files() if characters else corpus
-    train, held_out = corpus.split(recipe.held_out)
+    train, _ = corpus.split(recipe.held_out)
     if model is None:
         recipe.model_config(
             recipe.vocab_size or USUAL_VOCABULARY
@@ -55,9 +56,13 @@ def prepare(
         model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
     else:
         _require_fit(model.config, tokenizer, recipe)
+    masked = recipe.objective == "masked"
+    tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked)
     examples: Examples
-    if recipe.objective == "causal":
-        tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out)
+    if masked:
+        streams = (tokens.train, tokens.held_out)
+        examples = MaskedTokens(*streams, tokenizer, recipe.block, recipe.batch, recipe.seed)
+    else:
         examples = NextToken(
             tokens.train,
             tokens.held_out,
@@ -69,8 +74,6 @@ def prepare(
             repeats=recipe.repeats,
             repeats_first=recipe.repeats_first,
         )
-    else:
-        examples = MaskedTokens(list(train), list(held_out), tokenizer, recipe.block, recipe.batch, recipe.seed)
     return Setup(model, tokenizer, examples, fingerprint_of(corpus))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tinytf.errors import UsageError
-from tinytf.training.data import BLANK_LINE
+from tinytf.training.data import between_blank_lines
 
 Piece = tuple[str, bool]
 """A part of a document, and whether the document ends with it."""
@@ -92,10 +92,10 @@ def marked(texts: Iterable[str], by_file: bool) -> Iterator[Piece]:
         if by_file:
             yield text, False
             continue
-        *whole, rest = BLANK_LINE.split(held + text)
+        *whole, rest = between_blank_lines(held + text)
         yield from ((document, True) for document in whole)
-        body = rest.rstrip(" \t")
-        border = len(body) - 1 if body.endswith("\n") else len(rest)
+        body = rest.removesuffix("\r").rstrip(" \t")
+        border = len(body) - 1 - body.endswith("\r\n") if body.endswith("\n") else len(rest) - rest.endswith("\r")
         held = rest[border:]  # what a blank line may begin with
         yield rest[:border], False
     yield held, True

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
-from tinytf.training.corpus import Corpus, Documents
+from tinytf.training.corpus import Corpus
+from tinytf.training.masked import sentence_ends, sentences_of
 from tinytf.training.stream import Cut, Piece, anywhere, between_words, nowhere
 
-FORMAT = 1
+FORMAT = 2
 BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
 _BLOCK = 1 << 20
+_Ends = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,26 @@ class Tokens:
     reused: bool
 
 
-def tokenise(corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, held_out: float, batch: int = BATCH) -> Tokens:
+def tokenise(
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, held_out: float, sentences: bool = False, batch: int = BATCH
+) -> Tokens:
     """The tokens of a corpus from a cache folder, which is filled first where it does not hold just these.
 
     ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere,
-    an end token behind each document where the tokenizer has one: what ``token_stream`` gives. ``index.json``, written
-    last, holds counts, checksums and a fingerprint of all bytes of the files in their order, the tokenizer, the share
-    ``held_out`` and the format; another fingerprint, or files that do not add up, and everything is written anew.
+    an end token behind each document where the tokenizer has one: what ``token_stream`` gives, or with ``sentences``
+    what ``sentence_stream`` does. ``index.json``, written last, holds counts, checksums and a fingerprint of all bytes
+    of the files in their order, the tokenizer, the share ``held_out`` and the format; another fingerprint, or files
+    that do not add up, and everything is written anew.
     About ``batch`` characters are encoded at a time. One process at a time may fill a folder.
 
     Raises UsageError when the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
     tokenizer cannot take.
     """
-    fingerprint, dtype = _fingerprint(corpus, tokenizer, held_out), _dtype(tokenizer)
+    fingerprint, dtype = _fingerprint(corpus, tokenizer, held_out, sentences), _dtype(tokenizer)
     found = _trusted(folder, fingerprint, dtype)
     if found is not None:
         return found
-    cut = _cut(tokenizer)
+    cut, ends, table = _cut(tokenizer), _ends(tokenizer, sentences), _ids_of_characters(tokenizer)
     index: dict[str, Any] = {
         "format": FORMAT,
         "fingerprint": fingerprint,
@@ -69,7 +74,9 @@ def tokenise(corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, held_out: fl
         for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
             stale.unlink(missing_ok=True)
         for part, documents in zip(_PARTS, corpus.split(held_out), strict=True):
-            index[part] = _written(folder / f"{part}.bin", documents, tokenizer, cut, dtype, batch)
+            pieces = sentences_of(documents) if sentences else documents.pieces(cut)
+            encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
+            index[part] = {"documents": len(documents), **_written(folder / f"{part}.bin", encoded)}
         index["files"] = [
             {"name": _storable(file.source.name), "size": file.size, "sha256": file.sha256} for file in corpus.files
         ]
@@ -79,9 +86,9 @@ def tokenise(corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, held_out: fl
     return _opened(folder, index, dtype, reused=False)
 
 
-def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float) -> str:
+def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentences: bool) -> str:
     files = [[file.size, file.sha256] for file in corpus.files]
-    said = [FORMAT, files, corpus.by_file, held_out, tokenizer.end_id, tokenizer.library.to_str()]
+    said = [FORMAT, files, corpus.by_file, held_out, sentences, tokenizer.end_id, tokenizer.library.to_str()]
     return hashlib.sha256(json.dumps(said).encode("ascii")).hexdigest()
 
 
@@ -109,25 +116,31 @@ def _words(library: tokenizers.Tokenizer, text: str) -> list[str]:
     return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
 
 
-def _written(
-    path: Path, documents: Documents, tokenizer: Tokenizer, cut: Cut, dtype: np.dtype[Any], batch: int
-) -> dict[str, int]:
-    """Encode documents into a file that is there whole or not at all; what the index says of it."""
+def _ends(tokenizer: Tokenizer, sentences: bool) -> _Ends:
+    """What stands behind a piece, and behind the last one of a document."""
+    if sentences:
+        sep, cls = sentence_ends(tokenizer)
+        return [sep], [sep, cls]
+    return [], [] if tokenizer.end_id is None else [tokenizer.end_id]
+
+
+def _written(path: Path, batches: Iterable[NDArray[Any]]) -> dict[str, int]:
+    """Put ids into a file that is there whole or not at all; what the index says of it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     tokens = checksum = 0
     try:
         with beside.open("wb") as stream:
-            for pieces in _batches(documents.pieces(cut), batch):
-                ids = _encoded(pieces, tokenizer, dtype).tobytes()
+            for batch in batches:
+                ids = batch.tobytes()
                 stream.write(ids)
                 checksum = zlib.crc32(ids, checksum)
-                tokens += len(ids) // dtype.itemsize
+                tokens += len(batch)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    return {"tokens": tokens, "documents": len(documents), "crc32": checksum}
+    return {"tokens": tokens, "crc32": checksum}
 
 
 def _batches(pieces: Iterable[Piece], batch: int) -> Iterator[list[Piece]]:
@@ -143,12 +156,38 @@ def _batches(pieces: Iterable[Piece], batch: int) -> Iterator[list[Piece]]:
         yield waiting
 
 
-def _encoded(pieces: list[Piece], tokenizer: Tokenizer, dtype: np.dtype[Any]) -> NDArray[Any]:
-    with library_errors(TokenizerError, "the tokenizer cannot take this text"):
-        encodings = tokenizer.library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
-    end = [] if tokenizer.end_id is None else [tokenizer.end_id]
-    both = zip(encodings, pieces, strict=True)
-    return np.concatenate([np.array(found.ids + (end if ends else []), dtype=dtype) for found, (_, ends) in both])
+def _ids_of_characters(tokenizer: Tokenizer) -> NDArray[np.int64] | None:
+    """Of every codepoint its id, −1 for those without one; None where a token is not just one character."""
+    vocabulary = tokenizer.library.get_vocab()
+    plain = tokenizer.kind == CHARACTERS and tokenizer.library.normalizer is None
+    if not plain or tokenizer.library.get_added_tokens_decoder() or any(len(piece) != 1 for piece in vocabulary):
+        return None
+    table = np.full(max(map(ord, vocabulary)) + 2, -1, dtype=np.int64)
+    for piece, token_id in vocabulary.items():
+        table[ord(piece)] = token_id
+    return table
+
+
+def _looked_up(texts: list[str], table: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
+    """What the library would say of texts of single characters, many times as fast; None where one is unknown."""
+    points = (np.frombuffer(text.encode("utf-32-le"), dtype="<u4") for text in texts)
+    found = [table[np.minimum(some, len(table) - 1)] for some in points]
+    return None if any((ids < 0).any() for ids in found) else found
+
+
+def _encoded(
+    pieces: list[Piece], tokenizer: Tokenizer, table: NDArray[np.int64] | None, dtype: np.dtype[Any], ends: _Ends
+) -> NDArray[Any]:
+    """The ids of some pieces, with what stands behind each and behind the last of a document."""
+    within, end = ends
+    texts = [text for text, _ in pieces]
+    found: list[Any] | None = None if table is None else _looked_up(texts, table)
+    if found is None:
+        with library_errors(TokenizerError, "the tokenizer cannot take this text"):
+            encodings = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
+        found = [encoding.ids for encoding in encodings]
+    parts = chain.from_iterable((ids, end if last else within) for ids, (_, last) in zip(found, pieces, strict=True))
+    return np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
 
 
 def _trusted(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | None:

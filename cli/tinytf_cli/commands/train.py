@@ -83,8 +83,6 @@ def command(
     resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
     own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
     files = _read(corpus, skip_unreadable, out if resume else None, output)
-    if overwrite:
-        _remove_run(out)
     progress = TrainingProgress(resolved.steps, out)
 
     setups: list[Setup] = []
@@ -105,6 +103,7 @@ def command(
             on_metrics,
             pick_device(device),
             going_on=resume,
+            overwrite=overwrite,
             interrupted=lambda: stop.happened,
             tokenizer=own_tokenizer,
             model=model,
@@ -159,17 +158,6 @@ def _say_how_many_tokens(recipe: "Recipe", count: int, output: Output) -> None:
         output.note(f"the text yields a vocabulary of {count:,} tokens, and {USUAL_VOCABULARY:,} are usual")
 
 
-def _remove_run(out: Path) -> None:
-    """Take away what a run wrote; what else is in its folder stays."""
-    import shutil
-
-    written = ("recipe.json", "corpus.json", "metrics.jsonl", "samples.jsonl", "speed.jsonl")
-    for name in (*written, "config.json", "model.safetensors", "tokenizer.json"):
-        (out / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "tokens", "tensorboard"):
-        shutil.rmtree(out / name, ignore_errors=True)
-
-
 def _read(paths: tuple[Path, ...], skip_unreadable: bool, run: Path | None, output: Output) -> Any:
     """The files that were named, those of folders, or standard input; without any, those of the run to go on with."""
     from tinytf.training.corpus import find_files
@@ -179,6 +167,8 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, run: Path | None, outp
     if not paths and run is not None:
         if (known := remembered(run)) is not None:
             return known
+        if not (run / "recipe.json").exists():
+            raise UsageError(f"there is no run in {run} to go on with", "leave out --resume to begin one")
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError(f"{run} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):

@@ -17,14 +17,18 @@ _ASCII = {
     "·": ".", "×": "x", "√": "sqrt ", "ᵀ": "^T", "−": "-", "∞": "inf", "→": "->", "↵": "\\n", "…": "..", "≤": "<=",
     "₀": "0", "₁": "1", "₂": "2", "⊙": "*", "█": "#", "▌": "#", "│": "|", "─": "-", "⁄": "/", "÷": "/", "☐": "_",
     "–": "-", "‖": "||", "Σ": "sum", "γ": "gain", "β": "bias", "μ": "mean", "σ": "std", "◌": "o", "²": "^2", "↓": "v",
-    "∂": "d", "ĝ": "g^", "\u0302": "^", "′": "'", "ε": "eps", "Φ": "Phi", "φ": "phi", "π": "pi", "³": "^3",
+    "∂": "d", "ĝ": "g_hat", "\u0302": "_hat", "′": "'", "ε": "eps", "Φ": "Phi", "φ": "phi", "π": "pi", "³": "^3",
+    "θ": "theta", "λ": "lambda",
 }  # fmt: skip
+_BETAS = {"β₁": "beta1", "β₂": "beta2"}  # of Adam; alone it is a bias
 
 
 def shown(text: str, terminal: Terminal) -> str:
     """``text`` as this terminal can show it; in 7 bits, signs are written out and other characters escaped."""
     if not terminal.ascii or text.isascii():
         return text
+    for sign, words in _BETAS.items():
+        text = text.replace(sign, words)
     return "".join(
         char if char.isascii() else _ASCII.get(char) or char.encode("ascii", "backslashreplace").decode()
         for char in text

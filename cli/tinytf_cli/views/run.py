@@ -9,7 +9,7 @@ import numpy as np
 from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
 from tinytf.training.samples import Sample
-from tinytf_cli.numbers import duration, loss_in_words, number
+from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -120,6 +120,8 @@ class RunView:
             found.append(("gradient norm", number(float(history.grad_norm[-1]), "%.3f")))
         if history.tokens_per_second is not None:
             found.append(("tokens/s", f"{history.tokens_per_second:,.0f}"))
+        if history.memory_bytes is not None:
+            found.append(("memory", in_bytes(history.memory_bytes)))
         if self.seconds_left is not None and not history.finished:
             found.append(("left", duration(self.seconds_left)))
         return found
@@ -201,11 +203,11 @@ def _largest(scores: np.ndarray) -> str:
 
 
 def sample_line(sample: Sample) -> Line:
-    """The prompt, a bar, and how the model goes on, in one line."""
+    """The prompt, a bar, and what the model says to it, in one line."""
     lead = f"sample, step {sample.step:,}"
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
     words = [Span(f"{lead}  ", "dim"), Span(prompt), Span("│", "dim"), Span(text, "output")]
-    return Line(words, indent=2, said=f"{lead}: {prompt}; the model goes on: {text}.", single=True)
+    return Line(words, indent=2, said=f"{lead}: {prompt}; the model says: {text}.", single=True)
 
 
 def milestone_lines(history: History, last: int) -> Iterator[Line]:

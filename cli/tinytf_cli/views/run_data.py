@@ -53,6 +53,7 @@ def summary_data(name: str, history: History) -> dict[str, Any]:
         "best_held_out": None if history.best is None else {"step": history.best[0], "loss": history.best[1]},
         "parameters": None if history.config is None else parameter_count(history.config),
         "tokens_per_second": history.tokens_per_second,
+        "memory_bytes": history.memory_bytes,
         "skipped_lines": history.skipped,
     }
 

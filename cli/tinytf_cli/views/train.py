@@ -9,7 +9,7 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
-from tinytf.training.losses import batch_loss
+from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
@@ -52,7 +52,7 @@ class TrainView:
         yield Heading("loss", f"{self.steps:,} steps, nats a token", "output")
         losses = {"the first batch, before": self.before, "the same, after": self.after}
         if self.held_out:
-            losses |= {"held-out text, first measured": self.held_out[0], "in the end": self.held_out[-1]}
+            losses |= {"held-out text, first measured": self.held_out[0], self._in_the_end(): self.held_out[-1]}
         numbers = [f"{loss:.4f}" for loss in losses.values()]
         yield Table([Column("", list(losses), said="of"), Column("", numbers, "right")], header=False)
         if self.milestones:
@@ -63,6 +63,11 @@ class TrainView:
             yield Heading("a sample", "temperature 0.8, seed 0", "output")
             yield from continuation(*sample)
         yield from self._update_blocks()
+
+    def _in_the_end(self) -> str:
+        """What the last held-out loss is of, where that is not all of the held-out text."""
+        measured, there = held_out_batches(self.recipe), self.setup.examples.held_out_batches
+        return f"in the end, {measured:,} of {there:,} batches" if measured < there else "in the end"
 
     def _windows(self) -> Iterator[Block]:
         batch, shown = self.setup.examples.batch(0), self.setup.tokenizer.shown
@@ -100,7 +105,7 @@ class TrainView:
             yield Heading(f"{one.name}[{place}]", f"Adam's step {one.step:,}", "ffn")
             bias1, bias2 = f"(1 − {one.beta1:g}^{one.step})", f"(1 − {one.beta2:g}^{one.step})"
             rows = [
-                ("g", f"∂L/∂θ · clip = {one.gradient:.6e} · {one.clip:.6f}", one.g),
+                ("g", f"∂L/∂θ·clip = {one.gradient:.6e}·{one.clip:.6f}", one.g),
                 ("m", f"β₁·m + (1 − β₁)·g = {one.beta1:g}·{one.m_before:.4e} + {1 - one.beta1:g}·g", one.m),
                 ("v", f"β₂·v + (1 − β₂)·g² = {one.beta2:g}·{one.v_before:.4e} + {1 - one.beta2:g}·g²", one.v),
                 ("m̂", f"m / {bias1}", one.m_hat),

@@ -1,0 +1,117 @@
+"""A run that is followed: what is shown is what its files say."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from driving import Stream, Tinytf, is_a_clean_error, streams
+from followed import append, files, line, measured, on_a_screen, on_a_terminal, watching
+from rich.cells import cell_len
+
+from tinytf.training.loop import train
+from tinytf.training.recipe import Recipe
+from tinytf_cli.main import run as run_command
+
+
+def test_the_present_state_has_all_that_was_measured(tinytf: Tinytf, two: Path) -> None:
+    before = files(two)
+    out = tinytf("watch", two / "good", "--once").out
+    for said in ("step 15 of 20", "75 %", "loss 1.2667", "held-out 3.0000", "best held-out 2.0000 at 10",
+                 "lr 1.00e-03", "gradient norm 0.500", "tokens/s 41,000", "memory 512 B"):  # fmt: skip
+        assert said in out
+    assert re.search("L1H0 +1.00 █{8} +0.20 █▋ +0.52 ████▏", out)
+    assert "L1H0 became an induction head, score 0.10" in out
+    assert "duplicate" not in out
+    assert files(two) == before
+    data = json.loads(tinytf("watch", two / "good", "--json").out)
+    assert (data["kind"], data["state"], data["step"]) == ("run", "unfinished", 15)
+
+
+def test_a_real_run_can_be_watched(tinytf: Tinytf, tmp_path: Path) -> None:
+    recipe = Recipe(
+        model={"d_model": 8, "n_layers": 1, "n_heads": 1, "d_ff": 8, "context": 16}, tokenizer="char", block=8,
+        batch=2, steps=4, warmup=1, eval_every=2, held_out=0.2,
+    )  # fmt: skip
+    last = train("The cat sat on the mat. " * 20, recipe, tmp_path / "run")
+    assert f"loss {last.loss:.4f}" in tinytf("watch", tmp_path / "run").out
+    assert f"{last.loss:.4f}" in tinytf("runs", tmp_path).out
+
+
+def test_a_run_that_is_not_there_is_a_wrong_request(tinytf: Tinytf, tmp_path: Path) -> None:
+    assert is_a_clean_error(tinytf("watch", tmp_path / "none"), 2)
+    assert is_a_clean_error(tinytf("watch", tmp_path), 2)
+    assert is_a_clean_error(tinytf("watch", tmp_path, "--once", "--json"), 2)
+
+
+def test_a_growing_run_is_followed_line_by_line_until_it_is_finished(two: Path) -> None:
+    run = two / "good"
+    with watching(run, "--every", "2", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"good: step 15 of 20  loss 1.2667")
+        append(run, line(16) + line(17)[:9])
+        assert process.stdout.readline().startswith(b"step 16 of 20  loss 1.2500")
+        append(run, line(17)[9:] + measured(18, 1.5) + line(19) + line(20))
+        rest, err = process.communicate(timeout=30)
+    assert [text.split("  ")[:2] for text in rest.decode().splitlines()] == [
+        ["step 18 of 20", "loss 1.2222"], ["step 18 of 20", "held-out loss 1.5000"],
+        ["step 18 of 20", "milestone: L1H0 became an induction head, score 0.18"], ["step 20 of 20", "loss 1.2000"],
+    ]  # fmt: skip
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_events_are_followed_as_ndjson_and_control_c_ends_it(two: Path) -> None:
+    run = two / "good"
+    with watching(run, "--format", "ndjson", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["type"] == "run"
+        append(run, measured(16, 1.5))
+        assert json.loads(process.stdout.readline()) == {"type": "held_out", "step": 16, "steps": 20, "loss": 1.5}
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.strip()) == (130, b"tinytf: interrupted")
+
+
+def test_a_reader_that_has_gone_hears_no_complaint(two: Path) -> None:
+    for arguments in (["runs", str(two)], ["watch", str(two / "slow")], ["watch", str(two / "slow"), "--once"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        err = Stream()
+        with open(write_end, "w", encoding="utf-8") as pipe, streams(stdout=pipe, stderr=err):
+            status = run_command(arguments)
+            pipe.flush()
+        assert (status, err.got()) == (0, b""), arguments
+
+
+@pytest.mark.parametrize("rows", [60, 24, 10])
+def test_on_a_terminal_the_picture_is_redrawn_in_its_place(two: Path, rows: int) -> None:
+    run = two / "good"
+    status, written = on_a_terminal(run, rows, [line(16), measured(17, 1.5), line(18) + line(19) + line(20)])
+    shown = on_a_screen(written)
+    assert status == 0
+    assert shown[0] == "good · finished"
+    assert sum("good" in text for text in shown) == 1
+    assert shown[1].startswith("  step 20 of 20  100 %")
+    assert shown[-1] == ""
+    assert len(shown) <= rows
+    assert all(cell_len(text) <= 80 for text in shown)
+    if rows >= 24:
+        assert any(text.startswith("heads") for text in shown)
+        assert any("score 0.17" in text for text in shown)
+    else:
+        assert re.fullmatch(r"\d+ more lines have no room here", shown[-2])
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_terminal_is_left_clean(two: Path, number: signal.Signals, status: int) -> None:
+    ended, written = on_a_terminal(two / "good", 50, [line(16), number])
+    shown = on_a_screen(written)
+    assert ended == status
+    assert [text for text in shown if text][-1] == ("tinytf: interrupted" if number == signal.SIGINT else shown[-2])
+    assert sum("good" in text for text in shown) == 1
+    assert shown[-1] == ""
+    assert "?25l" not in written
+    assert "?1049" not in written

@@ -1,0 +1,141 @@
+"""Examples of the masked objective: runs of sentences, of which some tokens are hidden."""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tinytf.errors import TrainingError
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.data import IGNORED, Batch, places_behind, seeded
+
+MASKED_SHARE = 0.15
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
+_HELD_OUT_SENTENCES = 8
+
+Ids = NDArray[np.integer[Any]]
+
+
+def sentences_of(documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Every sentence of every document, and whether the document ends with it."""
+    for document in documents:
+        *before, last = _SENTENCE.split(document.strip())
+        yield from ((sentence, False) for sentence in before)
+        yield last, True
+
+
+def sentence_ends(tokenizer: Tokenizer) -> tuple[int, int]:
+    """What stands behind every sentence of a stream, and behind the last of a document once more: [SEP] and [CLS].
+
+    TrainingError for a tokenizer that lacks what the masked objective needs. A text that says [SEP] itself has a
+    sentence end there.
+    """
+    cls, sep, *others = (tokenizer.special_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
+    if cls is None or sep is None or None in others:
+        raise TrainingError("the masked objective needs a tokenizer with [CLS], [SEP], [MASK] and [PAD]")
+    return sep, cls
+
+
+def sentence_stream(documents: Iterable[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """The tokens of all sentences behind each other, with ``sentence_ends`` between them."""
+    sep, cls = sentence_ends(tokenizer)
+    pieces = list(sentences_of(documents))
+    found = tokenizer.library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
+    both = zip(found, pieces, strict=True)
+    ids = chain.from_iterable(one.ids + ([sep, cls] if ends else [sep]) for one, (_, ends) in both)
+    return np.fromiter(ids, dtype=np.int64)
+
+
+class Sentences:
+    """The sentences of a stream, in memory or mapped, of which only the places are held."""
+
+    def __init__(self, stream: Ids, sep: int, cls: int) -> None:
+        self.stream = stream
+        self.stops = places_behind(stream, sep) - 1  # where the [SEP] behind each is
+        behind = np.minimum(self.stops + 1, max(0, len(stream) - 1))
+        self.last = stream[behind] == cls  # of their documents
+
+    def __len__(self) -> int:
+        return len(self.stops)
+
+    def __getitem__(self, number: int) -> list[int]:
+        begin = self.stops[number - 1] + 1 + self.last[number - 1] if number else 0
+        ids: list[int] = self.stream[begin : self.stops[number]].tolist()
+        return ids
+
+
+class MaskedTokens:
+    """Runs of whole sentences between [CLS] and [SEP]; of each, 15 % of the tokens are to be filled in.
+
+    Of those, 80 % become [MASK], 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1). ``train`` and
+    ``held_out`` are what ``sentence_stream`` gives, in memory or mapped.
+    """
+
+    def __init__(self, train: Ids, held_out: Ids, tokenizer: Tokenizer, block: int, batch: int, seed: int) -> None:
+        self.sep, self.cls = sentence_ends(tokenizer)
+        self.mask, self.pad = (int(tokenizer.special_id(name) or 0) for name in ("[MASK]", "[PAD]"))
+        self.block, self.size, self.seed = block, batch, seed
+        self.words = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
+        self.train, self.kept = (Sentences(stream, self.sep, self.cls) for stream in (train, held_out))
+        if not len(self.train):
+            raise TrainingError("the text has no sentence to train on")
+        self._starts = self._held_out_starts()
+
+    def _example(self, sentences: Sentences, start: int, count: int) -> tuple[list[int], int]:
+        """``count`` sentences from ``start``, within their document, as many as fit the block; and how many fit."""
+        ids, used = sentences[start], 1
+        for number in range(start + 1, min(start + count, len(sentences))):
+            more = [] if sentences.last[number - 1] else sentences[number]
+            if sentences.last[number - 1] or len(ids) + len(more) > self.block - 2:
+                break
+            ids += more
+            used += 1
+        return [self.cls, *ids[: self.block - 2], self.sep], used
+
+    def _held_out_starts(self) -> list[int]:
+        """At which sentences the held-out examples begin, each where the one before ends."""
+        starts, place = [], 0
+        while place < len(self.kept):
+            starts.append(place)
+            place += self._example(self.kept, place, _HELD_OUT_SENTENCES)[1]
+        return starts
+
+    @property
+    def held_out_batches(self) -> int:
+        return -(-len(self._starts) // self.size)
+
+    def batch(self, step: int) -> Batch:
+        random = seeded(self.seed, step)
+        starts = random.integers(0, len(self.train), self.size)
+        counts = random.integers(1, 9, self.size)
+        return self._masked([self._example(self.train, s, c)[0] for s, c in zip(starts, counts, strict=True)], random)
+
+    def held_out(self, limit: int | None = None) -> Iterator[Batch]:
+        for first in range(0, len(self._starts), self.size):
+            if limit is not None and first >= limit * self.size:
+                return
+            starts = self._starts[first : first + self.size]
+            examples = [self._example(self.kept, start, _HELD_OUT_SENTENCES)[0] for start in starts]
+            yield self._masked(examples, seeded(self.seed, _HELD_OUT + first))
+
+    def _masked(self, examples: list[list[int]], random: np.random.Generator) -> Batch:
+        length = max(map(len, examples))
+        ids = np.full((len(examples), length), self.pad, dtype=np.int64)
+        for row, example in enumerate(examples):
+            ids[row, : len(example)] = example
+        real = ids != self.pad
+        fillable = real & (ids != self.cls) & (ids != self.sep)
+        draw = np.where(fillable, random.random(ids.shape), 1.0)
+        chosen = draw < np.maximum(MASKED_SHARE, draw.min(axis=1, keepdims=True) + 1e-12)  # at least one a row
+        chosen &= fillable
+        targets = np.where(chosen, ids, IGNORED)
+        how = random.random(ids.shape)
+        shown = np.where(chosen & (how < 0.8), self.mask, ids)
+        others = random.choice(self.words, ids.shape)
+        shown = np.where(chosen & (how >= 0.8) & (how < 0.9), others, shown)
+        return Batch(torch.from_numpy(shown), torch.from_numpy(targets), torch.from_numpy(real))
