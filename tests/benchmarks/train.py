@@ -116,7 +116,8 @@ def begun(text: str, out: Path, dtype: str) -> _Run:
     )  # fmt: skip
     out.mkdir()
     here = torch.device("cpu")
-    run = _Run(find_files(text), recipe, out, here, Processes(), going_on=False, tokenizer=None, model=None)
+    begin = {"going_on": False, "overwrite": False, "tokenizer": None, "model": None}
+    run = _Run(find_files(text), recipe, out, here, Processes(), **begin)
     run.lines = run._begin_metrics()
     return run
 
