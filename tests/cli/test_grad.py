@@ -255,6 +255,7 @@ def test_what_is_not_finite_is_counted_and_not_called_zero(
     assert ran.status == 1
     (row,) = (line for line in ran.lines if "∂L0.ffn.act " in line)
     assert f" {int(trace.grad['L0.ffn.act'].isnan().sum()):,} " in row
+    assert " nan " in row
     assert "so by hand and autograd cannot be compared, first at logits" in " ".join(ran.out.split())
     assert "0 but for rounding" not in ran.out
     assert "not finite" not in tinytf("grad", SENTENCE, "--no-detail").out

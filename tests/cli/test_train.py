@@ -260,3 +260,18 @@ def test_a_short_recipe_that_does_not_speak_of_a_warm_up_has_a_short_one(
     recipe.write_text(recipe.read_text("utf-8").replace("warmup = 0\n", "").replace("steps = 2", "steps = 20"), "utf-8")
     assert tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "run").status == 0
     assert json.loads((tmp_path / "run" / "recipe.json").read_text("utf-8"))["warmup"] == 2
+
+
+def test_the_weights_to_write_out_are_chosen(tinytf: Tinytf, corpus: Path, recipe: Path, tmp_path: Path) -> None:
+    train = ("train", corpus, "--recipe", recipe, "--steps", "3", "--warmup", "0")
+    one = ("--weight", "blocks.0.ffn.up.weight[2,1]", "--weight", "final_norm.weight")
+    ran = tinytf(*train, "--out", tmp_path / "run", "--explain", "2", *one, "--json")
+    assert ran.status == 0, ran.err
+    updates = json.loads(ran.out)["updates"]
+    assert [update["name"] for update in updates] == ["blocks.0.ffn.up.weight", "final_norm.weight"]
+    assert updates[0]["index"] == [2, 1]
+    alone = tinytf(*train, "--out", tmp_path / "alone", *one)
+    assert (alone.status, "names what --explain writes out" in alone.err) == (2, True)
+    unknown = tinytf(*train, "--out", tmp_path / "other", "--explain", "2", "--weight", "blocks.0.ffn.upp.weight")
+    assert unknown.status == 2
+    assert "did you mean blocks.0.ffn.up.weight" in unknown.err

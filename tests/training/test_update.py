@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from tinytf.training.update import UpdateWatch
+from tinytf.errors import UsageError
+from tinytf.training.update import UpdateWatch, chosen
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -45,3 +46,33 @@ def test_every_number_of_an_update_is_that_of_the_plain_formula(decay: float, mo
             assert one.after == pytest.approx(expected, abs=1e-12)
             assert one.torch == float(dict(model.named_parameters())[one.name].detach()[one.index])
             assert one.difference < 1e-7
+
+
+def test_weights_are_chosen_by_name_and_by_entry() -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(torch.ones(2, 5)).sum().backward()
+    watch = UpdateWatch(model, optimiser, [chosen(model, "0.weight[6, 2]"), chosen(model, "1.bias")])
+    before = float(model[0].weight.detach()[6, 2])
+    optimiser.step()
+    entry, largest = watch.updates(norm=1.0, most=1e9)
+    assert (entry.name, entry.index, entry.before) == ("0.weight", (6, 2), before)
+    assert entry.after == pytest.approx(float(model[0].weight.detach()[6, 2]), abs=1e-7)
+    assert largest.name == "1.bias"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.weigth", "no weight '0.weigth'"),
+        ("", "no weight ''"),
+        ("0.weight[7,0]", "no entry of 0.weight, which is 7 × 5"),
+        ("0.weight[1]", "no entry of 0.weight"),
+        ("1.bias[1,,2]", "no entry of 1.bias"),
+        ("0.weight[-1,0]", "no weight '0.weight[-1,0]'"),
+    ],
+)
+def test_a_weight_that_is_not_there_is_said(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        chosen(nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)), text)
+    assert said in error.value.message

@@ -15,7 +15,7 @@ from tinytf.trace.summary import Statistics, statistics, visible
 
 @dataclass(frozen=True)
 class GradientRow:
-    """The gradient at one step, of its finite entries that are not masked.
+    """The gradient at one step, of its entries that are not masked; ``statistics`` are of the finite ones.
 
     ``norm`` is ‖∂L/∂step‖ (L2), ``ratio`` that divided by the norm of the step itself (None for a step of zeros alone),
     ``by_hand`` how far the written-out formula is from it (None where no path leads to the loss).
@@ -80,7 +80,7 @@ def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[Gradien
 
 
 def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
-    """L2, in float64, of what is finite and not masked."""
+    """L2, in float64, of what is not masked; NaN where an entry is."""
     if allowed is not None:
         tensor = tensor.masked_fill(~allowed, 0.0)
-    return float(torch.linalg.vector_norm(torch.nan_to_num(tensor, 0.0, 0.0, 0.0), dtype=torch.float64))
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))

@@ -38,7 +38,7 @@ from tinytf.training.sampler import Sampler
 from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
 from tinytf.training.tensorboard import FOLDER, EventFiles
-from tinytf.training.update import Update, UpdateWatch
+from tinytf.training.update import Chosen, Update, UpdateWatch, chosen
 
 _HELD_OUT_BATCHES = 8
 """So many batches of the held-out text are measured on the way."""
@@ -57,6 +57,7 @@ def train(
     model: Transformer | None = None,
     overwrite: bool = False,
     explain: int = 0,
+    explained: Sequence[str] = (),
     on_updates: Callable[[Sequence[Update]], None] = lambda _: None,
     shard: bool = False,
     tensorboard: bool = False,
@@ -68,7 +69,8 @@ def train(
     that is there, once the new one can begin. After each step ``interrupted`` is asked whether to end there; a
     checkpoint is written first. A ``model`` to begin from,
     or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
-    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made. ``shard`` has each
+    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made: those ``explained``
+    (see ``chosen``), or some. ``shard`` has each
     of several processes hold a part of the model alone, and so of its gradients and moments. With ``tensorboard`` event
     files are written too.
 
@@ -90,6 +92,7 @@ def train(
         begin = partial(_Run, files, recipe, out, where, together, tokenizer=tokenizer, model=model)
         run = begin(going_on=going_on, overwrite=overwrite)
         run.explain, run.tensorboard = explain, tensorboard and together.writes
+        run.explained = [chosen(run.model, text) for text in explained]
         last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
         del run
@@ -144,7 +147,7 @@ class _Run:
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
         self.saved = self.progress.step
-        self.explain, self.updates = 0, list[Update]()
+        self.explain, self.explained, self.updates = 0, list[Chosen](), list[Update]()
         self.tensorboard = False
         self.events: EventFiles | None = None
         self.pace = Pace(out / "speed.jsonl")
@@ -213,7 +216,7 @@ class _Run:
         set_learning_rate(self.optimiser, lr)
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
-        watch = UpdateWatch(self.model, self.optimiser) if step + 1 == self.explain else None
+        watch = UpdateWatch(self.model, self.optimiser, self.explained) if step + 1 == self.explain else None
         norm = together.holding.whole(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)

@@ -1,11 +1,17 @@
 """One step of AdamW, written out for single weights with their real numbers."""
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -55,32 +61,71 @@ class _Entry:
     parameter: Tensor
 
 
-def _shown(model: nn.Module, most: int) -> list[tuple[str, nn.Parameter]]:
+_WEIGHT = re.compile(r"([^\[\]]+)(?:\[([0-9, ]+)\])?")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A parameter to write out, at ``index``, or where its gradient is largest."""
+
+    name: str
+    index: tuple[int, ...] | None = None
+
+
+def chosen(model: nn.Module, text: str) -> Chosen:
+    """The parameter that ``text`` names, such as ``blocks.0.attention.q.weight``, or one entry of it: ``…[3,5]``.
+
+    Raises UsageError for a name that the model has not, and for an entry that its parameter has not.
+    """
+    parameters = dict(model.named_parameters())
+    match = _WEIGHT.fullmatch(text.strip())
+    name = match[1] if match else text
+    if match is None or name not in parameters:
+        raise UsageError(f"the model has no weight {text!r}", did_you_mean(name, parameters))
+    if match[2] is None:
+        return Chosen(name)
+    shape = tuple(parameters[name].shape)
+    try:
+        index = tuple(int(number) for number in match[2].split(","))
+    except ValueError:
+        index = ()
+    if len(index) != len(shape) or not all(0 <= number < size for number, size in zip(index, shape, strict=True)):
+        sizes = " × ".join(str(size) for size in shape)
+        raise UsageError(f"{text!r} is no entry of {name}, which is {sizes}", "its numbers count from 0")
+    return Chosen(name, index)
+
+
+def _shown(model: nn.Module, most: int) -> list[Chosen]:
     """Some parameters from all depths, matrices before vectors."""
     named = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
     named.sort(key=lambda one: one[1].dim() < 2)
     count = min(most, len(named))
-    return [named[round(place * (len(named) - 1) / max(1, count - 1))] for place in range(count)]
+    return [Chosen(named[round(place * (len(named) - 1) / max(1, count - 1))][0]) for place in range(count)]
 
 
 class UpdateWatch:
     """Made after the backward pass and before clipping, asked after the optimiser's step: every number of the update.
 
-    Of each of ``most`` parameters the entry with the largest gradient is written out.
+    Of the ``weights`` that were chosen, or else of ``most`` parameters where the gradient is largest.
     """
 
-    def __init__(self, model: nn.Module, optimiser: torch.optim.AdamW, most: int = 6) -> None:
+    def __init__(
+        self, model: nn.Module, optimiser: torch.optim.AdamW, weights: Sequence[Chosen] = (), most: int = 6
+    ) -> None:
         self.optimiser = optimiser
-        self.entries = [self._entry(name, parameter) for name, parameter in _shown(model, most)]
+        self.entries = [self._entry(model.get_parameter(one.name), one) for one in weights or _shown(model, most)]
 
-    def _entry(self, name: str, parameter: nn.Parameter) -> _Entry:
-        assert parameter.grad is not None
+    def _entry(self, parameter: nn.Parameter, which: Chosen) -> _Entry:
+        if parameter.grad is None:
+            raise UsageError(f"{which.name} has no gradient, so it has no update")
         place = int(parameter.grad.abs().argmax())
+        if which.index is not None:
+            place = int(np.ravel_multi_index(which.index, tuple(parameter.shape)))
         state = self.optimiser.state.get(parameter, {})
         m, v = (float(state[key].flatten()[place]) if key in state else 0.0 for key in ("exp_avg", "exp_avg_sq"))
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), parameter.shape))
         before, gradient = (float(tensor.detach().flatten()[place]) for tensor in (parameter, parameter.grad))
-        return _Entry(name, index, before, gradient, m, v, parameter)
+        return _Entry(which.name, index, before, gradient, m, v, parameter)
 
     def updates(self, norm: float, most: float) -> list[Update]:
         """After the step; ``norm`` is that of all gradients, clipped to ``most``."""

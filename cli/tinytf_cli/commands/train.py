@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 @recipe_options
 @click.option("--skip-unreadable", is_flag=True, help="Pass over files of a folder that are no text, and name them.")
 @click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
+@click.option(
+    "--weight",
+    "explained",
+    multiple=True,
+    metavar="NAME",
+    help="The weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files too, into the folder tensorboard of the run.")
 @click.option("--shard", is_flag=True, help="Of several processes each holds a part of the model (torchrun; FSDP2).")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
@@ -46,6 +53,7 @@ def command(
     tokenizer: str | None,
     skip_unreadable: bool,
     explain: int | None,
+    explained: tuple[str, ...],
     tensorboard: bool,
     shard: bool,
     device: str,
@@ -75,6 +83,8 @@ def command(
         out = _new_run(corpus)
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
+    if explained and explain is None:
+        raise UsageError("--weight names what --explain writes out", "say at which step, such as --explain 100")
     if resume and overwrite:
         raise UsageError("--resume goes on with a run, and --overwrite removes it", "leave one of them out")
     if tensorboard:
@@ -108,6 +118,7 @@ def command(
             tokenizer=own_tokenizer,
             model=model,
             explain=explain or 0,
+            explained=explained,
             on_updates=updates.extend,
             tensorboard=tensorboard,
             shard=shard,
