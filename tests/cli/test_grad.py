@@ -76,6 +76,13 @@ def test_a_derivation_ends_with_the_row_of_the_gradient(tinytf: Tinytf, decoder:
     assert masked["inputs"]["w"] == pytest.approx(trace["L0H1.weights[3]"].tolist(), abs=1e-7)
 
 
+def test_a_row_of_a_map_names_its_keys(tinytf: Tinytf) -> None:
+    ran = tinytf("grad", SENTENCE, "--derive", "L0H1.masked[3]", "--dims", "2")
+    heads = [line.split() for line in ran.lines if "all 6" in line]
+    assert heads
+    assert all(words[:2] == ["The", "·cat"] for words in heads)
+
+
 def test_tensors_are_the_gradients_of_steps_and_parameters(tinytf: Tinytf, decoder: Path, tmp_path: Path) -> None:
     assert tinytf("grad", SENTENCE, "-m", decoder, "-o", tmp_path / "g.safetensors").status == 0
     stored = load_file(tmp_path / "g.safetensors")

@@ -17,6 +17,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _METER = 8
+_NAME = 8  # columns of a named dimension, at most, where its numbers need no more
 
 
 def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
@@ -121,7 +122,9 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     first = min(block.first, dims)
     alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
     texts = [row for part in alike for row in numbers(part[:, :first], number_format(part[:, :first]))]
-    width = max([len(t) for row in texts for t in row] + [len(f"d{first - 1}")]) + 1
+    columns = [shown(name, terminal) for name in block.columns[:first]] or [f"d{d}" for d in range(first)]
+    least = max((cell_len(name) for name in columns), default=0)
+    width = max([len(t) for row in texts for t in row] + [min(least, _NAME)]) + 1
     room = max(1, (terminal.width - label_width - 3) // width)
     strips = [range(min(first, room))]
     if terminal.cuts:
@@ -132,7 +135,9 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     for strip in strips:
         left = terminal.width - label_width - 3 - width * len(strip) - 2
         with_strip = strip.start == 0 and left >= 8 and dims > 1
-        head = "  " + " " * label_width + "".join(f"d{d}".rjust(width) for d in strip)
+        head = (
+            "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
+        )
         if with_strip:
             head += f"   all {dims}"
         lines.append([Segment(head, role_style("dim"))])

@@ -18,7 +18,7 @@ from tinytf.trace.address import Address
 from tinytf.trace.steps import Step
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Histogram, Line, Span, Table, Values
-from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows, signed_role, value_blocks
+from tinytf_cli.views.steps import MAPS, as_array, labels, largest, left_out, shown_rows, signed_role, value_blocks
 
 VOCABULARY = ("logits", "probs")
 """The steps whose last axis is the vocabulary: of its thousands of tokens those with the largest entries are shown."""
@@ -151,23 +151,28 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
     head = "" if found.head is None else f"head {found.head}"
     yield Heading(f"∂L/∂{found.name}", ", ".join(part for part in (head, place) if part))
+    keys = labels(trace) if found.name.rpartition(".")[2] in MAPS and len(trace.tokens) != trace.config.d_head else []
     for line in found.formula:
         yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
     for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):
         if quantities:
             yield Line(Span(title, "dim"), indent=2)
-            yield from _quantities(quantities, found, dims, tokenizer)
+            yield from _quantities(quantities, found, dims, tokenizer, keys)
     yield Line(Span("result", "dim"), indent=2)
     if found.name in VOCABULARY:
         own = [found.formula[0].partition(" = ")[0]]
         yield from _largest_tokens(found.result[None], found.result, own, tokenizer, dims)
         yield _token_note(found.result, dims)
         return
-    yield Values([found.formula[0].partition(" = ")[0]], as_array(found.result).reshape(1, -1), dims, "output")
+    yield Values(
+        [found.formula[0].partition(" = ")[0]], as_array(found.result).reshape(1, -1), dims, "output", columns=keys
+    )
 
 
-def _quantities(quantities: Sequence[Quantity], found: Derivation, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
-    """Scalars a line each, vectors of one length in one table."""
+def _quantities(
+    quantities: Sequence[Quantity], found: Derivation, dims: int, tokenizer: Tokenizer, keys: Sequence[str]
+) -> Iterator[Block]:
+    """Scalars a line each, vectors of one length in one table; a row of a map has a number for each of the ``keys``."""
     for size, group in groupby(quantities, key=lambda quantity: quantity.values.numel()):
         several = list(group)
         if size == 1:
@@ -178,4 +183,6 @@ def _quantities(quantities: Sequence[Quantity], found: Derivation, dims: int, to
             yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
         else:
             values = np.stack([as_array(one.values) for one in several])
-            yield Values([one.name for one in several], values, dims, "residual", several=True)
+            yield Values(
+                [one.name for one in several], values, dims, "residual", True, keys if size == len(keys) else ()
+            )

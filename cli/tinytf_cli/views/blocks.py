@@ -94,7 +94,8 @@ class Table:
 class Values:
     """One row a token, ``first`` dimensions as numbers, all of them as a strip of colour.
 
-    Rows of ``several`` quantities have digits and a scale of their own each.
+    Rows of ``several`` quantities have digits and a scale of their own each. ``columns`` are names of the dimensions
+    that have one.
     """
 
     labels: Sequence[str]
@@ -102,6 +103,7 @@ class Values:
     first: int
     role: str
     several: bool = False
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Array, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
 
-_MAPS = ("scores", "scaled", "masked", "weights")
+MAPS = ("scores", "scaled", "masked", "weights")
 
 
 def as_array(tensor: object) -> Array:
@@ -106,7 +106,7 @@ def value_blocks(
     values = as_array(trace.step(step.name, layer, heads))
     if heads is not None:
         values = values[0]
-    if step.name in _MAPS:
+    if step.name in MAPS:
         seen = visible_array(trace, step)
         if not signed:
             yield Heat(values, names, names, "unit", seen, asked=asked)
