@@ -129,6 +129,13 @@ def test_the_verdict_follows_the_ratio(first: float, last: float, word: str) -> 
     assert found.to_dict()["verdict"].startswith(word)
 
 
+def test_the_layer_that_changes_the_norm_most_is_named() -> None:
+    layers = tuple(LayerFlow(layer, into, 0.0, 0.0) for layer, into in ((2, 2.0), (1, 3.0), (0, 30.0)))
+    assert Flow(layers, "L2.out", 1.0).steepest == (0, 10.0)
+    assert Flow(layers, "L2.out", 100.0).steepest == (2, 0.02)
+    assert "most through L0, 10" in Flow(layers, "L2.out", 1.0).verdict
+
+
 def test_norms_that_shrink_what_comes_back_make_it_vanish() -> None:
     model = model_of("the paper's encoder")
     for block in model.blocks:

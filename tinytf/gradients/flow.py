@@ -52,6 +52,18 @@ class Flow:
         return self.ratio ** (1 / len(self.layers))
 
     @property
+    def steepest(self) -> tuple[int, float]:
+        """The layer through which the norm changes most, and its factor there: of its input ÷ of its output."""
+        behind = [self.last, *(layer.into for layer in self.layers)]
+        factors = {
+            layer.layer: layer.into / before if before else math.nan
+            for layer, before in zip(self.layers, behind, strict=False)
+        }
+        finite = {layer: factor for layer, factor in factors.items() if math.isfinite(factor) and factor > 0}
+        layer = max(finite, key=lambda one: abs(math.log(finite[one])), default=self.layers[-1].layer)
+        return layer, finite.get(layer, math.nan)
+
+    @property
     def word(self) -> str:
         """``vanishing``, ``exploding`` or ``steady``; ``undefined`` where the ratio is no number."""
         if not math.isfinite(self.ratio):
@@ -65,7 +77,8 @@ class Flow:
         """The word with its numbers, in one line."""
         return (
             f"{self.word}: the norm is {self.first:.3g} at L0.in and {self.last:.3g} at {self.end}, "
-            f"a ratio of {self.ratio:.3g}, or {self.per_layer:.3g} a layer"
+            f"a ratio of {self.ratio:.3g}, or {self.per_layer:.3g} a layer; most through L{self.steepest[0]}, "
+            f"{self.steepest[1]:.3g}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,6 +89,7 @@ class Flow:
             "first": self.first,
             "ratio": self.ratio,
             "per_layer": self.per_layer,
+            "steepest": {"layer": self.steepest[0], "factor": self.steepest[1]},
             "word": self.word,
             "verdict": self.verdict,
         }

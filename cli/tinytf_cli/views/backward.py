@@ -183,6 +183,5 @@ def _quantities(
             yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
         else:
             values = np.stack([as_array(one.values) for one in several])
-            yield Values(
-                [one.name for one in several], values, dims, "residual", True, keys if size == len(keys) else ()
-            )
+            columns = keys if size == len(keys) else ()
+            yield Values([one.name for one in several], values, dims, "residual", several=True, columns=columns)
