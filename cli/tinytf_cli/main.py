@@ -90,7 +90,7 @@ def _usage_hint(error: click.UsageError) -> str:
     if hint:
         return str(hint)
     if isinstance(error, click.NoSuchOption) and error.possibilities:
-        return f"did you mean {sorted(error.possibilities)[0]}?"
+        return did_you_mean(error.option_name, error.possibilities)
     return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
 
 

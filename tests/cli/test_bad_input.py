@@ -414,3 +414,15 @@ def test_there_are_no_tensors_in_tokens_or_info(tinytf: Tinytf, decoder: Path, t
         assert is_a_clean_error(ran)
         assert "tensors come from trace and attention" in ran.err
         assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "nearest"),
+    [("train", "--n-layerz", "--n-layers"), ("trace", "--laier", "--layer"), ("grad", "--derived", "--derive")],
+)
+def test_an_unknown_option_is_answered_with_the_nearest(
+    tinytf: Tinytf, command: str, option: str, nearest: str
+) -> None:
+    ran = tinytf(command, "words", option, "3")
+    assert ran.status == 2
+    assert ran.err == f"tinytf: error: there is no option {option}\nhint: did you mean {nearest}?\n"
