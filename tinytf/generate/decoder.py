@@ -118,8 +118,19 @@ def _through(
 
 
 def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
-    """``_through`` by torch's compiler, once more for every kind of model that one process opens, up to so many."""
-    return torch._dynamo.config.patch(recompile_limit=64)(torch.compile(_through))
+    """``_through`` by torch's compiler, once more for every kind of model that one process opens, up to so many.
+
+    Graphs are not taken from torch's cache on the disk (the machine code still is): of one with a length that changes
+    it once gave that of another process, made for the length of a full cache.
+    """
+    run: Callable[..., tuple[Array, list[Array]]] = torch.compile(_through)
+    for limits in (
+        torch._dynamo.config.patch(recompile_limit=64),
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        run = limits(run)
+    return run
 
 
 class Decoder:
