@@ -139,7 +139,8 @@ def test_another_dtype_is_laid_out_anew_and_the_old_memory_is_let_go() -> None:
     lay_out(model)
     assert_values(model, expected)
     assert len(model.rooms) == model.config.n_layers + 1
-    assert {weight.untyped_storage().data_ptr() for weight in model.blocks[0].ffn.parameters()} <= model.rooms
+    rooms = {address for address, _ in model.rooms}
+    assert {weight.untyped_storage().data_ptr() for weight in model.blocks[0].ffn.parameters()} <= rooms
     weight, _ = joined([model.blocks[0].attention.q, model.blocks[0].attention.k])
     assert weight.data_ptr() == model.blocks[0].attention.q.weight.data_ptr()
 

@@ -46,6 +46,12 @@ def _adjacent(tensors: Sequence[Tensor]) -> bool:
     )
 
 
+def _room(tensor: Tensor) -> tuple[int, int]:
+    """Address and bytes of the memory below a tensor: an address alone is soon given to another tensor."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
 @torch.inference_mode(False)
 @torch.no_grad()
 def lay_out(model: Transformer) -> None:
@@ -57,17 +63,17 @@ def lay_out(model: Transformer) -> None:
     if any(parameter.is_inference() for parameter in model.parameters()):
         return
     blocks = [[tensors for parts in _groups(block) for tensors in _tensors(parts) if tensors] for block in model.blocks]
-    made: set[int] = set()
+    made: set[tuple[int, int]] = set()
     for groups in [*blocks, [[model.unembedding]]]:
         parameters = [parameter for group in groups for parameter in group]
-        there = all(parameter.untyped_storage().data_ptr() in model.rooms for parameter in parameters)
+        there = all(_room(parameter) in model.rooms for parameter in parameters)
         if there and all(_adjacent(group) for group in groups):
             continue
         room = _empty(sum(parameter.numel() for parameter in parameters), parameters[0])
         for parameter, place in zip(parameters, room.split([p.numel() for p in parameters]), strict=True):
             parameter.data = place.view(parameter.shape).copy_(parameter)
-        made.add(room.untyped_storage().data_ptr())
-    in_use = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        made.add(_room(room))
+    in_use = {_room(parameter) for parameter in model.parameters()}
     model.rooms = in_use & (model.rooms | made)
 
 

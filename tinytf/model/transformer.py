@@ -141,7 +141,8 @@ class Transformer(nn.Module):
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         heads = {"lm": LanguageModelHead, "mlm": MaskedLanguageModelHead}
         self.head = heads[config.head](config) if config.head != "none" else None
-        self.rooms: set[int] = set()  # where the memory is that weights were moved to, see tinytf.generate.layout
+        # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
+        self.rooms: set[tuple[int, int]] = set()
 
     @classmethod
     def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":
