@@ -1,0 +1,21 @@
+"""Interventions: parts of a model taken out, or exchanged for what they are in another run."""
+
+from tinytf.analysis.interventions.ablation import Ablation, AblationSweep, ablate, ablation_sweep
+from tinytf.analysis.interventions.exchange import Intervention, ablated
+from tinytf.analysis.interventions.reference import Reference, read_reference, reference_of
+from tinytf.analysis.interventions.sites import Site, parse_sites, sites_of
+
+__all__ = [
+    "Ablation",
+    "AblationSweep",
+    "Intervention",
+    "Reference",
+    "Site",
+    "ablate",
+    "ablated",
+    "ablation_sweep",
+    "parse_sites",
+    "read_reference",
+    "reference_of",
+    "sites_of",
+]
