@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.arithmetic import Explanation
+    from tinytf.analysis.interventions import Ablation, AblationSweep, Reference
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -37,7 +39,7 @@ class Model:
     """A transformer with its tokenizer.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was passed over in its
-    files.
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Model:
     source: str
     tokenizer_note: str = ""
     file_notes: tuple[str, ...] = ()
+    corpus: Path | None = None
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -132,6 +135,68 @@ class Model:
         trace = self.trace(text) if isinstance(text, str) else text
         found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
         return tuple(found)
+
+    def reference(self, file: str | Path | None = None) -> "Reference":
+        """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
+
+        Raises UsageError where there is neither, and as ``read_reference`` does.
+        """
+        from tinytf.analysis.interventions import read_reference
+
+        encode = partial(self.encode, truncate=True)
+        if file is not None:
+            return read_reference(Path(file), str(file), encode)
+        if self.corpus is None:
+            raise UsageError(
+                f"{self.name} has no texts of its own to take a mean over or to draw from",
+                "name a file of texts, with an empty line between them: --reference FILE",
+            )
+        return read_reference(self.corpus, f"{self.name}'s {self.corpus.name}", encode)
+
+    def find_token(self, word: str, option: str = "target") -> int:
+        """The id of the one token that ``word`` is where a text goes on, or in an encoder at a mask; ``#514`` is 514.
+
+        Raises UsageError for what is not one token of the vocabulary; it names the ``option``.
+        """
+        from tinytf.gradients.targets import find_token
+
+        found = find_token(self.tokenizer, word, causal=self.config.causal, option=option)
+        if found >= self.config.vocab_size:
+            raise UsageError(f"{option} {word!r} has id {found}, and the model knows {self.config.vocab_size:,} tokens")
+        return found
+
+    def ablate(
+        self, text: str | Trace, at: str | Sequence[str], *, target: str | None = None, **settings: Any
+    ) -> "Ablation":
+        """What the prediction after ``text`` becomes with the steps of ``at`` ablated together, such as ``"L3H5"``.
+
+        ``target`` is the token that is followed, the predicted one unless named. ``settings`` (``how``, ``reference``,
+        ``seed``, ``top``) are those of ``tinytf.analysis.interventions.ablate``, errors too.
+        """
+        from tinytf.analysis.interventions import ablate
+
+        trace = self.trace(text) if isinstance(text, str) else text
+        number = None if target is None else self.find_token(target)
+        return ablate(trace, [at] if isinstance(at, str) else at, target=number, **self._referred(settings))
+
+    def ablation_sweep(
+        self, text: str | Trace, over: str = "heads", *, target: str | None = None, **settings: Any
+    ) -> "AblationSweep":
+        """The same for every head, feed-forward or layer (``heads``, ``ffn``, ``layers``), each alone, batched."""
+        from tinytf.analysis.interventions import ablation_sweep
+
+        trace = self.trace(text) if isinstance(text, str) else text
+        number = None if target is None else self.find_token(target)
+        return ablation_sweep(trace, over, target=number, **self._referred(settings))
+
+    def _referred(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings of an ablation with the reference that it needs, where a file or none is named."""
+        given = settings.get("reference")
+        if settings.get("how", "zero") not in ("mean", "resample") or not (
+            given is None or isinstance(given, str | Path)
+        ):
+            return settings
+        return {**settings, "reference": self.reference(given)}
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.
@@ -268,4 +333,12 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     weighed = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     transformer = weighed.transformer.to(device=where)
-    return Model(source.name, transformer, vocabulary.tokenizer, words, vocabulary.note, (*notes, *weighed.notes))
+    return Model(
+        source.name,
+        transformer,
+        vocabulary.tokenizer,
+        words,
+        vocabulary.note,
+        (*notes, *weighed.notes),
+        source.corpus(),
+    )

@@ -22,6 +22,7 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "ablate",
     "info",
     "tokens",
     "models",

@@ -25,7 +25,7 @@ def choose_targets(
     """
     length = len(encoding.tokens)
     asked = None if positions is None else _positions(positions, length)
-    named = None if target is None else _token(tokenizer, target, causal=causal)
+    named = None if target is None else find_token(tokenizer, target, causal=causal)
     if causal:
         return encoding, _next_tokens(encoding, asked, named)
     masks = tuple(place for place, token in enumerate(encoding.tokens) if token.id == tokenizer.mask_id)
@@ -78,8 +78,11 @@ def _positions(words: str, length: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
-    """The one token that a word is, where a text goes on: with the space before it, if that is how it is written."""
+def find_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "--target") -> int:
+    """The one token that a word is, where a text goes on: with the space before it, if that is how it is written.
+
+    A number is written as ``#514``. Raises UsageError, which names the ``option``, for what is not one token.
+    """
     if re.fullmatch(r"#[0-9]{1,9}", word):
         number = int(word[1:])
         if number >= tokenizer.vocab_size:
@@ -89,7 +92,7 @@ def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
             )
         return number
     if not word:
-        raise UsageError("--target is empty", "name a token, such as --target mat")
+        raise UsageError(f"{option} is empty", f"name a token, such as {option} mat")
     special = tokenizer.library.token_to_id(word)
     if special is not None and special in tokenizer.special_ids:
         return special
@@ -97,17 +100,17 @@ def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
     splits = [tokenizer.encode(text, special=False).tokens for text in spelled]
     for tokens in splits:
         if len(tokens) == 1:
-            return _known(tokenizer, word, tokens[0])
+            return _known(tokenizer, word, tokens[0], option)
     pieces = " │ ".join(token.shown for token in splits[0])
     raise UsageError(
-        f"--target {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"--target {word!r} is no token",
+        f"{option} {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"{option} {word!r} is no token",
         "name one of them, by its text or its number: " + ", ".join(f"'#{token.id}'" for token in splits[0][:4]),
     )
 
 
-def _known(tokenizer: Tokenizer, word: str, token: Token) -> int:
+def _known(tokenizer: Tokenizer, word: str, token: Token, option: str) -> int:
     if token.id in tokenizer.special_ids:
-        raise UsageError(f"--target {word!r} is not in the vocabulary: it would be {token.shown}")
+        raise UsageError(f"{option} {word!r} is not in the vocabulary: it would be {token.shown}")
     return token.id
 
 

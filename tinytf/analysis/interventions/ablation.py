@@ -10,8 +10,10 @@ from torch import Tensor
 from tinytf.analysis.interventions.exchange import Intervention, ablated
 from tinytf.analysis.interventions.prediction import (
     Choice,
+    Compared,
     Effect,
     choices,
+    compared,
     effects,
     log_probabilities,
     mean_loss,
@@ -35,7 +37,8 @@ class Ablation:
     """What became of the prediction at ``position`` with all of ``sites`` ablated ``how``.
 
     ``source`` says where the values are from that were put in. ``target`` is the token whose probability ``effect``
-    follows. ``loss_…`` are over the text, mean cross-entropy in nats; None in an encoder and for one token.
+    follows. ``loss_…`` are over the text, mean cross-entropy in nats; None in an encoder and for one token. ``check``
+    compares the plain run with one that has its own values put in at the same sites.
     """
 
     sites: tuple[Site, ...]
@@ -47,6 +50,7 @@ class Ablation:
     choices: tuple[Choice, ...]
     loss_before: float | None
     loss_after: float | None
+    check: Compared
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -59,6 +63,7 @@ class Ablation:
             "choices": [vars(one) for one in self.choices],
             "loss_before": self.loss_before,
             "loss_after": self.loss_after,
+            "check": self.check.to_dict(),
         }
 
 
@@ -66,7 +71,8 @@ class Ablation:
 class AblationSweep:
     """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
 
-    ``kl`` and ``change`` are the maps, (layers, heads), or (1, layers) where nothing is split into heads.
+    ``kl`` and ``change`` are the maps, (layers, heads), or (1, layers) where nothing is split into heads. ``check``
+    compares the strongest with a forward pass of its own.
     """
 
     what: str
@@ -77,6 +83,7 @@ class AblationSweep:
     names: tuple[str, ...]
     effects: tuple[Effect, ...]
     shape: tuple[int, int]
+    check: Compared
 
     @property
     def kl(self) -> Tensor:
@@ -101,6 +108,7 @@ class AblationSweep:
             "effects": [
                 {"at": name, **one.to_dict()} for name, one in zip(self.names, self.effects, strict=True)
             ],
+            "check": self.check.to_dict(),
         }  # fmt: skip
 
 
@@ -109,6 +117,13 @@ def _predicted(trace: Trace, target: int | None) -> tuple[int, Tensor, int]:
     position = predicted_at(trace)
     before = log_probabilities(trace.logits_at(position))
     return position, before, int(before.argmax()) if target is None else target
+
+
+def _hidden(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
+    """The last hidden states (T, C) of the text in one forward pass with all the interventions."""
+    with ablated(trace.model, interventions):
+        ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
+        return trace.model.hidden(ids)[0]
 
 
 @torch.no_grad()
@@ -132,16 +147,17 @@ def ablate(
     position, before, target = _predicted(trace, target)
     sites = sites_of(at, trace.steps)
     values = values_for(trace, sites, how, reference, seed, on_progress)
+    hidden = _hidden(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
+    own = _hidden(trace, [Intervention(site, site.value(trace)) for site in sites])
     model, ids = trace.model, trace.encoding.ids
-    with ablated(model, [Intervention(site, values.of[site]) for site in sites]):
-        hidden = model.hidden(torch.tensor([ids], device=before.device))[0]  # (T, C)
+    check = compared("with their own values put in", model.unembed(own[position]), trace.logits_at(position))
     after = log_probabilities(model.unembed(hidden[position]))
-    losses: tuple[float | None, ...] = (None, None)
-    if trace.config.causal:
-        losses = tuple(mean_loss(model.unembed(states), ids) for states in (trace.last_hidden, hidden))
+    loss_before, loss_after = (
+        mean_loss(model.unembed(states), ids) if trace.config.causal else None for states in (trace.last_hidden, hidden)
+    )
     (effect,) = effects(before, after[None], target)
     found = choices(before, after, top)
-    return Ablation(sites, how, values.source, position, target, effect, found, *losses)
+    return Ablation(sites, how, values.source, position, target, effect, found, loss_before, loss_after, check)
 
 
 @torch.no_grad()
@@ -163,17 +179,24 @@ def ablation_sweep(
         raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, SWEEPS))
     position, before, target = _predicted(trace, target)
     layers, heads = range(trace.config.n_layers), range(trace.config.n_heads)
-    groups: dict[str, tuple[Site, ...]] = {
+    every: dict[str, dict[str, tuple[Site, ...]]] = {
         "heads": {f"L{layer}H{head}": (Site("heads", layer, head),) for layer in layers for head in heads},
         "ffn": {f"L{layer}.ffn": (Site("ffn", layer),) for layer in layers},
         "layers": {f"L{layer}": (Site("attn", layer), Site("ffn", layer)) for layer in layers},
-    }[what]
+    }
+    groups = every[what]
     sites = [site for group in groups.values() for site in group]
     values = values_for(trace, sites, how, reference, seed)
     rows = [tuple(Intervention(site, values.of[site]) for site in group) for group in groups.values()]
     found: dict[int, Effect] = {}
+    strongest, logits_there = -1, before
     for numbers, logits in swept(trace, rows, position, on_progress):
         found.update(zip(numbers, effects(before, log_probabilities(logits), target), strict=True))
+        best = max(numbers, key=lambda number: abs(found[number].change))
+        if strongest < 0 or abs(found[best].change) > abs(found[strongest].change):
+            strongest, logits_there = best, logits[numbers.index(best)]
+    alone = trace.model.unembed(_hidden(trace, rows[strongest])[position])
+    check = compared(f"{tuple(groups)[strongest]} in a forward pass of its own", logits_there, alone)
     shape = (len(layers), len(heads)) if what == "heads" else (1, len(layers))
     in_order = tuple(found[number] for number in range(len(rows)))
-    return AblationSweep(what, how, values.source, position, target, tuple(groups), in_order, shape)
+    return AblationSweep(what, how, values.source, position, target, tuple(groups), in_order, shape, check)

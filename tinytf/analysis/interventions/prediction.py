@@ -7,7 +7,24 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.trace.check import TOLERANCE
 from tinytf.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The same logits computed in two ways: the largest ``difference``, and what is allowed."""
+
+    what: str
+    difference: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= self.allowed  # false for a NaN
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"what": self.what, "holds": self.holds, "difference": self.difference, "allowed": self.allowed}
 
 
 @dataclass(frozen=True)
@@ -82,3 +99,10 @@ def mean_loss(logits: Tensor, ids: list[int]) -> float | None:
     chosen = torch.tensor(ids[1:], device=logits.device)[:, None]
     own = logits[:-1].gather(-1, chosen)[:, 0].double() - logits[:-1].double().logsumexp(dim=-1)
     return -float(own.mean())
+
+
+def compared(what: str, found: Tensor, expected: Tensor) -> Compared:
+    """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them."""
+    difference = float((found.double() - expected.double()).abs().max())
+    scale = max(1.0, float(expected.abs().max()))
+    return Compared(what, difference, TOLERANCE.get(expected.dtype, 1e-5) * scale)

@@ -1,5 +1,6 @@
 """Where a forward pass can be changed: the output of a head, of attention, of a feed-forward, the residual stream."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -52,7 +53,7 @@ def parse_sites(text: str, table: StepTable) -> tuple[Site, ...]:
     return tuple(Site(name, layer) for layer in layers)
 
 
-def sites_of(addresses: tuple[str, ...] | list[str], table: StepTable) -> tuple[Site, ...]:
+def sites_of(addresses: Sequence[str], table: StepTable) -> tuple[Site, ...]:
     """The sites of several addresses, each once, in the order in which the forward pass comes to them."""
     found = dict.fromkeys(site for address in addresses for site in parse_sites(address, table))
     order = ("in", "heads", "attn", "ffn", "out")

@@ -57,9 +57,7 @@ def values_for(
     return Values({site: site.value(other)[:length] for site in sites}, said)
 
 
-def _means(
-    trace: Trace, sites: Sequence[Site], reference: Reference, on_progress: Progress
-) -> dict[Site, Tensor]:
+def _means(trace: Trace, sites: Sequence[Site], reference: Reference, on_progress: Progress) -> dict[Site, Tensor]:
     layers = {site.layer for site in sites}
     sums: dict[Site, Tensor] = {}
     for number, text in enumerate(reference.texts):
