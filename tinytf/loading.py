@@ -27,7 +27,7 @@ from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.arithmetic import Explanation
-    from tinytf.analysis.interventions import Ablation, AblationSweep, Reference
+    from tinytf.analysis.interventions import Ablation, AblationSweep, Patched, PatchSweep, Reference
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -188,6 +188,34 @@ class Model:
         trace = self.trace(text) if isinstance(text, str) else text
         number = None if target is None else self.find_token(target)
         return ablation_sweep(trace, over, target=number, **self._referred(settings))
+
+    def patch(self, clean: str | Trace, corrupt: str | Trace, at: str | Sequence[str], **settings: Any) -> "Patched":
+        """What the corrupt text gives with the clean run's activations at the steps of ``at`` put in.
+
+        ``answer`` and ``versus`` are the tokens whose logit difference is followed: each run's prediction unless named.
+        The other ``settings`` (``positions``, ``top``) are those of ``tinytf.analysis.interventions.patch``, errors
+        too.
+        """
+        from tinytf.analysis.interventions import patch
+
+        traces = self._both(clean, corrupt)
+        return patch(*traces, [at] if isinstance(at, str) else at, **self._contrasted(settings))
+
+    def patch_sweep(
+        self, clean: str | Trace, corrupt: str | Trace, over: str = "residual", **settings: Any
+    ) -> "PatchSweep":
+        """The same for every layer and position (``residual``, ``attn``, ``ffn``), or every head (``heads``)."""
+        from tinytf.analysis.interventions import patch_sweep
+
+        return patch_sweep(*self._both(clean, corrupt), over, **self._contrasted(settings))
+
+    def _both(self, *texts: str | Trace) -> tuple[Trace, Trace]:
+        clean, corrupt = (self.trace(text) if isinstance(text, str) else text for text in texts)
+        return clean, corrupt
+
+    def _contrasted(self, settings: dict[str, Any]) -> dict[str, Any]:
+        words = {name: settings[name] for name in ("answer", "versus") if isinstance(settings.get(name), str)}
+        return {**settings, **{name: self.find_token(word, name) for name, word in words.items()}}
 
     def _referred(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings of an ablation with the reference that it needs, where a file or none is named."""

@@ -23,6 +23,7 @@ COMMANDS = (
     "grad",
     "explain",
     "ablate",
+    "patch",
     "info",
     "tokens",
     "models",

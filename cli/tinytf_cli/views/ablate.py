@@ -39,7 +39,7 @@ class AblationView:
         yield Line(Span(where_predicted(self.trace, found.position), "dim"), indent=2)
         yield choice_table(found.choices, tokenizer, found.target)
         yield from _figures(found, tokenizer)
-        yield from check_line(found.check, "the logits are those of the plain run")
+        yield from check_line(found.check)
 
     def data(self) -> dict[str, Any]:
         """The ablation as one JSON object."""
@@ -77,7 +77,7 @@ class AblationSweepView:
         yield Heat(values, rows, columns, "signed", None, largest(values), asked=True, digits=digits_for(values))
         yield Heading("strongest", "by the change; KL is of the whole prediction, KL(before ‖ after), in nats")
         yield self._strongest()
-        yield from check_line(found.check, "gives the same logits")
+        yield from check_line(found.check)
 
     def _strongest(self) -> Table:
         found = self.found.strongest(self.top)
@@ -132,7 +132,7 @@ def _probability(p: float) -> Meter:
     return Meter(p, f"{p:.4f}", "output")
 
 
-def _signed(value: float, most: float, form: str) -> Span:
+def signed(value: float, most: float, form: str) -> Span:
     return Span(number(value, form), signed_role(value, most))
 
 
@@ -148,7 +148,9 @@ def site_names(sites: Sequence[Site], most: int = 12) -> str:
     return shown + (f" and {len(sites) - most} more" if len(sites) > most else "")
 
 
-def choice_table(found: tuple[Choice, ...], tokenizer: Tokenizer, target: int) -> Table:
+def choice_table(
+    found: tuple[Choice, ...], tokenizer: Tokenizer, target: int, titles: tuple[str, str] = ("p before", "p after")
+) -> Table:
     """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
     changes = [math.log(one.after / one.before) if one.after and one.before else math.nan for one in found]
     finite = [abs(change) for change in changes if math.isfinite(change)]
@@ -157,8 +159,8 @@ def choice_table(found: tuple[Choice, ...], tokenizer: Tokenizer, target: int) -
     return Table(
         [
             Column("", tokens, shrink=12, said=""),
-            Column("p before", [_probability(one.before) for one in found]),
-            Column("p after", [_probability(one.after) for one in found]),
+            Column(titles[0], [_probability(one.before) for one in found]),
+            Column(titles[1], [_probability(one.after) for one in found]),
             Column(
                 "change of ln p", [Span(number(c, "%+.3f"), signed_role(c, most)) for c in changes], "right", drop=1
             ),
@@ -185,14 +187,16 @@ def _figures(found: Ablation, tokenizer: Tokenizer) -> Iterator[Block]:
     yield Line([Span("KL(before ‖ after) = "), Span(number(effect.kl, "%.4f"), "strong"), Span(" nats")], indent=2)
 
 
-def check_line(found: Compared, said: str) -> Iterator[Block]:
-    """Whether two ways to the same logits agree, in one line."""
+def check_line(*found: Compared) -> Iterator[Block]:
+    """Whether logits that were computed in two ways agree; the first that do not are named."""
+    wrong = next((one for one in found if not one.holds), None)
     yield Line("")
-    if found.holds:
-        yield Line([Span("checked", "good"), Span(f": {found.what} {said}, off by {found.difference:.1e}")])
+    if wrong is None:
+        said = "; ".join(f"{one.what}, off by {one.difference:.1e}" for one in found)
+        yield Line([Span("checked", "good"), Span(f": {said}")])
     else:
-        figures = f"off by {found.difference:.1e}, allowed {found.allowed:.1e}"
-        yield Line([Span("check failed", "bad"), Span(f": it does not hold that {found.what} {said}: {figures}")])
+        figures = f"off by {wrong.difference:.1e}, allowed {wrong.allowed:.1e}"
+        yield Line([Span("check failed", "bad"), Span(f": it does not hold that {wrong.what}: {figures}")])
 
 
 def _data(kind: str, model: Model, trace: Trace, found: Ablation | AblationSweep) -> dict[str, Any]:
@@ -219,9 +223,10 @@ def events_of(data: dict[str, Any], lists: dict[str, str]) -> Iterator[dict[str,
     """Data as events: what it is, then each entry of its lists under its own type, then the check."""
     named = {"tokens": "token", **lists}
     parts = {key: data.pop(key) for key in named if key in data}
-    check = data.pop("check")
+    check = data.pop("check", None)
     yield {"type": data.pop("kind"), **data}
     for key, kind in named.items():
         for one in parts.get(key, []):
             yield {"type": kind, **one}
-    yield {"type": "check", **check}
+    if check is not None:
+        yield {"type": "check", **check}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.analysis.interventions.exchange import Intervention, ablated
+from tinytf.analysis.interventions.exchange import Intervention, hidden_with, logits_with, unembedded
 from tinytf.analysis.interventions.prediction import (
     Choice,
     Compared,
@@ -119,13 +119,6 @@ def _predicted(trace: Trace, target: int | None) -> tuple[int, Tensor, int]:
     return position, before, int(before.argmax()) if target is None else target
 
 
-def _hidden(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
-    """The last hidden states (T, C) of the text in one forward pass with all the interventions."""
-    with ablated(trace.model, interventions):
-        ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
-        return trace.model.hidden(ids)[0]
-
-
 @torch.no_grad()
 def ablate(
     trace: Trace,
@@ -147,16 +140,17 @@ def ablate(
     position, before, target = _predicted(trace, target)
     sites = sites_of(at, trace.steps)
     values = values_for(trace, sites, how, reference, seed, on_progress)
-    hidden = _hidden(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
-    own = _hidden(trace, [Intervention(site, site.value(trace)) for site in sites])
+    hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
+    own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
     model, ids = trace.model, trace.encoding.ids
-    check = compared("with their own values put in", model.unembed(own[position]), trace.logits_at(position))
-    after = log_probabilities(model.unembed(hidden[position]))
+    same = "with their own values put in the logits are those of the plain run"
+    check = compared(same, own, trace.logits_at(position), exactly=True)
+    after = log_probabilities(unembedded(trace, hidden, position))
     loss_before, loss_after = (
         mean_loss(model.unembed(states), ids) if trace.config.causal else None for states in (trace.last_hidden, hidden)
     )
     (effect,) = effects(before, after[None], target)
-    found = choices(before, after, top)
+    found = choices(before, after, top, [target])
     return Ablation(sites, how, values.source, position, target, effect, found, loss_before, loss_after, check)
 
 
@@ -195,8 +189,10 @@ def ablation_sweep(
         best = max(numbers, key=lambda number: abs(found[number].change))
         if strongest < 0 or abs(found[best].change) > abs(found[strongest].change):
             strongest, logits_there = best, logits[numbers.index(best)]
-    alone = trace.model.unembed(_hidden(trace, rows[strongest])[position])
-    check = compared(f"{tuple(groups)[strongest]} in a forward pass of its own", logits_there, alone)
+    alone = logits_with(trace, rows[strongest], position)
+    check = compared(
+        f"{tuple(groups)[strongest]} in a forward pass of its own gives the same logits", logits_there, alone
+    )
     shape = (len(layers), len(heads)) if what == "heads" else (1, len(layers))
     in_order = tuple(found[number] for number in range(len(rows)))
     return AblationSweep(what, how, values.source, position, target, tuple(groups), in_order, shape, check)

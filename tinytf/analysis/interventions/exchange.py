@@ -8,11 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tinytf.analysis.interventions.sites import Site
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,29 @@ def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterat
                 block: Any = model.blocks[one.site.layer]
                 stack.callback(block.attention.core.register_forward_hook(seen(one)).remove)
         yield
+
+
+def logits_with(trace: Trace, interventions: Sequence[Intervention], position: int) -> Tensor:
+    """Logits (V,) at a position of the trace's text in a forward pass with the interventions.
+
+    All else is as ``record`` does it, so that what changes nothing gives the recorded logits to the last bit.
+    """
+    return unembedded(trace, hidden_with(trace, interventions), position)
+
+
+def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
+    """The last hidden states (T, C) of the same pass."""
+    ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
+    with torch.no_grad(), ablated(trace.model, interventions):
+        return trace.model.hidden(ids)[0]
+
+
+def unembedded(trace: Trace, hidden: Tensor, position: int) -> Tensor:
+    """Logits (V,) of a position, computed beside those of the other positions that ``trace`` has logits of."""
+    rows = trace.recording.logit_rows
+    chosen = hidden if len(rows) == len(hidden) else hidden[list(rows)]
+    with torch.no_grad():
+        return trace.model.unembed(chosen)[rows.index(position)]
 
 
 def _require_length(one: Intervention, length: int) -> None:

@@ -1,5 +1,6 @@
 """What a model predicts at one position, and how far another prediction is from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Compared:
-    """The same logits computed in two ways: the largest ``difference``, and what is allowed."""
+    """Logits that are the same, as ``what`` says, computed in two ways; ``difference`` is the largest."""
 
     what: str
     difference: float
@@ -85,10 +86,10 @@ def effects(before: Tensor, after: Tensor, target: int) -> list[Effect]:
     return [Effect(one, float(before[target]), log_p, best) for one, log_p, best in rows]
 
 
-def choices(before: Tensor, after: Tensor, top: int) -> tuple[Choice, ...]:
-    """The ``top`` most probable tokens before, then those afterwards that are not among them."""
+def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = ()) -> tuple[Choice, ...]:
+    """The tokens that are ``followed``, the ``top`` most probable ones before, and those afterwards, each once."""
     count = min(top, len(before))
-    ids = dict.fromkeys([*before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()])
+    ids = dict.fromkeys([*followed, *before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()])
     return tuple(Choice(number, float(before[number].exp()), float(after[number].exp())) for number in ids)
 
 
@@ -101,8 +102,8 @@ def mean_loss(logits: Tensor, ids: list[int]) -> float | None:
     return -float(own.mean())
 
 
-def compared(what: str, found: Tensor, expected: Tensor) -> Compared:
-    """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them."""
+def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = False) -> Compared:
+    """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them, or nothing."""
     difference = float((found.double() - expected.double()).abs().max())
     scale = max(1.0, float(expected.abs().max()))
-    return Compared(what, difference, TOLERANCE.get(expected.dtype, 1e-5) * scale)
+    return Compared(what, difference, 0.0 if exactly else TOLERANCE.get(expected.dtype, 1e-5) * scale)
