@@ -142,6 +142,7 @@ def patch_sweep(
     found = contrast(clean, corrupt, answer, versus)
     first = first_different(clean.encoding.ids, corrupt.encoding.ids) if clean.config.causal else 0
     step, layers = PATCH_SWEEPS[what], range(clean.config.n_layers)
+    every: dict[tuple[int, int], tuple[Site, tuple[int, ...] | None]]
     if what == "heads":
         every = {(n, h): (Site(step, n, h), None) for n in layers for h in range(clean.config.n_heads)}
         width = clean.config.n_heads
