@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tinytf.analysis.interventions import Ablation, AblationSweep, Site
@@ -82,14 +83,15 @@ class AblationSweepView:
     def _strongest(self) -> Table:
         found = self.found.strongest(self.top)
         most = max((abs(effect.change) for _, effect in found), default=0.0)
+        form = f"%+.{digits_for(np.array([most], dtype=np.float32)) + 1}f"
         return Table(
             [
                 Column("", [Span(name, "strong") for name, _ in found], said=""),
                 Column(
-                    "change", [Span(number(e.change, "%+.3f"), signed_role(e.change, most)) for _, e in found], "right"
+                    "change", [Span(number(e.change, form), signed_role(e.change, most)) for _, e in found], "right"
                 ),
                 Column("p after", [_probability(math.exp(effect.log_p_after)) for _, effect in found]),
-                Column("KL", [number(effect.kl, "%.3f") for _, effect in found], "right"),
+                Column("KL", [number(effect.kl, "%.4f") for _, effect in found], "right"),
                 Column("then first", [self.model.tokenizer.shown(effect.best) for _, effect in found], drop=1),
             ]
         )
@@ -192,7 +194,8 @@ def check_line(*found: Compared) -> Iterator[Block]:
     wrong = next((one for one in found if not one.holds), None)
     yield Line("")
     if wrong is None:
-        said = "; ".join(f"{one.what}, off by {one.difference:.1e}" for one in found)
+        figures = ["exactly" if not one.difference else f"off by {one.difference:.1e}" for one in found]
+        said = "; ".join(f"{one.what}, {figure}" for one, figure in zip(found, figures, strict=True))
         yield Line([Span("checked", "good"), Span(f": {said}")])
     else:
         figures = f"off by {wrong.difference:.1e}, allowed {wrong.allowed:.1e}"

@@ -4,6 +4,7 @@ from tinytf.analysis.interventions.ablation import Ablation, AblationSweep, abla
 from tinytf.analysis.interventions.exchange import Intervention, ablated
 from tinytf.analysis.interventions.pair import Contrast, UnevenTexts
 from tinytf.analysis.interventions.patching import Patched, PatchSweep, patch, patch_sweep
+from tinytf.analysis.interventions.prediction import Effect
 from tinytf.analysis.interventions.reference import Reference, read_reference, reference_of
 from tinytf.analysis.interventions.sites import Site, parse_sites, sites_of
 
@@ -11,6 +12,7 @@ __all__ = [
     "Ablation",
     "AblationSweep",
     "Contrast",
+    "Effect",
     "Intervention",
     "PatchSweep",
     "Patched",

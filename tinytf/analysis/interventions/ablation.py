@@ -143,7 +143,7 @@ def ablate(
     hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
     own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
     model, ids = trace.model, trace.encoding.ids
-    same = "with their own values put in the logits are those of the plain run"
+    same = "their own values put in give the plain logits"
     check = compared(same, own, trace.logits_at(position), exactly=True)
     after = log_probabilities(unembedded(trace, hidden, position))
     loss_before, loss_after = (
@@ -190,9 +190,7 @@ def ablation_sweep(
         if strongest < 0 or abs(found[best].change) > abs(found[strongest].change):
             strongest, logits_there = best, logits[numbers.index(best)]
     alone = logits_with(trace, rows[strongest], position)
-    check = compared(
-        f"{tuple(groups)[strongest]} in a forward pass of its own gives the same logits", logits_there, alone
-    )
+    check = compared(f"{tuple(groups)[strongest]} run by itself gives the same logits", logits_there, alone)
     shape = (len(layers), len(heads)) if what == "heads" else (1, len(layers))
     in_order = tuple(found[number] for number in range(len(rows)))
     return AblationSweep(what, how, values.source, position, target, tuple(groups), in_order, shape, check)

@@ -117,6 +117,17 @@ def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterat
         yield
 
 
+@contextmanager
+def evaluated(model: Transformer) -> Iterator[None]:
+    """The model without dropout."""
+    training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(training)
+
+
 def logits_with(trace: Trace, interventions: Sequence[Intervention], position: int) -> Tensor:
     """Logits (V,) at a position of the trace's text in a forward pass with the interventions.
 
@@ -128,7 +139,7 @@ def logits_with(trace: Trace, interventions: Sequence[Intervention], position: i
 def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
     """The last hidden states (T, C) of the same pass."""
     ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
-    with torch.no_grad(), ablated(trace.model, interventions):
+    with torch.no_grad(), evaluated(trace.model), ablated(trace.model, interventions):
         return trace.model.hidden(ids)[0]
 
 

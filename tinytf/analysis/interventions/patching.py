@@ -162,7 +162,7 @@ def patch_sweep(
     alone = logits_with(corrupt, rows[strongest], found.position)
     layer, column = cells[strongest]
     name = f"L{layer}H{column}" if what == "heads" else f"L{layer}.{step} at position {column}"
-    check = compared(f"{name} in a forward pass of its own gives the same logits", logits_there, alone)
+    check = compared(f"{name} run by itself gives the same logits", logits_there, alone)
     return PatchSweep(
         what, found, differences, 0 if what == "heads" else first, (*_ends(clean, corrupt, found.position), check)
     )

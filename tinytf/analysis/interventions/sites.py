@@ -39,7 +39,7 @@ def parse_sites(text: str, table: StepTable) -> tuple[Site, ...]:
     where = parse_address(text, table)
     name = None if where.step is None else where.step.name
     if where.cell:
-        raise AddressError(f"{text!r} is a cell, and a step is exchanged whole", "say where in the text: --position")
+        raise AddressError(f"{text!r} is a cell, and a step is exchanged whole", "name the step alone, such as L0.attn")
     layers = where.layers or ()
     if name == "heads" or (name is None and where.heads is not None):
         heads = range(table.config.n_heads) if where.heads is None else where.heads

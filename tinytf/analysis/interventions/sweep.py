@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.analysis.interventions.exchange import Change, Intervention, changed, exchanged
+from tinytf.analysis.interventions.exchange import Change, Intervention, changed, evaluated, exchanged
 from tinytf.analysis.interventions.sites import Site
 from tinytf.model.parts import rotary_table
 from tinytf.trace.trace import Trace
@@ -55,8 +55,10 @@ def swept(
     while done < len(order):
         start = min(starts[order[done]], read)
         batch = order[done : done + max(1, most // (length - start))]
-        numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
-        yield numbers, model.unembed(model.final_norm(hidden[:, read - start]))
+        with evaluated(model):
+            numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
+            logits = model.unembed(model.final_norm(hidden[:, read - start]))
+        yield numbers, logits
         done += len(batch)
         on_progress(done, len(order))
 
