@@ -44,12 +44,11 @@ def test_the_map_has_a_number_for_every_head_and_lists_the_strongest(tinytf: Tin
     ran = tinytf(*arguments)
     assert ran.status == 0, ran.err
     rows = [line for line in ran.lines if re.match(r"  L[01] +-?\d", line)]
-    assert [float(x) for x in re.findall(r"-?\d+\.\d+", rows[1])] == pytest.approx(
-        [changes["L1H0"], changes["L1H1"]], abs=0.01
-    )
+    shown = [float(number) for number in re.findall(r"-?\d+\.\d+", rows[1])]
+    assert shown == pytest.approx([changes["L1H0"], changes["L1H1"]], abs=0.01)
     listed = [line.split()[0] for line in ran.lines if re.match(r"  L\dH\d ", line)]
     assert listed == sorted(changes, key=lambda name: -abs(changes[name]))[:3]
-    assert ran.lines[-1].startswith(f"checked: {listed[0]} in a forward pass of its own gives the same logits, off by ")
+    assert ran.lines[-1].startswith(f"checked: {listed[0]} run by itself gives the same logits, off by ")
 
 
 def test_events_are_the_same_data(tinytf: Tinytf, decoder: Path) -> None:
@@ -89,9 +88,8 @@ def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> Non
 
 def test_means_and_other_texts_come_from_the_reference(tinytf: Tinytf, decoder: Path, texts: Path) -> None:
     for how, said in (("mean", "set to the mean, mean over 2 texts"), ("resample", "exchanged, from text ")):
-        ran = tinytf(
-            "ablate", SENTENCE, "-m", decoder, "--at", "L1", "--how", how, "--reference", texts, "--width", "200"
-        )
+        arguments = ("ablate", SENTENCE, "-m", decoder, "--at", "L1", "--how", how, "--reference", texts)
+        ran = tinytf(*arguments, "--width", "200")
         assert ran.status == 0, ran.err
         assert said in ran.out
     one, other = (
@@ -111,9 +109,10 @@ def test_the_built_in_models_have_texts_of_their_own() -> None:
 
 def test_what_does_not_add_up_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablation, "compared", lambda what, *_, **__: Compared(what, 0.5, 1e-5))
-    ran = tinytf("ablate", SENTENCE, "-m", decoder, "--at", "L0H1")
+    ran = tinytf("ablate", SENTENCE, "-m", decoder, "--at", "L0H1", "--width", "200")
     assert ran.status == 1
-    assert ran.lines[-1].startswith("check failed: it does not hold that with their own values put in")
+    assert ran.lines[-1].startswith("check failed: it should be that their own values put in")
+    assert ran.lines[-1].endswith("and it is off by 5.0e-01 (allowed 1.0e-05)")
 
 
 def test_several_texts_are_ablated_in_turn(tinytf: Tinytf, decoder: Path) -> None:

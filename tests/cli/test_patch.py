@@ -31,8 +31,8 @@ def test_the_map_shows_every_layer_at_every_token_from_the_first_difference_on(t
     assert "token 0 is the same in both texts" in ran.out
     data = json.loads(tinytf("patch", CLEAN, CORRUPT, "-m", decoder, *TOKENS, "--json").out)
     names = [token["shown"] for token in data["corrupt"]["tokens"]]
-    rows = [line.split() for line in ran.lines if re.match(r"  \S+ +-?\d+\.\d+\D+-?\d+\.\d+\D*$", line)]
-    shown = [[float(re.sub("[^0-9.-]", "", cell)) for cell in row[1:]] for row in rows if row[0] in names]
+    rows = [line for line in ran.lines if re.match(r"  \S+ +-?\d+\.\d+\D+?-?\d+\.\d+\D?$", line)]
+    shown = [[float(cell) for cell in re.findall(r"-?\d+\.\d+", row)] for row in rows if row.split()[0] in names]
     first = next(i for i, row in enumerate(zip(*data["recovered"], strict=True)) if any(row))
     expected = [list(row) for row in zip(*data["recovered"], strict=True)][first:]
     for row, numbers in zip(shown, expected, strict=True):
@@ -64,7 +64,7 @@ def test_one_patch_at_one_token_says_how_much_comes_back(tinytf: Tinytf, decoder
     assert [one["token"] for one in data["choices"][:2]] == ["·the", "·cat"]
     whole = tinytf(*arguments, "--at", "L0.in")
     assert "  1.0000 of the clean run came back" in whole.out
-    assert whole.lines[-1].startswith("checked: everything patched is the clean run, off by 0.0e+00; nothing patched")
+    assert whole.lines[-1].startswith("checked: everything patched is the clean run, exactly; nothing patched")
 
 
 def test_texts_of_different_lengths_are_shown_token_above_token(tinytf: Tinytf, decoder: Path) -> None:

@@ -87,9 +87,7 @@ class AblationSweepView:
         return Table(
             [
                 Column("", [Span(name, "strong") for name, _ in found], said=""),
-                Column(
-                    "change", [Span(number(e.change, form), signed_role(e.change, most)) for _, e in found], "right"
-                ),
+                Column("change", [signed(effect.change, most, form) for _, effect in found], "right"),
                 Column("p after", [_probability(math.exp(effect.log_p_after)) for _, effect in found]),
                 Column("KL", [number(effect.kl, "%.4f") for _, effect in found], "right"),
                 Column("then first", [self.model.tokenizer.shown(effect.best) for _, effect in found], drop=1),
@@ -163,9 +161,7 @@ def choice_table(
             Column("", tokens, shrink=12, said=""),
             Column(titles[0], [_probability(one.before) for one in found]),
             Column(titles[1], [_probability(one.after) for one in found]),
-            Column(
-                "change of ln p", [Span(number(c, "%+.3f"), signed_role(c, most)) for c in changes], "right", drop=1
-            ),
+            Column("change of ln p", [signed(change, most, "%+.3f") for change in changes], "right", drop=1),
         ]
     )
 
@@ -198,8 +194,8 @@ def check_line(*found: Compared) -> Iterator[Block]:
         said = "; ".join(f"{one.what}, {figure}" for one, figure in zip(found, figures, strict=True))
         yield Line([Span("checked", "good"), Span(f": {said}")])
     else:
-        figures = f"off by {wrong.difference:.1e}, allowed {wrong.allowed:.1e}"
-        yield Line([Span("check failed", "bad"), Span(f": it does not hold that {wrong.what}: {figures}")])
+        figure = f"off by {wrong.difference:.1e} (allowed {wrong.allowed:.1e})"
+        yield Line([Span("check failed", "bad"), Span(f": it should be that {wrong.what}, and it is {figure}")])
 
 
 def _data(kind: str, model: Model, trace: Trace, found: Ablation | AblationSweep) -> dict[str, Any]:
