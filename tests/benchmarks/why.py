@@ -91,6 +91,7 @@ def measure(what: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor] 
 def main() -> int:
     parser = options(__doc__, repeat=5)
     parser.add_argument("--tokens", type=int, default=32, help="length of the texts (default 32)")
+    parser.add_argument("--sweep", choices=["heads", "residual"], help="one of the two alone")
     parser.add_argument("--layers", type=int, default=12, help="layers (default 12); fewer for a quick look")
     chosen = parser.parse_args()
     ours: Transformer = random_model(replace(preset("gpt2"), n_layers=chosen.layers))
@@ -118,9 +119,10 @@ def main() -> int:
             lambda: patched_one_by_one(theirs, clean, corrupt, 11, 13, config.n_layers),
         ]
     missed = 0
-    titles = ("Head ablation, layers × heads", "Patching the residual stream, layers × positions")
-    for title, sweep, loop in zip(titles, (heads, patches), loops, strict=True):
-        missed += show(title, measure(title, sweep, loop, chosen.repeat))
+    titles = {"heads": "Head ablation, layers × heads", "residual": "Patching the residual stream, layers × positions"}
+    for (name, title), sweep, loop in zip(titles.items(), (heads, patches), loops, strict=True):
+        if chosen.sweep in (None, name):
+            missed += show(title, measure(title, sweep, loop, chosen.repeat))
     return 1 if missed else 0
 
 

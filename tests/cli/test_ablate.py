@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from driving import CORPUS, SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.analysis.interventions import Effect, Site, ablation
+from tinytf.analysis.interventions import Effect, Intervention, Site, ablated, ablation
 from tinytf.analysis.interventions.prediction import Compared
 from tinytf.loading import load
 
@@ -87,7 +88,7 @@ def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> Non
 
 
 def test_means_and_other_texts_come_from_the_reference(tinytf: Tinytf, decoder: Path, texts: Path) -> None:
-    for how, said in (("mean", "set to the mean, mean over 2 texts"), ("resample", "exchanged, from text ")):
+    for how, said in (("mean", "set to the mean over 2 texts"), ("resample", "exchanged for values from text ")):
         arguments = ("ablate", SENTENCE, "-m", decoder, "--at", "L1", "--how", how, "--reference", texts)
         ran = tinytf(*arguments, "--width", "200")
         assert ran.status == 0, ran.err
@@ -182,3 +183,15 @@ def test_an_effect_and_a_site_are_read_from_python(decoder: Path) -> None:
     assert found.sites == (Site("heads", 1, 0),)
     assert isinstance(found.effect, Effect)
     assert len(model.ablation_sweep(SENTENCE, "layers").effects) == 2
+
+
+def test_what_an_ablated_model_writes_is_what_a_model_with_cut_weights_writes(decoder: Path) -> None:
+    model, cut = load(str(decoder), device="cpu"), load(str(decoder), device="cpu")
+    plain = model.generate("The cat", max_tokens=12)
+    with torch.no_grad():
+        cut.transformer.blocks[0].ffn.down.weight.zero_()  # type: ignore[union-attr, operator]
+        cut.transformer.blocks[0].ffn.down.bias.zero_()  # type: ignore[union-attr, operator]
+    with ablated(model.transformer, [Intervention(Site("ffn", 0), torch.zeros(16))]):
+        found = model.generate("The cat", max_tokens=12)
+    assert found == cut.generate("The cat", max_tokens=12) != plain
+    assert model.generate("The cat", max_tokens=12) == plain

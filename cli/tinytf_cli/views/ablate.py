@@ -20,7 +20,7 @@ from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array, largest, signed_role
 
-_WORDS = {"zero": "set to zero", "mean": "set to the mean", "resample": "exchanged"}
+_WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "exchanged for values"}
 
 
 class AblationView:
@@ -111,7 +111,7 @@ _ONE = {"heads": "head", "ffn": "feed-forward", "layers": "layer"}
 
 
 def _how(how: str, source: str) -> str:
-    return _WORDS[how] + (f", {source}" if source else "")
+    return f"{_WORDS[how]} {source}".rstrip()
 
 
 def _log_p(found: AblationSweep) -> str:

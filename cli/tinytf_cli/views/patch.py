@@ -18,10 +18,10 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Ta
 from tinytf_cli.views.steps import as_array, labels, largest
 
 _WHAT = {
-    "residual": ("the residual stream into each block, at each position", "in"),
-    "attn": ("the output of attention, at each position", "attn"),
-    "ffn": ("the output of the feed-forward, at each position", "ffn"),
-    "heads": ("the output of each head, at all positions", ""),
+    "residual": ("the stream into each block, at each position", "in"),
+    "attn": ("what attention gives, at each position", "attn"),
+    "ffn": ("what the feed-forward gives, at each position", "ffn"),
+    "heads": ("what each head gives, at all positions", ""),
 }
 _SHOWN_DIFFERENCES = 8
 
@@ -115,18 +115,21 @@ class PatchSweepView(_PatchView):
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, labels(self.corrupt)
         yield from self._head()
-        yield Heading(found.what, f"{_WHAT[found.what][0]}: how much of the clean run comes back", "attention")
+        yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)
         layers = [f"L{layer}" for layer in range(len(values))]
         if found.what == "heads":
             rows, columns, shown = layers, [f"H{head}" for head in range(values.shape[1])], values
+            said = "layers down, heads across"
         else:  # tokens down: their text is longer than a layer's name
             rows, columns, shown = names[found.first :], layers, values[:, found.first :].T
-            if found.first:
-                said = "token 0 is" if found.first == 1 else f"tokens 0 to {found.first - 1} are"
-                yield Line(Span(f"{said} the same in both texts, so nothing comes of patching there", "dim"), indent=2)
+            said = f"tokens down, layers 0 to {len(layers) - 1} across"
+        yield Line(Span(f"1 is the clean run, 0 the corrupt one; {said}", "dim"), indent=2)
+        if found.first:
+            same = "token 0 is" if found.first == 1 else f"tokens 0 to {found.first - 1} are"
+            yield Line(Span(f"{same} the same in both texts, so nothing comes of patching there", "dim"), indent=2)
         yield Heat(shown, rows, columns, "signed", None, largest(shown), asked=True, digits=digits_for(shown))
-        yield Heading("strongest", "1 is the clean run, 0 the corrupt one")
+        yield Heading("strongest", "how much of the clean run comes back")
         yield self._strongest(names)
         yield from check_line(*found.checks)
 
