@@ -175,7 +175,9 @@ def _different(clean: Trace, corrupt: Trace) -> str:
     places = [place for place, (_, _, one, other) in enumerate(both) if one != other]
     pairs = [f"{place} {both[place][0]} │ {both[place][1]}" for place in places[:_SHOWN_DIFFERENCES]]
     more = f" and {len(places) - len(pairs)} more" if len(places) > len(pairs) else ""
-    return f"different at {', '.join(pairs)}{more}; the other {len(both) - len(places)} tokens are the same"
+    same = len(both) - len(places)
+    rest = f"; the other {same} are the same" if same > 1 else ("; the other is the same" if same else "")
+    return f"different tokens: {', '.join(pairs)}{more}{rest}"
 
 
 def aligned_lines(pairs: Sequence[tuple[str | None, str | None]], width: int, around: int = 3) -> list[str]:
