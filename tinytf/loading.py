@@ -1,6 +1,7 @@
 """Opening a model by what a user calls it, and what can be done with it at once."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.sources import PresetSource, RunSource, Source, find_source
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.trace.record import record
+from tinytf.trace.steps import StepTable
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -188,6 +190,22 @@ class Model:
         trace = self.trace(text) if isinstance(text, str) else text
         number = None if target is None else self.find_token(target)
         return ablation_sweep(trace, over, target=number, **self._referred(settings))
+
+    @contextmanager
+    def ablated(
+        self, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+    ) -> Iterator[None]:
+        """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
+
+        Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Errors as of ``ablate``.
+        """
+        from tinytf.analysis.interventions import Intervention, ablated, sites_of, values_for
+
+        sites = sites_of([at] if isinstance(at, str) else at, StepTable(self.config))
+        texts = None if how == "zero" else self.reference(reference)
+        values = values_for(self.transformer, sites, how, texts).of
+        with ablated(self.transformer, [Intervention(site, values[site]) for site in sites]):
+            yield
 
     def patch(self, clean: str | Trace, corrupt: str | Trace, at: str | Sequence[str], **settings: Any) -> "Patched":
         """What the corrupt text gives with the clean run's activations at the steps of ``at`` put in.

@@ -10,8 +10,9 @@ from driving import CORPUS, SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.analysis.interventions import Effect, Intervention, Site, ablated, ablation
+from tinytf.analysis.interventions import Effect, Site, ablation
 from tinytf.analysis.interventions.prediction import Compared
+from tinytf.errors import UsageError
 from tinytf.loading import load
 
 MASKED = "The cat [MASK] on the mat"
@@ -191,7 +192,17 @@ def test_what_an_ablated_model_writes_is_what_a_model_with_cut_weights_writes(de
     with torch.no_grad():
         cut.transformer.blocks[0].ffn.down.weight.zero_()  # type: ignore[union-attr, operator]
         cut.transformer.blocks[0].ffn.down.bias.zero_()  # type: ignore[union-attr, operator]
-    with ablated(model.transformer, [Intervention(Site("ffn", 0), torch.zeros(16))]):
+    with model.ablated("L0.ffn"):
         found = model.generate("The cat", max_tokens=12)
     assert found == cut.generate("The cat", max_tokens=12) != plain
     assert model.generate("The cat", max_tokens=12) == plain
+
+
+def test_a_model_can_be_kept_without_what_it_gives_in_the_mean(decoder: Path, texts: Path) -> None:
+    model = load(str(decoder), device="cpu")
+    with model.ablated(["L0H1", "L1.ffn"], how="mean", reference=texts):
+        logits = model.trace(SENTENCE).recorded_logits[0]
+    found = model.ablate(SENTENCE, ["L0H1", "L1.ffn"], how="mean", reference=texts)
+    assert float(logits.double().log_softmax(-1)[found.target]) == pytest.approx(found.effect.log_p_after, abs=1e-6)
+    with pytest.raises(UsageError, match="none is given"), model.ablated("L0", how="resample", reference=texts):
+        pass

@@ -76,7 +76,7 @@ class AblationSweepView:
         rows = [f"L{i}" for i in range(len(values))] if found.what == "heads" else [found.what]
         columns = [f"{'H' if found.what == 'heads' else 'L'}{i}" for i in range(values.shape[1])]
         yield Heat(values, rows, columns, "signed", None, largest(values), asked=True, digits=digits_for(values))
-        yield Heading("strongest", "by the change; KL is of the whole prediction, KL(before ‖ after), in nats")
+        yield Heading("strongest", "by the change; KL(before ‖ after) of all tokens, in nats")
         yield self._strongest()
         yield from check_line(found.check)
 

@@ -7,6 +7,7 @@ from tinytf.analysis.interventions.patching import Patched, PatchSweep, patch, p
 from tinytf.analysis.interventions.prediction import Effect
 from tinytf.analysis.interventions.reference import Reference, read_reference, reference_of
 from tinytf.analysis.interventions.sites import Site, parse_sites, sites_of
+from tinytf.analysis.interventions.values import values_for
 
 __all__ = [
     "Ablation",
@@ -28,4 +29,5 @@ __all__ = [
     "read_reference",
     "reference_of",
     "sites_of",
+    "values_for",
 ]

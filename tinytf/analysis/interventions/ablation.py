@@ -139,7 +139,7 @@ def ablate(
         raise UsageError("nothing is named to ablate", "name a head as L0H1, a part as L0.ffn, a layer as L0")
     position, before, target = _predicted(trace, target)
     sites = sites_of(at, trace.steps)
-    values = values_for(trace, sites, how, reference, seed, on_progress)
+    values = values_for(trace.model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
     own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
     model, ids = trace.model, trace.encoding.ids
@@ -180,7 +180,7 @@ def ablation_sweep(
     }
     groups = every[what]
     sites = [site for group in groups.values() for site in group]
-    values = values_for(trace, sites, how, reference, seed)
+    values = values_for(trace.model, sites, how, reference, text=trace.encoding, seed=seed)
     rows = [tuple(Intervention(site, values.of[site]) for site in group) for group in groups.values()]
     found: dict[int, Effect] = {}
     strongest, logits_there = -1, before
