@@ -149,7 +149,7 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
         yield from _tables(checked, terminal)
         yield from _carried(checked)
     if step.note:
-        yield Line(Span(_safe(step.note), "dim"), indent=2)
+        yield Line(_safe(step.note), indent=2)
     if not checked.agrees:
         yield Line(Span(f"tinytf and numpy differ here by {checked.apart:.1e}", "bad"), indent=2)
 
