@@ -75,6 +75,8 @@ def _written(cell: bool | int | str | Decimal) -> str:
         return cell
     if not cell.is_finite():
         return "nan" if cell.is_nan() else ("-inf" if cell < 0 else "inf")
+    if _exponent(cell) > 0:
+        return _written(int(cell)) if _exponent(cell) <= 12 else str(cell)
     return f"{cell:,}" if _exponent(cell) >= -12 and abs(cell) >= 10_000 else str(cell)
 
 

@@ -1,6 +1,7 @@
 """The formulas of worked examples: arithmetic, ``@``, slices and calls of named operations; nothing else of Python."""
 
 import ast
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -84,7 +85,7 @@ class Formula:
             raise LanguageError(f"the formula cannot be read: {error}") from None
         names, calls = set[str](), set[str]()
         _check(tree, known, operations, names, calls)
-        return cls(" ".join(text.split()), tree, frozenset(names), frozenset(calls))
+        return cls(_on_one_line(text), tree, frozenset(names), frozenset(calls))
 
     def compute(self, value_of: Callable[[str], Any], dialect: Dialect) -> Any:
         """The value, where names have those that ``value_of`` gives. Raises LanguageError where there is none."""
@@ -97,6 +98,23 @@ class Formula:
         except (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError) as error:
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LanguageError(f"cannot be computed: {said[:160]}") from None
+
+
+def _on_one_line(text: str) -> str:
+    """A formula as it is shown: what stands over several lines, without the space that this takes."""
+    if "\n" not in text.strip():
+        return text.strip()
+    joined = re.sub(r",? ([\])])", r"\1", re.sub(r"([\[(]) ", r"\1", " ".join(text.split())))
+    whole = re.fullmatch(r"\((.*)\)", joined)
+    return whole[1] if whole and _is_formula(whole[1]) else joined
+
+
+def _is_formula(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    return True
 
 
 def _check(

@@ -239,6 +239,11 @@ def _ones(*shape: int) -> Any:
     return torch.ones(*shape, dtype=torch.float64)
 
 
+def _linspace(first: float, last: float, count: int) -> Any:
+    _require(count)
+    return torch.linspace(first, last, count, dtype=torch.float64)
+
+
 def _windows(ids: Any, length: int) -> Any:
     return _t(ids).unfold(0, length, 1)
 
@@ -301,6 +306,7 @@ OPERATIONS: Mapping[str, Operation] = {
         "join_heads(x)", "(H, T, D) as (T, H·D)", lambda x: _t(x).transpose(-3, -2).flatten(-2), _plain_join_heads
     ),
     "ones": Operation("ones(rows, columns)", "all 1", _ones, lambda *shape: np.ones(shape)),
+    "linspace": Operation("linspace(first, last, count)", "so many numbers at even distances", _linspace, np.linspace),
     "tril": Operation(
         "tril(x, k)",
         "the lower triangle, from the diagonal k on",
