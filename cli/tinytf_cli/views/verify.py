@@ -269,7 +269,7 @@ def _parts(checked: CheckedStep, place: tuple[int, ...], signs: tuple[str, str])
             ],
         )
     yield "true", [[[Span(_true(value, form))] for value in row] for row in true]
-    if claim is not None and not words and checked.off is not None:
+    if claim is not None and not words and not claim.truths and checked.off is not None:
         off = _two_axes(checked.off, place)
         holds = _two_axes(checked.holds, place)
         yield (
@@ -297,6 +297,8 @@ def _form(checked: CheckedStep) -> str:
     if true.dtype.kind in "US":
         return ""
     claim = checked.step.claim
+    if claim is not None and claim.truths:
+        return "yes or no"
     finite = true[np.isfinite(true)]
     if finite.size and (finite == np.rint(finite)).all() and np.abs(finite).max() < 1e15:
         return "whole"
@@ -311,6 +313,8 @@ def _form(checked: CheckedStep) -> str:
 def _true(value: Any, form: str) -> str:
     if isinstance(value, str):
         return _safe(value)
+    if form == "yes or no":
+        return "yes" if value else "no"
     if not math.isfinite(value):
         return number(float(value))
     if form == "whole":
