@@ -24,6 +24,11 @@ class Claim:
     words: bool = False
 
     @property
+    def truths(self) -> bool:
+        """Whether the cells are yes or no."""
+        return not self.words and bool(np.isin(self.shown, ("yes", "no")).all())
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return self.shown.shape
 

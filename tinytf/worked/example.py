@@ -237,11 +237,11 @@ class _Reader:
         )
 
     def _claim(self, place: int, step: Mapping[str, Any]) -> Claim | None:
-        if "claim" not in step:
-            return None
         tolerance = float(step["tolerance"]) if "tolerance" in step else None
         if tolerance is not None and not tolerance >= 0:
             raise self.fault("a tolerance is 0 or more", table="step", place=place, field="tolerance")
+        if "claim" not in step:
+            return None
         try:
             return read_claim(step["claim"], tolerance)
         except ValueError as error:
