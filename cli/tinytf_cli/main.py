@@ -24,6 +24,7 @@ COMMANDS = (
     "explain",
     "ablate",
     "patch",
+    "verify",
     "info",
     "tokens",
     "models",
