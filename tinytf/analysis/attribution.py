@@ -20,7 +20,16 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 """Largest difference between the sum of the parts and the logit: as it is in float32 and float64, which round little;
 in half precision in units of the largest part, where that is above 1."""
 
-KINDS = ("embedding", "head", "attention bias", "feed-forward", "feed-forward bias", "norm bias", "unembedding bias")
+KINDS = (
+    "embedding",
+    "head",
+    "attention bias",
+    "feed-forward",
+    "feed-forward bias",
+    "norm bias",
+    "dense bias",
+    "unembedding bias",
+)
 
 
 @dataclass(frozen=True)
@@ -201,7 +210,7 @@ def _masked_head(trace: Trace, place: int, parts: _Parts) -> None:
     head: Any = trace.model.head
     weight = head.dense.weight.double().cpu()
     parts.through(lambda rows: rows @ weight.T)
-    parts.add("head.dense bias", "unembedding bias", head.dense.bias)
+    parts.add("head.dense bias", "dense bias", head.dense.bias)
     taken, given = (trace.step(name)[place].double().cpu() for name in ("head.dense", "head.act"))
     gate = torch.where(taken == 0, 0.0, given / taken)
     parts.through(lambda rows: rows * gate)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--position",
     metavar="LIST",
-    help="Read these positions only: 2, 0-3,7, -1, a token of the text, or all. Default: all of a decoder, [MASK] of an "
-    "encoder.",
+    help="Read these positions only: 2, 0-3,7, -1, a token of the text, or all. Default: all; of an encoder [MASK].",
 )
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Tokens shown of each position.")
 @click.option(
