@@ -121,5 +121,5 @@ def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedL
         return []
     names = block.above or block.column_labels
     ends = names[missing[0]] if len(missing) == 1 else f"{names[missing[0]]} to {names[missing[-1]]}"
-    said = f"{len(missing)} of {count} {block.many} are left out, {ends}; {block.remedy}"
+    said = f"left out: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
     return wrap([Segment("  " + shown(said, terminal), role_style("dim"))], terminal.width, 2)

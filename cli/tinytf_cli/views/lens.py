@@ -88,6 +88,8 @@ class LensView:
         each = max(1, (room - 14) // _TRACKED)
         for first in range(0, len(found.tracked), each):
             yield Line("")
+            if not first:
+                yield Line(Span("rank and probability of the tokens that are tracked", "dim"), indent=2)
             yield self._tracked(place, range(first, min(first + each, len(found.tracked))))
 
     def _tracked(self, place: int, which: Sequence[int]) -> Table:
