@@ -106,7 +106,7 @@ def lens(
     read: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
     for number, start in enumerate(starts):
         rows = places[start : start + count]
-        expected = final[start : start + count].double().log_softmax(dim=-1)
+        expected = _Expected.of(final[start : start + count])
         for place, step in enumerate(steps):
             ends = place == len(steps) - 1
             logits = final[start : start + count] if ends else model.unembed(model.final_norm(trace.step(*step)[rows]))
@@ -173,19 +173,36 @@ def _read(model: Transformer, hidden: Tensor, rows: Sequence[int]) -> Tensor:
     return model.unembed(hidden if list(rows) == list(range(len(hidden))) else hidden[list(rows)])
 
 
-def _reading(logits: Tensor, expected: Tensor, top: int, tracked: Tensor) -> tuple[Tensor, ...]:
-    """The fields of a Stage for some positions; ``expected`` are the final log-probabilities there, (P, V)."""
+@dataclass(frozen=True)
+class _Expected:
+    """The final distribution at some positions: probabilities (P, V), and Σ p·ln p (P,), in float64."""
+
+    probs: Tensor
+    negative_entropy: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "_Expected":
+        probs = logits.softmax(dim=-1, dtype=torch.float64)
+        return cls(probs, _mean_log_probability(probs, probs, logits.double()))
+
+
+def _mean_log_probability(weights: Tensor, probs: Tensor, logits: Tensor) -> Tensor:
+    """Σ w·ln p in each row, for weights that sum to 1: Σ w·x − ln Σ eˣ, the latter from the largest logit's p."""
+    best, place = logits.max(dim=-1, keepdim=True)
+    log_sum = (best - probs.gather(-1, place).log())[:, 0]
+    return torch.linalg.vecdot(weights, logits) - log_sum
+
+
+def _reading(logits: Tensor, expected: _Expected, top: int, tracked: Tensor) -> tuple[Tensor, ...]:
+    """The fields of a Stage for some positions, from its logits (P, V) and the final distribution there."""
     best = logits.topk(top, dim=-1).indices  # (P, k)
-    probs = logits.softmax(dim=-1, dtype=torch.float64)
-    log_probs = logits.double().log_softmax(dim=-1)
-    entropy = -(probs * log_probs).sum(dim=-1)
-    divergence = (expected.exp() * (expected - log_probs)).sum(dim=-1)
+    probs, wide = logits.softmax(dim=-1, dtype=torch.float64), logits.double()
+    entropy = -_mean_log_probability(probs, probs, wide)
+    divergence = expected.negative_entropy - _mean_log_probability(expected.probs, probs, wide)
     own = tracked.expand(len(logits), -1)  # (P, N)
-    found = logits.gather(-1, own)
-    ranks = torch.stack(
-        [(logits > found[:, i : i + 1]).sum(dim=-1) + 1 for i in range(len(tracked))], dim=-1
-    ) if len(tracked) else own  # fmt: skip
-    return best, probs.gather(-1, best), entropy, divergence, ranks, probs.gather(-1, own)
+    ranks = [(logits > logits[:, token, None]).sum(dim=-1) + 1 for token in tracked]
+    placed = torch.stack(ranks, dim=-1) if ranks else own
+    return best, probs.gather(-1, best), entropy, divergence.clamp(min=0.0), placed, probs.gather(-1, own)
 
 
 def _difference(trace: Trace, last: Tensor) -> float:
