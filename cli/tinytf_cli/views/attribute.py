@@ -1,5 +1,6 @@
 """One logit taken apart: its parts as bars, what each kind comes to, a map of the heads."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from tinytf_cli.numbers import number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array
 
 _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
@@ -76,28 +77,26 @@ class AttributionView:
     def _sorted(self) -> list[Part]:
         return sorted(self.found.parts, key=lambda part: -abs(part.value))
 
-    def _parts(self) -> Table:
+    def _parts(self) -> Bars:
         """The largest parts with a bar each, what the others come to, and the sum of all."""
         parts = self._sorted()
         kept, others = parts[: self.top], parts[self.top :]
-        names: list[Cell] = [part.name for part in kept]
-        notes: list[Cell] = [Span(self._note(part), "dim") for part in kept]
-        values = [part.value for part in kept]
+        rows = [(part.name, self._note(part), part.value) for part in kept]
         if others:
-            names.append(Span(f"{len(others):,} more", "dim"))
-            notes.append(Span("together", "dim"))
-            values.append(sum(part.value for part in others))
-        names.append(Span("sum", "strong"))
-        notes.append("")
-        full = max((abs(part.value) for part in parts), default=0.0)
-        bars = _meters([*values, self.found.sum], full, bars=len(kept))
-        shown = _texts([*values, self.found.sum])
-        return Table(
+            rows.append((f"{len(others):,} more", "together", math.fsum(part.value for part in others)))
+        rows.append(("sum", "", self.found.sum))
+        width = max(len(name) for name, _, _ in rows)
+        return Bars(
             [
-                Column("part", names, shrink=10, said=""),
-                Column("", notes, drop=1),
-                Column("adds", bars, narrow=shown),
-            ]
+                Bar(
+                    f"{name.ljust(width)}  {note}".rstrip(),
+                    abs(value) if place < len(kept) else 0.0,
+                    number(value, "%+.4f"),
+                    _ABOVE if value > 0 else _BELOW,
+                )
+                for place, (name, note, value) in enumerate(rows)
+            ],
+            max((abs(part.value) for part in parts if math.isfinite(part.value)), default=0.0) or 1.0,
         )
 
     def _note(self, part: Part) -> str:
@@ -169,10 +168,10 @@ def _texts(values: Sequence[float]) -> list[str]:
     return [text.rjust(width) for text in found]
 
 
-def _meters(values: Sequence[float], full: float = 0.0, bars: int | None = None) -> list[Cell]:
-    """Numbers with bars, orange above 0 and blue below; of the first ``bars`` only, where that is given."""
-    full = full or max((abs(value) for value in values), default=0.0) or 1.0
+def _meters(values: Sequence[float]) -> list[Cell]:
+    """Numbers with bars, orange above 0 and blue below."""
+    full = max((abs(value) for value in values), default=0.0) or 1.0
     return [
-        Meter(abs(value) / full if bars is None or i < bars else 0.0, text, _ABOVE if value > 0 else _BELOW)
-        for i, (value, text) in enumerate(zip(values, _texts(values), strict=True))
+        Meter(abs(value) / full, text, _ABOVE if value > 0 else _BELOW)
+        for value, text in zip(values, _texts(values), strict=True)
     ]
