@@ -88,6 +88,12 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     return model.head.decoder(x, model.embed.tokens.weight)[token], leaves
 
 
+def _along(leaf: Tensor) -> float:
+    """What a leaf adds: itself times its gradient."""
+    assert leaf.grad is not None
+    return float(leaf.grad @ leaf.detach())
+
+
 @models
 def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str) -> None:
     """Autograd's gradient through norms of frozen scale, and each head's columns of the output matrix."""
@@ -98,7 +104,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     part = values(attribute(trace, position, token))
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):
         if embedding in leaves:
-            assert part[embedding] == pytest.approx(float(leaves[embedding].grad @ leaves[embedding]), abs=1e-12)
+            assert part[embedding] == pytest.approx(_along(leaves[embedding]), abs=1e-12)
     width = trace.config.d_head
     for layer, block in enumerate(trace.model.blocks):
         attention: Any = block.attention
@@ -110,7 +116,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
         if attention.o.bias is not None:
             assert part[f"L{layer}.attn bias"] == pytest.approx(float(to @ attention.o.bias), abs=1e-12)
         both = part[f"L{layer}.ffn"] + part.get(f"L{layer}.ffn bias", 0.0)
-        assert both == pytest.approx(float(leaves[f"L{layer}.ffn"].grad @ leaves[f"L{layer}.ffn"]), abs=1e-12)
+        assert both == pytest.approx(_along(leaves[f"L{layer}.ffn"]), abs=1e-12)
 
 
 @models
@@ -215,3 +221,12 @@ def test_a_part_that_is_wrong_is_seen_in_the_sum() -> None:
     trace = traced("gpt2", torch.float32)
     trace.recording.tensors["L0.heads"][1, 4] += 0.1
     assert not attribute(trace, 4, 7).holds
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_add_up_to_nothing(wrong: float) -> None:
+    model = model_of("gpt2").requires_grad_(False)
+    model.embed.tokens.weight[7, :2] = torch.tensor([wrong, -wrong])
+    found = attribute(record(model, encoding_of([3, 4, 5])), 2, 7)
+    assert found.sum != found.sum
+    assert not found.holds

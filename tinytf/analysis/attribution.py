@@ -6,6 +6,7 @@ held at what it was is linear, so each part goes through it by itself, and the p
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +61,7 @@ class Attribution:
 
     @property
     def sum(self) -> float:
-        return math.fsum(part.value for part in self.parts)
+        return total(self.parts)
 
     @property
     def difference(self) -> float:
@@ -79,7 +80,13 @@ class Attribution:
     def by_kind(self) -> dict[str, float]:
         """The sum of each kind of part that there is."""
         kinds = [kind for kind in KINDS if any(part.kind == kind for part in self.parts)]
-        return {kind: math.fsum(part.value for part in self.parts if part.kind == kind) for kind in kinds}
+        return {kind: total(part for part in self.parts if part.kind == kind) for kind in kinds}
+
+
+def total(parts: Iterable[Part]) -> float:
+    """What some parts sum to, rounded once; NaN where they hold infinities."""
+    values = [part.value for part in parts]
+    return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
 
 
 @dataclass

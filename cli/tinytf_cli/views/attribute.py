@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tinytf.analysis.attribution import Attribution, Part
+from tinytf.analysis.attribution import Attribution, Part, total
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
@@ -62,17 +62,26 @@ class AttributionView:
             ],
             header=False,
         )
-        heads = as_array(found.heads())
         yield Heading("heads", "what each adds, orange above 0 and blue below", "attention")
-        yield Heat(
-            heads,
-            [f"L{layer}" for layer in range(len(heads))],
-            [f"H{head}" for head in range(heads.shape[1])],
-            "signed",
-            limit=float(abs(heads).max()) or 1.0,
-        )
+        yield self._heads(terminal)
         yield Line("")
         yield self._check()
+
+    def _heads(self, terminal: Terminal) -> Heat:
+        """Layers down, heads across; with fewer digits where only so all of them fit."""
+        heads = as_array(self.found.heads())
+        n_layers, n_heads = heads.shape
+        limit = float(abs(heads).max()) or 1.0
+        narrow = terminal.width < 8 * n_heads + 8 and 0.1 <= limit < 100
+        return Heat(
+            heads,
+            [f"L{layer}" for layer in range(n_layers)],
+            [f"H{head}" for head in range(n_heads)],
+            "signed",
+            limit=limit,
+            asked=True,
+            digits=2 if narrow else None,
+        )
 
     def _sorted(self) -> list[Part]:
         return sorted(self.found.parts, key=lambda part: -abs(part.value))
@@ -83,7 +92,7 @@ class AttributionView:
         kept, others = parts[: self.top], parts[self.top :]
         rows = [(part.name, self._note(part), part.value) for part in kept]
         if others:
-            rows.append((f"{len(others):,} more", "together", math.fsum(part.value for part in others)))
+            rows.append((f"{len(others):,} more", "together", total(others)))
         rows.append(("sum", "", self.found.sum))
         width = max(len(name) for name, _, _ in rows)
         return Bars(

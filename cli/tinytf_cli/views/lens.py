@@ -1,5 +1,6 @@
 """The logit lens: a grid of the most probable tokens, layers down and positions across, then single positions."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -101,7 +102,10 @@ class LensView:
             shares = [float(stage.probabilities[place, i]) for stage in stages]
             shown = [_share(share) for share in shares]
             width = max(map(len, shown))
-            ranks = [f"{int(stage.ranks[place, i]):,}" for stage in stages]
+            ranks = [
+                "–" if math.isnan(share) else f"{int(stage.ranks[place, i]):,}"
+                for stage, share in zip(stages, shares, strict=True)
+            ]
             bars = [Meter(share, text.rjust(width), "output") for share, text in zip(shares, shown, strict=True)]
             columns += [
                 Column(name, ranks, "right", shrink=8, said=f"rank of {name}"),
@@ -145,7 +149,9 @@ class LensView:
                     "entropy": float(stage.entropy[place]),
                     "divergence": float(stage.divergence[place]),
                     "top": [{"token": self._token(i), "id": i, "probability": p} for i, p in best],
-                    "tracked": [{"id": i, "rank": rank, "probability": p} for i, rank, p in kept],
+                    "tracked": [
+                        {"id": i, "rank": None if math.isnan(p) else rank, "probability": p} for i, rank, p in kept
+                    ],
                 }
             )
         return {"stage": stage.name, "layer": stage.layer, "at": at}
