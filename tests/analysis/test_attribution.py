@@ -161,7 +161,7 @@ def test_a_scaled_embedding_is_one_part_with_its_scale() -> None:
     found = attribute(record(model, encoding_of(IDS)), 2, 7)
     row = 3.0 * model.embed.tokens.weight[IDS[2]].detach()
     normed = (row - row.mean()) / (row.var(unbiased=False) + model.config.norm_eps).sqrt()
-    expected = float((normed * model.final_norm.weight) @ model.unembedding[7])
+    expected = float((normed * model.final_norm.weight).detach() @ model.unembedding[7].detach())
     assert values(found)["embed.tokens"] == pytest.approx(expected, abs=1e-12)
     assert found.logit == pytest.approx(expected, abs=1e-12)
 
