@@ -24,6 +24,7 @@ COMMANDS = (
     "explain",
     "lens",
     "attribute",
+    "verify",
     "info",
     "tokens",
     "models",

@@ -176,7 +176,10 @@ def _place(trace: Trace, position: int | None) -> int:
     length = len(trace.tokens)
     if position is not None:
         if not 0 <= position < length:
-            raise UsageError(f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}")
+            raise UsageError(
+                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
         return position
     rows = trace.recording.logit_rows
     if trace.config.causal or len(rows) == 1:

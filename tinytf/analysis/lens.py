@@ -125,7 +125,10 @@ def _places(trace: Trace, positions: Sequence[int] | None) -> list[int]:
         return list(range(length)) if trace.config.causal else list(trace.recording.logit_rows)
     for position in positions:
         if not 0 <= position < length:
-            raise UsageError(f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}")
+            raise UsageError(
+                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
     return list(positions)
 
 
