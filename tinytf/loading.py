@@ -151,14 +151,14 @@ class Model:
         """What the residual stream of a text, or of its trace, says after each layer, read by the model's own head.
 
         ``position`` is as ``2``, ``0-3,7``, ``-1`` or a token of the text; ``track`` are words whose rank and
-        probability are followed, each one token. Errors as of ``tinytf.analysis.lens.lens`` and ``named_token``.
+        probability are followed, each one token. Errors as of ``tinytf.analysis.lens.lens`` and ``find_token``.
         """
         from tinytf.analysis.lens import lens, require_readable
-        from tinytf.gradients.targets import named_token
+        from tinytf.gradients.targets import find_token
 
         require_readable(self.transformer)
         causal = self.config.causal
-        tracked = [named_token(self.tokenizer, word, causal=causal, option="--track") for word in track]
+        tracked = [find_token(self.tokenizer, word, causal=causal, option="--track") for word in track]
         trace = self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
         places = None if position is None else named_places(trace, position)
         return lens(trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force)
@@ -176,15 +176,15 @@ class Model:
         """What each part of the model adds to the logit of ``token`` (the predicted one), or to its lead over another.
 
         ``position`` is as ``-1`` or a token of the text. Errors as of ``tinytf.analysis.attribution.attribute`` and
-        ``named_token``.
+        ``find_token``.
         """
         from tinytf.analysis.attribution import attribute, require_logits
-        from tinytf.gradients.targets import named_token
+        from tinytf.gradients.targets import find_token
 
         require_logits(self.transformer)
         causal = self.config.causal
-        chosen = None if token is None else named_token(self.tokenizer, token, causal=causal, option="--token")
-        other = None if versus is None else named_token(self.tokenizer, versus, causal=causal, option="--versus")
+        chosen = None if token is None else find_token(self.tokenizer, token, causal=causal, option="--token")
+        other = None if versus is None else find_token(self.tokenizer, versus, causal=causal, option="--versus")
         trace = self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
         places = None if position is None else named_places(trace, position)
         if places is not None and len(places) > 1:

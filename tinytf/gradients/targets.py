@@ -25,7 +25,7 @@ def choose_targets(
     """
     length = len(encoding.tokens)
     asked = None if positions is None else named_positions(positions, length)
-    named = None if target is None else named_token(tokenizer, target, causal=causal)
+    named = None if target is None else find_token(tokenizer, target, causal=causal)
     if causal:
         return encoding, _next_tokens(encoding, asked, named)
     masks = tuple(place for place, token in enumerate(encoding.tokens) if token.id == tokenizer.mask_id)
@@ -82,7 +82,7 @@ def named_positions(words: str, length: int, option: str = "--positions") -> tup
     return tuple(dict.fromkeys(found))
 
 
-def named_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "--target") -> int:
+def find_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "--target") -> int:
     """The one token that a word is, where a text goes on: with the space before it, if that is how it is written.
 
     A space may be written as it is shown, ``·``. UsageError says what of ``option`` is wrong, and how a word of several
@@ -107,7 +107,7 @@ def named_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = 
         if len(tokens) == 1:
             return _known(tokenizer, word, tokens[0], option)
     if "·" in word:
-        return named_token(tokenizer, word.replace("·", " "), causal=causal, option=option)
+        return find_token(tokenizer, word.replace("·", " "), causal=causal, option=option)
     pieces = " │ ".join(token.shown for token in splits[0])
     raise UsageError(
         f"{option} {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"{option} {word!r} is no token",
