@@ -22,6 +22,8 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "lens",
+    "attribute",
     "verify",
     "info",
     "tokens",
