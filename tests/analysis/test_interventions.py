@@ -248,6 +248,15 @@ def test_a_mean_is_over_all_positions_of_all_texts(kind: str) -> None:
         assert found.source == "mean over 3 texts, 25 tokens of some texts"
 
 
+def test_progress_counts_the_texts_of_a_mean_and_the_ablations() -> None:
+    model = lively(config_of("gpt2"))
+    seen: list[tuple[int, int]] = []
+    ablation_sweep(
+        traced(model, 5), how="mean", reference=texts_of(model, (4, 9)), on_progress=lambda *done: seen.append(done)
+    )
+    assert seen == [(1, 10), (2, 10), (10, 10)]
+
+
 def test_resampling_takes_the_same_positions_of_another_text_that_the_seed_draws() -> None:
     model = lively(config_of("gpt2"))
     trace = traced(model, 5)

@@ -86,7 +86,7 @@ def command(
         for text in texts:
             trace = model.trace(text, truncate=truncate, force=force)
             view: AblationView | AblationSweepView
-            with counted(output.stderr, "ablations:" if sweep else "reference: text") as on_progress:
+            with counted(output.stderr, "texts and ablations:" if sweep else "texts of the mean:") as on_progress:
                 if sweep is None:
                     found = model.ablate(
                         trace, addresses, target=named, top=top or 5, on_progress=on_progress, **settings

@@ -167,7 +167,7 @@ def ablation_sweep(
 ) -> AblationSweep:
     """Ablate every head (``heads``), feed-forward (``ffn``) or layer (``layers``) alone, batched.
 
-    Errors as of ``ablate``, and UsageError for another word.
+    ``on_progress`` counts the texts of a mean too. Errors as of ``ablate``, and UsageError for another word.
     """
     if what not in SWEEPS:
         raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, SWEEPS))
@@ -180,11 +180,21 @@ def ablation_sweep(
     }
     groups = every[what]
     sites = [site for group in groups.values() for site in group]
-    values = values_for(trace.model, sites, how, reference, text=trace.encoding, seed=seed)
+    texts = len(reference.texts) if reference is not None and how == "mean" else 0
+    of = texts + len(groups)
+    values = values_for(
+        trace.model,
+        sites,
+        how,
+        reference,
+        text=trace.encoding,
+        seed=seed,
+        on_progress=lambda done, _: on_progress(done, of),
+    )
     rows = [tuple(Intervention(site, values.of[site]) for site in group) for group in groups.values()]
     found: dict[int, Effect] = {}
     strongest, logits_there = -1, before
-    for numbers, logits in swept(trace, rows, position, on_progress):
+    for numbers, logits in swept(trace, rows, position, lambda done, _: on_progress(texts + done, of)):
         found.update(zip(numbers, effects(before, log_probabilities(logits), target), strict=True))
         best = max(numbers, key=lambda number: abs(found[number].change))
         if strongest < 0 or abs(found[best].change) > abs(found[strongest].change):
