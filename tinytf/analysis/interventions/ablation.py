@@ -198,7 +198,7 @@ def ablation_sweep(
         found.update(zip(numbers, effects(before, log_probabilities(logits), target), strict=True))
         best = max(numbers, key=lambda number: abs(found[number].change))
         if strongest < 0 or abs(found[best].change) > abs(found[strongest].change):
-            strongest, logits_there = best, logits[numbers.index(best)]
+            strongest, logits_there = best, logits[numbers.index(best)].clone()
     alone = logits_with(trace, rows[strongest], position)
     check = compared(f"{tuple(groups)[strongest]} run by itself gives the same logits", logits_there, alone)
     shape = (len(layers), len(heads)) if what == "heads" else (1, len(layers))
