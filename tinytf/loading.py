@@ -26,6 +26,7 @@ from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.arithmetic import Explanation
+    from tinytf.analysis.difference import Difference
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -132,6 +133,31 @@ class Model:
         trace = self.trace(text) if isinstance(text, str) else text
         found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
         return tuple(found)
+
+    def diff(
+        self,
+        text: str,
+        other: "str | Model",
+        *,
+        tolerance: float | None = None,
+        head: str | None = None,
+        top: int = 5,
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "Difference":
+        """What is different, step by step, on another text, or on another model (or dtype) with this text.
+
+        ``head`` is an address such as ``L3H5``. Errors and settings as of ``tinytf.analysis.difference.difference``.
+        """
+        from tinytf.analysis.alignment import Side
+        from tinytf.analysis.difference import difference, parse_head
+        from tinytf.trace.steps import StepTable
+
+        versus, words = (self, other) if isinstance(other, str) else (other, text)
+        sides = [Side(model.transformer, model.tokenizer, model.encode(words, truncate=truncate))
+                 for model, words in ((self, text), (versus, words))]  # fmt: skip
+        where = None if head is None else parse_head(head, StepTable(self.config))
+        return difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

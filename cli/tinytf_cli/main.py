@@ -22,6 +22,7 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "diff",
     "info",
     "tokens",
     "models",
