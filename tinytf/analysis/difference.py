@@ -88,8 +88,8 @@ class Attention:
     """The weights of one head in both runs (Q, K), and of every head how far they are apart.
 
     ``apart[layer][head]`` is half the sum of a query's absolute differences, the mean over the queries: 0 for equal
-    weights, 1 for weights on different keys. None where heads are not comparable. ``seen`` (Q, K) is false where a key is
-    masked, None where nothing is.
+    weights, 1 for weights on different keys. None where heads are not comparable. ``seen`` (Q, K) is false where a key
+    is masked, None where nothing is.
     """
 
     layer: int
@@ -236,7 +236,7 @@ class _Run:
         """Walk through both models; the layers that only one of them has are only named."""
         walks = [walk(side.model, side.encoding, force=force) for side in self.sides]
         depths = [side.model.config.n_layers for side in self.sides]
-        self._part(*(next(parts) for parts in walks), None)
+        self._part(next(walks[0]), next(walks[1]), None)
         for layer in range(max(depths)):
             traces = [next(parts) if layer < depth else None for parts, depth in zip(walks, depths, strict=True)]
             self._part(traces[0], traces[1], layer)

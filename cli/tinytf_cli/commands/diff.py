@@ -107,8 +107,7 @@ def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
         raise UsageError(said, f"{_HOW}; quote a text of several words")
     if words.count("-") > 1:
         raise UsageError("a pipe holds one text, and both are -", "give one of them in quotes")
-    given = [(word,) for word in words] or [()]
-    read = [read_texts(word, lines=False)[0] for word in given]
+    read = [read_texts((word,), lines=False)[0] for word in words or ("-",)]
     return read[0], read[1] if len(read) > 1 else None
 
 

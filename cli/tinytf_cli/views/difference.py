@@ -108,8 +108,8 @@ class DifferenceView:
             said = f", beyond {yet} of its largest number: {self._cell(one)} is {_two(one)}"
             yield Line([Span("first difference", "strong"), Span(f" at {one.name}{said}")])
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
-            said = f" at {worst.name}: {figure(worst.relative)} of its largest number, {self._cell(worst)} is {_two(worst)}"
-            yield Line([Span("largest difference", "strong"), Span(said)])
+            said = f" at {worst.name}: {figure(worst.relative)} of its largest number, {self._cell(worst)} is "
+            yield Line([Span("largest difference", "strong"), Span(said + _two(worst))])
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
@@ -159,7 +159,7 @@ class DifferenceView:
         steps, limit = self.found.steps, self.found.tolerance
         if not steps:
             return
-        yield Heading("steps", f"largest difference of two cells, and where; bars beyond {limit:.0e}")
+        yield Heading("steps", f"largest difference of two cells, and where; tolerance {limit:.0e}")
         layers = [one.layer for one in steps]
         relative: list[Cell] = [
             Meter(min(1.0, one.relative) if one.relative > limit else 0.0, figure(one.relative).rjust(7), _SECOND)
@@ -188,7 +188,7 @@ class DifferenceView:
             note = "0: the same weights, 1: weights on other keys; the mean over the queries"
             yield Heading("heads apart", note, "attention")
             labels = [f"L{i}" for i in range(len(rows))], [f"H{i}" for i in range(n_heads)]
-            yield Heat(values, *labels, "unit", None, asked=True, digits=2)
+            yield Heat(values, *labels, "unit", None, float(values.max()) or 1.0, asked=True, digits=2)
         change = as_array(found.second - found.first)
         seen = None if found.seen is None else found.seen.cpu().numpy()
         note = "B − A, query down, key across; --head chooses another"
@@ -279,8 +279,8 @@ class DifferenceView:
             yield Line([Span("checked", "good"), Span(said)])
             return
         over = [one for one in self.found.steps if one.relative > limit]
-        said = f": {len(over)} of {len(self.found.steps)} steps differ by more than {limit:g} of their largest number"
-        yield Line([Span("check failed", "bad"), Span(f"{said}, the first is {over[0].name}, the worst {worst.name}")])
+        said = f": {len(over)} of {len(self.found.steps)} steps differ by more than {limit:g}, first {over[0].name}"
+        yield Line([Span("check failed", "bad"), Span(said)])
 
     def data(self) -> dict[str, Any]:
         """The difference as one JSON object."""
