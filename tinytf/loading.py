@@ -1,6 +1,6 @@
 """Opening a model by what a user calls it, and what can be done with it at once."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,10 @@ from tinytf.trace.trace import Trace
 if TYPE_CHECKING:
     from tinytf.analysis.arithmetic import Explanation
     from tinytf.analysis.difference import Difference
+    from tinytf.analysis.examples import Examples
+    from tinytf.analysis.neurons import Neurons
     from tinytf.gradients.trace import GradientTrace
+    from tinytf.training.corpus import Corpus
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -158,6 +161,64 @@ class Model:
                  for model, words in ((self, text), (versus, words))]  # fmt: skip
         where = None if head is None else parse_head(head, StepTable(self.config))
         return difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
+
+    def neurons(
+        self,
+        text: str | Trace,
+        *,
+        layer: int | None = None,
+        top: int = 3,
+        by: str = "activation",
+        units: Sequence[str] = (),
+        tokens: int = 5,
+    ) -> "Neurons":
+        """The feed-forward units that are most active at each token of a text, or of its trace.
+
+        With ``units`` such as ``L3.17`` these; errors and settings as of ``tinytf.analysis.neurons.neurons``.
+        """
+        from tinytf.analysis.neurons import neurons, parse_unit
+
+        chosen = [parse_unit(unit, self.config) for unit in units]
+        layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
+        trace = self.trace(text, layers=layers) if isinstance(text, str) else text
+        return neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
+
+    def top_examples(
+        self,
+        corpus: "Corpus",
+        units: Sequence[str],
+        *,
+        top: int = 5,
+        window: int | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> "Examples":
+        """Where in a corpus, of ``tinytf.training.corpus.find_files``, each of ``units`` is most active.
+
+        The corpus is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer);
+        ``on_progress`` is told how many of its characters were read. Errors as of ``tinytf.analysis.examples``.
+        """
+        from tinytf.analysis.examples import top_examples, windows_of
+        from tinytf.analysis.neurons import parse_unit
+        from tinytf.training.stream import between_words
+
+        length = min(self.config.context, 128) if window is None else window
+        if length > self.config.context:
+            raise UsageError(
+                f"a window of {length:,} tokens is more than the model's context of {self.config.context:,}"
+            )
+        chosen = [parse_unit(unit, self.config) for unit in units]
+        total = sum(file.paragraph_characters for file in corpus.files)
+
+        def pieces() -> Iterator[tuple[str, bool]]:
+            read = 0
+            for text, ends in corpus.documents().pieces(between_words):
+                yield text, ends
+                read += len(text)
+                if on_progress is not None:
+                    on_progress(min(read, total), total)
+
+        windows = windows_of(self.tokenizer, pieces(), length, self.config.vocab_size)
+        return top_examples(self.transformer, windows, chosen, top)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

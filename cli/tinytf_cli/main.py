@@ -23,6 +23,7 @@ COMMANDS = (
     "grad",
     "explain",
     "diff",
+    "neurons",
     "info",
     "tokens",
     "models",

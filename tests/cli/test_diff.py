@@ -52,7 +52,7 @@ def test_two_checkpoints_of_a_run_show_what_was_learnt(
     tinytf: Tinytf, recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert tinytf("train", corpus, "--recipe", recipe, "-o", run, "--save-every", "1").status == 0
+    assert tinytf("train", corpus, "--recipe", recipe, "--out", run, "--save-every", "1").status == 0
     steps = sorted((run / "checkpoints").iterdir())
     ran = tinytf("diff", "-m", steps[0], "--versus", run, "The cat", "--json")
     assert ran.status == 0, ran.err
