@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tinytf.analysis.neurons import Unit
 from tinytf.errors import TokenizerError, UsageError
+from tinytf.model.parts import rotary_table
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 
@@ -175,7 +176,7 @@ def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[
             stack.callback(hook.remove)
         for batch in _batches(windows):
             ids = _padded(batch)
-            _run(model, ids)
+            _run(model, ids, max(by_layer, default=-1))
             values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
             kept.add(values, batch, ids)
             tokens += sum(len(window.own) for window in batch)
@@ -201,9 +202,14 @@ def _padded(batch: Sequence[Window]) -> Tensor:
     return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
 
 
-def _run(model: Transformer, ids: Tensor) -> None:
-    """One pass; what is behind the end of a text cannot be seen from within it."""
+def _run(model: Transformer, ids: Tensor, last: int) -> None:
+    """One pass as far as layer ``last``; what is behind the end of a text cannot be seen from within it."""
     real = ids >= 0
     device = model.embed.tokens.weight.device
     mask = None if model.config.causal or bool(real.all()) else real.to(device)
-    model.hidden(ids.clamp(min=0).to(device), padding_mask=mask)
+    x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
+    rotation = None
+    if model.config.positions == "rotary":
+        rotation = rotary_table(ids.shape[1], model.config.rope, device, x.dtype)
+    for block in model.blocks[: last + 1]:
+        x = block(x, rotation, mask)

@@ -125,10 +125,14 @@ class Readout:
             return "this model has no language-model head, so the units' directions are not read"
         if self.direct:
             centred = ", centred" if self._centres else ""
-            return f"rows of W₂{centred}, times the final norm's gain, through the unembedding"
+            return f"rows of {self._name}{centred}, times the final norm's gain, through the unembedding"
         if self.model.config.head == "mlm":
-            return "rows of W₂ through the unembedding, without the head's dense layer and norm, which come between"
-        return "rows of W₂ through the unembedding, without the norms that come after each sum"
+            return f"rows of {self._name} through the unembedding, without the head's dense layer and norm between"
+        return f"rows of {self._name} through the unembedding, without the norms that come after each sum"
+
+    @property
+    def _name(self) -> str:
+        return "W_down" if self.model.config.gated else "W₂"
 
     @property
     def contributing(self) -> str:

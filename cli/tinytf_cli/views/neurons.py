@@ -133,7 +133,7 @@ class NeuronsView:
             yield from self._direction(self.directions[unit])
 
     def _direction(self, direction: Direction) -> Iterator[Block]:
-        note = f"logits for an activation of 1, before the norm's scale; ‖row of W₂‖ {figure(direction.norm)}"
+        note = f"logits for an activation of 1, before the norm's scale; ‖row‖ {figure(direction.norm)}"
         yield Heading(f"{direction.unit} in the vocabulary", note, "output")
         ends = [*direction.promoted, *direction.suppressed]
         full = max((abs(value) for _, value in ends if math.isfinite(value)), default=0.0) or 1.0
