@@ -173,7 +173,13 @@ class DifferenceView:
                 Column("relative", relative, narrow=[figure(one.relative).rjust(7) for one in steps]),
                 Column("cosine", [number(one.cosine, "%.6f") for one in steps], "right"),
                 *(divergence if any(one.kl is not None for one in steps) else ()),
-                Column("at", [self._cell(one) if one.largest else "" for one in steps], shrink=10, drop=2),
+                Column(
+                    "at",
+                    [self._cell(one) if one.largest else "" for one in steps],
+                    narrow=[_place(one) if one.largest else "" for one in steps],
+                    shrink=10,
+                    drop=2,
+                ),
                 Column("A", [number(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
                 Column("B", [number(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
             ],
@@ -345,6 +351,12 @@ class DifferenceView:
             return {}
         name = f"L{found.layer}H{found.head}.weights"
         return {f"first/{name}": found.first, f"second/{name}": found.second}
+
+
+def _place(one: Compared) -> str:
+    """The cell as an address has it, ``H2[1,23]``."""
+    head = f"H{one.at[0]}" if one.step.has_heads else ""
+    return f"{head}[{','.join(map(str, one.at[bool(head) :]))}]"
 
 
 def _two(one: Compared) -> str:
