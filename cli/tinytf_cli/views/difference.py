@@ -1,5 +1,6 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,7 +154,9 @@ class DifferenceView:
         yield Heading("relative difference", note)
         seen = ~np.isnan(values)
         columns = [f"L{layer}" for layer in layers]
-        yield Heat(np.nan_to_num(values), names, columns, "unit", None if seen.all() else seen, digits=2)
+        most = float(values[seen].max()) or 1.0
+        shown = None if seen.all() else seen
+        yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=_digits(most))
 
     def _steps(self) -> Iterator[Block]:
         steps, limit = self.found.steps, self.found.tolerance
@@ -194,7 +197,8 @@ class DifferenceView:
             note = "0: the same weights, 1: weights on other keys; the mean over the queries"
             yield Heading("heads apart", note, "attention")
             labels = [f"L{i}" for i in range(len(rows))], [f"H{i}" for i in range(n_heads)]
-            yield Heat(values, *labels, "unit", None, float(values.max()) or 1.0, asked=True, digits=2)
+            most = float(values.max()) or 1.0
+            yield Heat(values, *labels, "unit", None, most, asked=True, digits=_digits(most))
         change = as_array(found.second - found.first)
         seen = None if found.seen is None else found.seen.cpu().numpy()
         note = "B − A, query down, key across; --head chooses another"
@@ -225,7 +229,8 @@ class DifferenceView:
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.predictions:
-            where = "after either text" if self.models[0].config.causal else f"at the mask, position {one.position}"
+            text = "the text" if self.texts[0].ids == self.texts[1].ids else "either text"
+            where = f"after {text}" if self.models[0].config.causal else f"at the mask, position {one.position}"
             note = f"{where}, KL(A‖B) {number(one.kl, '%.4g')} nats"
             yield Heading("next" if self.models[0].config.causal else "fill", note, "output")
             yield Table(
@@ -351,6 +356,11 @@ class DifferenceView:
             return {}
         name = f"L{found.layer}H{found.head}.weights"
         return {f"first/{name}": found.first, f"second/{name}": found.second}
+
+
+def _digits(most: float) -> int:
+    """Digits after the point that leave two of the largest number."""
+    return max(2, min(7, 1 - math.floor(math.log10(most)))) if most < 1 else 2
 
 
 def _place(one: Compared) -> str:
