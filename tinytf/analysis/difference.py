@@ -24,7 +24,7 @@ from tinytf.trace.trace import Trace
 from tinytf.trace.walk import walk
 
 _CHUNK_BYTES = 64 * 2**20
-_ROWS = 64  # positions whose logits are held at a time
+_ROWS = 16  # positions whose logits are held at a time
 _VOCABULARY = ("logits", "probs")
 
 
@@ -335,9 +335,11 @@ class _Run:
                 side.model.unembed(hidden[rows]) for side, hidden in zip(self.sides, self.hidden, strict=True)
             )  # (rows, V)
             logits.add(a, b, start)
-            p, q = probabilities(a), probabilities(b)
+            log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
+            p, q = (one.exp() for one in (log_p, log_q))
+            kl = _divergence(p, log_p, log_q)
+            p, q = p.float(), q.float()
             probs.add(p, q, start)
-            kl = divergence(a, b)
             total += float(kl.sum())
             best = [one.max(dim=-1) for one in (p, q)]
             for row in range(len(a)):
@@ -375,9 +377,12 @@ class _Run:
 
 def divergence(first: Tensor, second: Tensor) -> Tensor:
     """KL(first ‖ second) in nats of two rows of logits (…, V) -> (…), in float64."""
-    a = first.double().log_softmax(dim=-1)
-    b = second.to(first.device).double().log_softmax(dim=-1)
-    return (a.exp() * (a - b)).sum(dim=-1).clamp(min=0)
+    a, b = (one.to(first.device).log_softmax(dim=-1, dtype=torch.float64) for one in (first, second))
+    return _divergence(a.exp(), a, b)
+
+
+def _divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
+    return (p * log_p.sub(log_q)).sum(dim=-1).clamp(min=0)
 
 
 def _loss(side: Side, hidden: Tensor) -> float:
@@ -402,20 +407,27 @@ class _Sums:
 
     def add(self, first: Tensor, second: Tensor, start: int) -> None:
         """Another part, whose first row is row ``start`` of the whole."""
-        a, b = first.double(), second.to(first.device).double()
-        apart = torch.where(a == b, 0.0, (a - b).abs()).nan_to_num(nan=math.inf)  # equal where both are −∞
+        kind = torch.promote_types(first.dtype, second.dtype)
+        kind = torch.promote_types(kind, torch.float32)
+        a, b = first.to(kind), second.to(first.device, kind)
+        apart = (a - b).abs()
+        finite = bool(apart.max().isfinite())
+        if not finite:
+            apart = torch.where(a == b, 0.0, apart).nan_to_num(nan=math.inf)  # equal where both are −∞
         flat = int(apart.argmax())
         if float(apart.flatten()[flat]) > self.largest:
             self.largest = float(apart.flatten()[flat])
             place = [int(i) for i in torch.unravel_index(torch.tensor(flat), a.shape)]
             self.at = (place[0] + start, *place[1:])
             self.values = float(a.flatten()[flat]), float(b.flatten()[flat])
-        seen = a.isfinite() & b.isfinite()
-        a, b = torch.where(seen, a, 0.0), torch.where(seen, b, 0.0)
-        self.scale = max(self.scale, float(a.abs().max()), float(b.abs().max()))
-        self.dot += float((a * b).sum())
-        self.first += float(a.square().sum())
-        self.second += float(b.square().sum())
+        if not finite:
+            seen = a.isfinite() & b.isfinite()
+            a, b = torch.where(seen, a, 0.0), torch.where(seen, b, 0.0)
+        self.scale = max(self.scale, *(abs(float(end)) for one in (a, b) for end in one.aminmax()))
+        a, b = a.flatten().double(), b.flatten().double()
+        self.dot += float(a @ b)
+        self.first += float(a @ a)
+        self.second += float(b @ b)
         self.shape = (start + first.shape[0], *first.shape[1:])
 
     def compared(self, name: str, step: Step, layer: int | None, kl: float | None = None) -> Compared:

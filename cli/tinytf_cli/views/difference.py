@@ -91,7 +91,8 @@ class DifferenceView:
             spans = [Span(letter, role or "strong")]
             for i, token in enumerate(text.tokens):
                 spans += [Span(f" {token.shown}", role if i in changed and role else "dim" if token.special else "")]
-            yield Line([*spans, Span(f"   {len(text.tokens):,} tokens", "dim")])
+            plural = "" if len(text.tokens) == 1 else "s"
+            yield Line([*spans, Span(f"   {len(text.tokens):,} token{plural}", "dim")])
         if self.found.alignment.note:
             yield Line([Span("note", "strong"), Span(f": {self.found.alignment.note}")])
 

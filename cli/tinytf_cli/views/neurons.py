@@ -155,7 +155,8 @@ class NeuronsView:
 
     def _examples(self, found: Examples) -> Iterator[Block]:
         corpus = printable(self.choice.corpus, spaces=False)
-        counted = f"{found.tokens:,} tokens in {found.documents:,} documents of {corpus}"
+        plural = "" if found.documents == 1 else "s"
+        counted = f"{found.tokens:,} tokens in {found.documents:,} document{plural} of {corpus}"
         for unit, examples in found.units.items():
             yield Heading(f"{unit} elsewhere", f"<<where it is most active>>, of {counted}", "ffn")
             if not examples:
