@@ -175,6 +175,14 @@ def test_texts_of_different_lengths_are_compared_as_far_as_both_go() -> None:
     assert last.first == pytest.approx([p[i] for i in last.ids], abs=1e-6)
 
 
+def test_a_text_that_goes_on_is_not_the_same_text() -> None:
+    model = model_of("gpt2", torch.float32)
+    found = difference(side(model), side(model, [*IDS, 7]))
+    assert found.first is None
+    assert not found.equal
+    assert found.predictions[0].kl > 0
+
+
 def test_an_encoder_with_texts_of_different_lengths_is_refused() -> None:
     model = model_of("bert with a masked head", torch.float32)
     with pytest.raises(UsageError, match="7 and 8 tokens, and this model looks both ways"):

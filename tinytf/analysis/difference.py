@@ -155,8 +155,8 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether every number of every step is the same, and all steps were compared."""
-        return not self.incomparable and all(not one.largest for one in self.steps)
+        """Whether every number of every step is the same, and all steps and positions were compared."""
+        return not self.alignment.note and not self.incomparable and all(not one.largest for one in self.steps)
 
 
 def default_tolerance(*dtypes: torch.dtype) -> float:

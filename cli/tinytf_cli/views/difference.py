@@ -151,7 +151,7 @@ class DifferenceView:
         values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
         for one in inside:
             values[names.index(one.step.name), layers.index(one.layer or 0)] = min(1.0, one.relative)
-        note = "largest difference over the step's largest number, steps down, layers across"
+        note = f"largest difference over the step's largest number, layers {layers[0]} to {layers[-1]} across"
         yield Heading("relative difference", note)
         seen = ~np.isnan(values)
         columns = [f"L{layer}" for layer in layers]
