@@ -24,6 +24,7 @@ COMMANDS = (
     "explain",
     "diff",
     "neurons",
+    "verify",
     "info",
     "tokens",
     "models",
