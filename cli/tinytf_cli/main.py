@@ -24,6 +24,8 @@ COMMANDS = (
     "explain",
     "diff",
     "neurons",
+    "lens",
+    "attribute",
     "verify",
     "info",
     "tokens",

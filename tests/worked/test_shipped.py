@@ -98,12 +98,8 @@ def test_cat_sat_positions_by_hand() -> None:
     expected = [math.sin(2), math.cos(2), math.sin(2 * angle), math.cos(2 * angle)]
     assert true("cat-sat", "P")[2, :4].tolist() == pytest.approx(expected)
     assert true("cat-sat", "P")[2, 4] == pytest.approx(math.sin(2 / 10_000 ** (510 / 512)))
-<<<<<<< HEAD
-    assert pytest.approx(1.009, abs=5e-4) == 10 ** (2 / 512), "the number that the document has for 10000^(2/512)"
-=======
     instead = 10 ** (2 / 512)
     assert instead == pytest.approx(1.009, abs=5e-4), "the number that the document has for 10000^(2/512)"
->>>>>>> worked
 
 
 def test_cat_sat_counts_by_hand() -> None:
