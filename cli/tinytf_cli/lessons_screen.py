@@ -161,29 +161,22 @@ class Pages:
     def _numbers(self, view: LessonView, terminal: Terminal, room: int, *, revealed: bool) -> list[str] | None:
         """As many rows of the live numbers as there is room for; None where that is not even one of each."""
         for rows in range(max(1, min(room, self.live.length + len(NAMES))), 0, -1):
-            both = [*view.numbers(rows, revealed=False), Line(""), *view.numbers(rows, revealed=True)]
-            whole = self._painted(both, terminal) if revealed and view.has_more else []
-            if whole and len(whole) <= room:
-                return whole
-            lines = self._painted(view.numbers(rows, revealed=revealed), terminal)
-            if len(lines) <= room:
-                return lines
+            for found in (view.both, view.revealed) if revealed and view.has_more else (view.numbers,):
+                lines = self._painted(found(rows), terminal)
+                if len(lines) <= room:
+                    return lines
         return None
 
     def _head(self, one: Lesson, terminal: Terminal) -> Line:
-        done, count = "█" * one.number, len(NAMES)
-        left = f"{one.name}  {one.title}"
-        counted = f" {one.number} of {count}"
-        if cell_len(left) + count + len(counted) + 2 > terminal.width:
-            return Line([Span(f"{one.number} {one.name}", one.role), Span(f"  {one.title}", "strong")], single=True)
-        gap = " " * (terminal.width - cell_len(left) - count - len(counted))
-        return Line(
-            [
-                Span(one.name, one.role), Span(f"  {one.title}", "strong"), Span(gap),
-                Span(done, one.role), Span("─" * (count - one.number), "dim"), Span(counted, "dim"),
-            ],
-            single=True,
-        )  # fmt: skip
+        count = len(NAMES)
+        left = [Span(one.name, one.role), Span(f"  {one.title}", "strong")]
+        counted = Span(f"  {one.number} of {count}", "dim")
+        bar = [Span("█" * one.number, one.role), Span("─" * (count - one.number), "dim")]
+        for right in ([*bar, counted], [counted]):
+            gap = terminal.width - sum(cell_len(span.text) for span in (*left, *right))
+            if gap > 0:
+                return Line([*left, Span(" " * gap), *right], single=True)
+        return Line(left, single=True)
 
     def _explanation(self, terminal: Terminal) -> list[str]:
         model = self.live.model

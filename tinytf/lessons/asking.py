@@ -26,8 +26,10 @@ def bracketed(value: float) -> str:
     return f"({figure(value)})" if value < 0 else figure(value)
 
 
-def figures(values: Iterable[float], digits: int = 3) -> str:
-    """Several numbers in brackets, all with the same digits."""
+def figures(values: Sequence[float]) -> str:
+    """Several numbers in brackets, all with the same digits after the point."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    digits = 3 if largest < 10 else 2 if largest < 100 else 1
     shown = (f"{value:.{digits}f}" for value in values)
     return f"[{', '.join(text.removeprefix('-') if not text.strip('-0.') else text for text in shown)}]"
 

@@ -79,7 +79,7 @@ def scores(live: Live, number: int) -> Lesson:
         "scores = q @ k.transpose(-2, -1)  # (B, H, T, T)",
         f"L0H0.scores[{row},{key}]",
         question,
-        role="attention",
+        role="attention", focus=row,
         shown=("L0H0.scores",),
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def scaling(live: Live, number: int) -> Lesson:
         "scaled = scores / math.sqrt(d_head)",
         f"L0H0.scaled[{row},{keys[-1]}]",
         question,
-        role="attention",
+        role="attention", focus=row,
         shown=("L0H0.scores",),
         revealed=("L0H0.scaled",),
     )  # fmt: skip
@@ -164,7 +164,7 @@ def mask(live: Live, number: int) -> Lesson:
         cell = f"L0H0.masked[0,{count - 1}]"
     return Lesson(
         number, "mask", TITLES["mask"], why, formula, torch_line, cell, question,
-        role="attention", shown=("L0H0.scaled",), revealed=revealed,
+        role="attention", focus=place, shown=("L0H0.scaled",), revealed=revealed,
     )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def softmax(live: Live, number: int) -> Lesson:
         f"weights = {'masked' if live.config.causal else 'scaled'}.softmax(dim=-1)",
         f"L0H0.weights[{row},{keys[-1]}]",
         question,
-        role="attention",
+        role="attention", focus=row,
         shown=(f"L0H0.{'masked' if live.config.causal else 'scaled'}",),
         revealed=("L0H0.weights",),
     )  # fmt: skip
@@ -231,7 +231,7 @@ def values(live: Live, number: int) -> Lesson:
         "heads = weights @ v  # (B, H, T, d_head)",
         f"L0H0.heads[{row},0]",
         question,
-        role="v",
+        role="v", focus=row,
         shown=("L0H0.v",),
         revealed=("L0H0.heads",),
     )  # fmt: skip
@@ -305,7 +305,7 @@ def concat(live: Live, number: int) -> Lesson:
         "attn = W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)",
         f"L0.attn[{here},0]",
         question,
-        role="v",
+        role="v", focus=here,
         shown=("L0.concat",),
         revealed=("L0.attn",),
     )  # fmt: skip

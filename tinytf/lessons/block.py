@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tinytf.lessons.asking import bracketed, figure
-from tinytf.lessons.data import Figures, Lesson
+from tinytf.lessons.data import Figure, Figures, Lesson
 from tinytf.lessons.live import Live
 from tinytf.lessons.titles import TITLES
 
@@ -89,6 +89,7 @@ def norm(live: Live, number: int) -> Lesson:
         f"{', bias' if layer_norm else ''}, eps={config.norm_eps:g})",
         f"L0.norm1[{here},{place}]",
         question,
+        focus=here,
         shown=(source,),
         revealed=("L0.norm1",),
     )  # fmt: skip
@@ -128,6 +129,7 @@ def feed_forward(live: Live, number: int) -> Lesson:
         f"L0.ffn[{here},0]",
         question,
         role="ffn",
+        focus=here,
         shown=("L0.ffn.hidden",) if not config.gated else ("L0.ffn.gate",),
         revealed=("L0.ffn.act",),
     )  # fmt: skip
@@ -146,7 +148,7 @@ def stack(live: Live, number: int) -> Lesson:
         f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head are there once, however deep the model is.",
     )
     out = "out" if config.norm_order == "pre" else "norm2"
-    rows = []
+    rows: list[tuple[Figure, ...]] = []
     for layer in range(layers):
         x, attn, ffn, after = (live.at(f"L{layer}.{name}")[here] for name in ("in", "attn", "ffn", out))
         turned = float(x @ after / max(float(np.linalg.norm(x) * np.linalg.norm(after)), 1e-30))

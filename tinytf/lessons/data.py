@@ -35,7 +35,8 @@ class Lesson:
 
     ``why`` says what the step is for, ``pytorch`` is the line that does it. ``shown`` are addresses of the trace and
     ``figures`` a table, to look at before the question is answered; ``revealed`` and ``revealed_figures`` hold its
-    answer. ``cell`` is a number of this step that can be explained.
+    answer. ``cell`` is a number of this step that can be explained, ``focus`` the place of the token that the question is
+    about.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Lesson:
     cell: str
     question: Question
     role: str = "residual"
+    focus: int = 0
     shown: tuple[str, ...] = ()
     figures: Figures | None = None
     revealed: tuple[str, ...] = ()

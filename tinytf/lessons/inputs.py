@@ -67,8 +67,7 @@ def embeddings(live: Live, number: int) -> Lesson:
         + f"  # ({count}, {width})",
         f"embed.tokens[{live.here},0]",
         question,
-        role="embed",
-        shown=("embed.tokens",),
+        role="embed", focus=live.here, shown=("embed.tokens",),
     )  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def _added(live: Live, number: int, why: str, pytorch: str, reveal: str) -> Less
     )
     return Lesson(
         number, "positions", TITLES["positions"], why, live.trace.steps.by_name["embed.positions"].formula, pytorch,
-        f"{name}[{here},0]", question, role="embed", shown=("embed.positions",), revealed=(name,),
+        f"{name}[{here},0]", question, role="embed", focus=live.here, shown=("embed.positions",), revealed=(name,),
     )  # fmt: skip
 
 
@@ -143,8 +142,7 @@ def _rotary(live: Live, number: int) -> Lesson:
         "q = q * cos + torch.cat((-q[..., half:], q[..., :half]), -1) * sin",
         f"L0H0.q_rot[{place},{pair}]",
         question,
-        role="q",
-        shown=(f"L0H0.{bare}",),
+        role="q", focus=live.here, shown=(f"L0H0.{bare}",),
         revealed=("L0H0.q_rot",),
         figures=Figures(
             ("pair", "radians a position", "positions for one turn"),

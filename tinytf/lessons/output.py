@@ -74,6 +74,7 @@ def _no_logits(live: Live, number: int) -> Lesson:
         f"{live.final}[{live.here},0]",
         question,
         role="output",
+        focus=live.here,
         shown=(live.final,),
     )  # fmt: skip
 
@@ -141,6 +142,7 @@ def _nothing_drawn(live: Live, number: int) -> Lesson:
         f"{live.final}[{live.here},0]",
         question,
         role="output",
+        focus=live.here,
         shown=(live.final,),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tinytf.lessons.asking import figure
-from tinytf.lessons.data import Figures, Lesson
+from tinytf.lessons.data import Figure, Figures, Lesson
 from tinytf.lessons.live import Live
 from tinytf.lessons.titles import TITLES
 from tinytf.training.optimiser import make_optimiser
@@ -76,6 +76,7 @@ def _no_loss(live: Live, number: int) -> Lesson:
         f"{live.final}[{live.here},0]",
         question,
         role="output",
+        focus=live.here,
         shown=(live.final,),
     )  # fmt: skip
 
@@ -98,7 +99,7 @@ def backward(live: Live, number: int) -> Lesson:
         f"(p − 1){over} = ({figure(p)} − 1){over} = {figure(right)}: below 0, so a larger logit makes the loss smaller. "
         f"Autograd found {figure(true)}.",
     )
-    rows = []
+    rows: list[tuple[Figure, ...]] = []
     for layer in range(live.config.n_layers):
         sizes = (found.grad[f"L{layer}.{name}"].double().norm() for name in ("in", "attn", "ffn"))
         rows.append((f"L{layer}", *map(float, sizes)))
@@ -138,6 +139,7 @@ def _no_backward(live: Live, number: int) -> Lesson:
         f"L0H0.weights[{row},{key}]",
         question,
         role="attention",
+        focus=row,
         shown=("L0H0.weights",),
     )  # fmt: skip
 

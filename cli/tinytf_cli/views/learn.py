@@ -15,7 +15,7 @@ from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
-from tinytf_cli.views.steps import MAPS, as_array, labels, largest, shown_rows
+from tinytf_cli.views.steps import MAPS, as_array, labels, largest
 
 _DIMS = 8
 _MARGIN = 9
@@ -28,6 +28,10 @@ def _labelled(label: Span, *words: Span) -> Line:
     gap = Span(" " * (_MARGIN - cell_len(label.text)))
     said = f"{label.text}: " + "".join(span.text for span in words)
     return Line([label, gap, *words], hanging=_MARGIN, said=said)
+
+
+def _padded(spans: Sequence[Span], width: int) -> list[Span]:
+    return [*spans, Span(" " * (width - sum(cell_len(span.text) for span in spans)))]
 
 
 class LessonView:
@@ -48,15 +52,27 @@ class LessonView:
         yield _labelled(Span("formula", "dim"), Span(lesson.formula, lesson.role))
         yield _labelled(Span("PyTorch", "dim"), Span(lesson.pytorch))
 
-    def numbers(self, rows: int, *, revealed: bool) -> Iterator[Block]:
-        """The live numbers, at most ``rows`` of each table or map: those before the answer, or those that hold it."""
+    def numbers(self, rows: int) -> Iterator[Block]:
+        """The live numbers to look at before the answer, at most ``rows`` of each table or map."""
+        yield from self._numbers(self.lesson.figures, self.lesson.shown, rows)
+
+    def revealed(self, rows: int) -> Iterator[Block]:
+        """Those that hold the answer, where it has its own; else those of before."""
         lesson = self.lesson
-        figures, addresses = lesson.figures, lesson.shown
-        if revealed:
-            figures = lesson.revealed_figures or figures
-            addresses = lesson.revealed or addresses
+        figures = lesson.revealed_figures or (None if lesson.revealed else lesson.figures)
+        yield from self._numbers(figures, lesson.revealed or (() if lesson.revealed_figures else lesson.shown), rows)
+
+    def both(self, rows: int) -> Iterator[Block]:
+        """Those of before and, where they are others, those that hold the answer."""
+        lesson = self.lesson
+        if not (lesson.revealed_figures or set(lesson.shown) <= set(lesson.revealed)):
+            yield from self.numbers(rows)
+            yield Line("")
+        yield from self.revealed(rows)
+
+    def _numbers(self, figures: Figures | None, addresses: Sequence[str], rows: int) -> Iterator[Block]:
         if figures is not None:
-            yield from _figures(figures, rows, lesson.role)
+            yield from _figures(figures, rows, self.lesson.role)
         cells = [address for address in addresses if "[" in address]
         if cells:
             yield from self._vectors(cells)
@@ -69,21 +85,21 @@ class LessonView:
         asked = self.lesson.question
         yield _labelled(Span("predict", "attention"), Span(asked.text, "strong"))
         choices = [self._choice(place) for place in range(len(asked.choices))]
-        joined = [span for spans in choices for span in (*spans, Span("   "))][:-1]
-        if _MARGIN + cell_len("".join(span.text for span in joined)) <= terminal.width:
-            yield Line(joined, indent=_MARGIN)
-        else:
-            for spans in choices:
-                yield Line(spans, indent=_MARGIN)
+        wide = max(map(cell_len, asked.choices)) + len("1 ") + len(" ✓") + 3  # as wide before an answer as behind it
+        abreast = max(1, (terminal.width - _MARGIN) // wide)
+        abreast = abreast if abreast >= len(choices) else min(2, abreast)
+        for first in range(0, len(choices), abreast):
+            row = choices[first : first + abreast]
+            yield Line([span for spans in row for span in _padded(spans, wide)], indent=_MARGIN, single=abreast > 1)
 
     def _choice(self, place: int) -> list[Span]:
         asked = self.lesson.question
         if self.chosen is None:
             return [Span(str(place + 1), "strong"), Span(f" {asked.choices[place]}")]
         if place == asked.answer:
-            return [Span(f"{place + 1} {asked.choices[place]} (right)", "good")]
+            return [Span(f"{place + 1} {asked.choices[place]} ✓", "good")]
         if place == self.chosen:
-            return [Span(f"{place + 1} {asked.choices[place]} (yours)", "bad")]
+            return [Span(f"{place + 1} {asked.choices[place]} ✗", "bad")]
         return [Span(f"{place + 1} {asked.choices[place]}", "dim")]
 
     def answer(self) -> Line:
@@ -102,13 +118,13 @@ class LessonView:
         yield Heading(f"{lesson.number} {lesson.name}", lesson.title, lesson.role)
         yield from self.why()
         yield Line("")
-        yield from self.numbers(_ROWS, revealed=False)
+        yield from self.numbers(_ROWS)
         yield Line("")
         yield from self.question(terminal)
         yield self.answer()
         if self.has_more:
             yield Line("")
-            yield from self.numbers(_ROWS, revealed=True)
+            yield from self.revealed(_ROWS)
 
     def _vectors(self, addresses: Sequence[str]) -> Iterator[Block]:
         """Rows of several steps, each with digits and a scale of its own."""
@@ -122,7 +138,7 @@ class LessonView:
         assert step is not None
         values = as_array(trace[where])
         names = labels(trace)
-        keep = shown_rows(len(names), rows)
+        keep = self._around(rows)
         said = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
         yield Line([Span(address, step.role), Span(said, "dim")], single=True)
         if step.name in MAPS:
@@ -135,7 +151,14 @@ class LessonView:
         else:
             yield Values([names[i] for i in keep], values[keep], _DIMS, step.role)
         if len(keep) < len(names):
-            yield Line(Span(f"  {len(names) - len(keep)} of {len(names)} tokens are left out", "dim"))
+            which = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
+            yield Line(Span(f"  {which} of {len(names)}", "dim"))
+
+    def _around(self, rows: int) -> list[int]:
+        """The tokens up to the one that the question is about, and those after it where there is room."""
+        count, focus = self.live.length, self.lesson.focus
+        first = max(0, min(focus, count - 1) + 1 - rows)
+        return list(range(first, min(count, first + rows)))
 
     def data(self) -> dict[str, Any]:
         """The lesson with the numbers at its addresses."""
@@ -163,7 +186,7 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
     """Numbers of a column with the same digits, where no two of them are of quite different sizes."""
     floats = [value for value in values if isinstance(value, float)]
     sizes = [abs(value) for value in floats if value]
-    even = sizes and max(sizes) < 1e4 * min(sizes)
+    even = sizes and max(sizes) < 1e3 * min(sizes)
     form = number_format(np.array(floats, dtype=np.float32)) if even else ""
     return [
         value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value, form)
