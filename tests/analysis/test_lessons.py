@@ -1,6 +1,7 @@
 """Every lesson on models of every kind: right answers against numpy in float64, and no number that is not the run's."""
 
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +20,7 @@ CORPUS = [f"{TEXT}. {OTHER}. " * 4]
 
 def small(kind: str) -> Model:
     config = config_of(kind)
-    tokenizer = train_bpe(CORPUS, 290) if config.causal else train_wordpiece(CORPUS, 60)
+    tokenizer = train_bpe(CORPUS, 290) if config.causal else train_wordpiece(CORPUS, 110)
     return Model(
         kind, lively(config_of(kind, vocab_size=tokenizer.vocab_size, context=64)), tokenizer, "random weights"
     )
@@ -58,7 +59,7 @@ def test_every_question_has_one_right_answer_among_choices_that_differ(live: Liv
 
 def test_every_lesson_says_what_for_in_two_to_five_sentences_and_shows_numbers(live: Live) -> None:
     for one in lessons(live):
-        assert 2 <= one.why.count(". ") + 1 <= 5, one.name
+        assert 2 <= len(re.findall(r"[.?](?: |$)", one.why)) <= 5, one.name
         assert one.shown or one.figures, one.name
         for address in (*one.shown, *one.revealed):
             assert live.at(address).size, address
@@ -174,10 +175,9 @@ def test_another_text_gives_other_numbers(opened: Callable[[str], Model], name: 
         if first.name not in _OF_THE_MODEL:
             assert first.question.text != second.question.text, first.name
         shown = [
-            (live.at(address).tolist() for address in made.shown) for live, made in ((one, first), (other, second))
+            [live.at(address).tolist() for address in made.shown] for live, made in ((one, first), (other, second))
         ]
-        if first.shown:
-            assert list(shown[0]) != list(shown[1]), first.name
+        assert not first.shown or shown[0] != shown[1], first.name
 
 
 def test_the_seed_orders_the_choices_and_nothing_else(opened: Callable[[str], Model]) -> None:
@@ -195,7 +195,7 @@ def test_the_seed_orders_the_choices_and_nothing_else(opened: Callable[[str], Mo
 
 
 def test_a_text_of_one_token_has_all_lessons(opened: Callable[[str], Model]) -> None:
-    live = Live(opened("tiny"), "cat")
+    live = Live(opened("tiny"), "The")
     assert live.length == 1
     assert [one.name for one in lessons(live)] == list(NAMES)
     assert lesson("mask", live).question.value == (0,)
