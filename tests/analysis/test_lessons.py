@@ -9,8 +9,8 @@ import pytest
 import torch
 from architectures import KINDS, config_of, lively
 
-from tinytf.lessons import NAMES, Lesson, Live, find, lesson, lessons
 from tinytf.errors import UsageError
+from tinytf.lessons import NAMES, Lesson, Live, find, lesson, lessons
 from tinytf.loading import Model, load
 from tinytf.text.train import train_bpe, train_wordpiece
 

@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
@@ -13,6 +12,7 @@ import pytest
 from tinytf.lessons.titles import NAMES
 
 COLUMNS, ROWS = 80, 24
+_DRAWN = b"\x1b[?2026l"
 
 
 class Terminal:
@@ -33,17 +33,16 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
     def until(self, words: str, seconds: float = 60.0) -> str:
-        """The screen as soon as ``words`` are on it, and nothing more comes for a moment."""
+        """The screen as soon as ``words`` are on it, and it is drawn to its end."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while not (words in self.text and self.seen.endswith(_DRAWN)):
+            assert time.monotonic() < end, self.text
             try:
-                self._feed(self.child.read_nonblocking(65_536, 0.1))
+                self._feed(self.child.read_nonblocking(65_536, 1))
             except pexpect.TIMEOUT:
-                if words in self.text:
-                    return self.text
+                continue
             except pexpect.EOF:
-                break
-        assert words in self.text, self.text
+                raise AssertionError(self.text) from None
         return self.text
 
     def _feed(self, data: bytes) -> None:
@@ -71,8 +70,8 @@ class Terminal:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "state"
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
 
 
 def the_screen_is_whole(text: str) -> None:

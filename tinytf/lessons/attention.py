@@ -90,11 +90,11 @@ def scaling(live: Live, number: int) -> Lesson:
     before = live.at("L0H0.scores")[row, keys]
     right = before / math.sqrt(width)
     question = live.asked("scaling").vector(
-        f"q·kᵀ of query {row}, {live.token(row)}, is {figures(before)} for "
+        f"q·kᵀ of query {row}, {live.token(row)}, is {figures(list(before))} for "
         f"{_keys(live, keys)}, and d_head is {width}. What are the values after scaling?",
         list(right),
         [list(before / width), list(before * math.sqrt(width)), list(before), list(before / math.log2(max(4, width)))],
-        f"√{width} = {figure(math.sqrt(width))}, and every score is divided by it: {figures(right)}.",
+        f"√{width} = {figure(math.sqrt(width))}, and every score is divided by it: {figures(list(right))}.",
     )
     return Lesson(
         number, "scaling", TITLES["scaling"],
@@ -180,12 +180,12 @@ def softmax(live: Live, number: int) -> Lesson:
     others = "" if whole else f" The e^(score − {bracketed(largest)}) of the other {missing} sum to {figure(rest)}."
     shares = np.abs(chosen) / max(np.abs(chosen).sum(), 1e-9)
     question = live.asked("softmax").vector(
-        f"The scaled scores of query {row}, {live.token(row)}, are {figures(chosen)} for "
+        f"The scaled scores of query {row}, {live.token(row)}, are {figures(list(chosen))} for "
         f"{_keys(live, keys)}{', all that it sees' if whole else ''}.{others} What are their weights?",
         list(right),
         [list(shares), [1 / len(seen)] * len(keys), list(right[::-1]), list(1 / (1 + np.exp(-chosen)))],
-        f"e^(score − {bracketed(largest)}) is {figures(powers)}, in all {figure(float(powers.sum() + rest))}; divided by "
-        f"that, {figures(right)}. Taking the largest off changes no share.",
+        f"e^(score − {bracketed(largest)}) is {figures(list(powers))}, in all {figure(float(powers.sum() + rest))}; "
+        f"divided by that, {figures(list(right))}. Taking the largest off changes no share.",
     )
     return Lesson(
         number, "softmax", TITLES["softmax"],
@@ -209,8 +209,9 @@ def values(live: Live, number: int) -> Lesson:
     missing = len(live.seen(row)) - len(keys)
     others = f" The other {missing} bring {figure(total - listed)}." if missing else ""
     question = live.asked("values").number(
-        f"Query {row}, {live.token(row)}, gives {_keys(live, keys)} the weights {figures(weights[keys])}, "
-        f"and dimension 0 of their values is {figures(column[keys])}.{others} What is dimension 0 of the head there?",
+        f"Query {row}, {live.token(row)}, gives {_keys(live, keys)} the weights {figures(list(weights[keys]))}, "
+        f"and dimension 0 of their values is {figures(list(column[keys]))}.{others} What is dimension 0 of the head "
+        "there?",
         total,
         [
             float(column[keys].sum()),
@@ -289,8 +290,8 @@ def concat(live: Live, number: int) -> Lesson:
         return f"head {h}, dimension {d}"
 
     question = asked.words(
-        f"{count} heads of {width} lie side by side, counted from 0. Column {place} of concat holds {figure(value)} for "
-        f"token {here}, {live.token(here)}. Which head made it, and in which dimension?",
+        f"{count} heads of {width} lie side by side, counted from 0. Column {place} of concat holds {figure(value)} "
+        f"for token {here}, {live.token(here)}. Which head made it, and in which dimension?",
         named(head, dimension),
         [named(dimension % count, place % count), named(place % count, place // count), named(head + 1, dimension),
          named(head, place), named(head, dimension + 1)],

@@ -17,8 +17,8 @@ def residual(live: Live, number: int) -> Lesson:
     place = int(np.abs(added).argmax())
     x, attn = float(before[place]), float(added[place])
     question = live.asked("residual").number(
-        f"In dimension {place} of token {here}, {live.token(here)}, x is {figure(x)} and attention adds {figure(attn)}. "
-        "What would stand there if attention had found nothing, and gave 0?",
+        f"In dimension {place} of token {here}, {live.token(here)}, x is {figure(x)} and attention adds "
+        f"{figure(attn)}. What would stand there if attention had found nothing, and gave 0?",
         x,
         [x + attn, attn, 0.0, x - attn],
         f"x + 0 = {figure(x)}: a part that has nothing to say leaves the token as it is. "
@@ -82,8 +82,8 @@ def norm(live: Live, number: int) -> Lesson:
     )
     return Lesson(
         number, "norm", TITLES["norm"],
-        f"Sums make vectors grow, and the next part would meet other sizes at every layer. {name} {does}, for each token "
-        f"by itself. This model norms {when}.",
+        f"Sums make vectors grow, and the next part would meet other sizes at every layer. {name} {does}, for each "
+        f"token by itself. This model norms {when}.",
         "(x − mean) / √(variance + ε) · gain + bias" if layer_norm else "x / √(mean of x² + ε) · gain",
         f"n = F.{'layer_norm' if layer_norm else 'rms_norm'}(x, ({config.d_model},), gain"
         f"{', bias' if layer_norm else ''}, eps={config.norm_eps:g})",
@@ -122,8 +122,8 @@ def feed_forward(live: Live, number: int) -> Lesson:
     steps = live.trace.steps.by_name
     return Lesson(
         number, "feed-forward", TITLES["feed-forward"],
-        f"Attention moves, feed-forward works: each token alone is spread out to {hidden:,} numbers, bent by a curve and "
-        f"folded back to {width:,}.{gate} For this token {quiet:.0%} of them stay near 0.",
+        f"Attention moves, feed-forward works: each token alone is spread out to {hidden:,} numbers, bent by a curve "
+        f"and folded back to {width:,}.{gate} For this token {quiet:.0%} of them stay near 0.",
         f"ffn = {steps['ffn.act'].formula}·{'W_down' if config.gated else 'W₂'}" + (" + b" if config.ffn_bias else ""),
         f"ffn = {'W_down' if config.gated else 'W_2'}({inner})",
         f"L0.ffn[{here},0]",
@@ -155,8 +155,8 @@ def stack(live: Live, number: int) -> Lesson:
         rows.append((f"L{layer}", *(float(np.linalg.norm(v)) for v in (x, attn, ffn, after)), turned))
     return Lesson(
         number, "stack", TITLES["stack"],
-        "Every block has the same form and weights of its own, and works on what those below it left. Lengths say how much "
-        "each part wrote for this token; the cosine, how much of its direction outlasts the block.",
+        "Every block has the same form and weights of its own, and works on what those below it left. Lengths say how "
+        "much each part wrote for this token; the cosine, how much of its direction outlasts the block.",
         f"x → block 0 → … → block {layers - 1} → " + ("final norm" if config.final_norm else "the last norm2"),
         "for block in blocks: x = block(x)",
         f"L{layers - 1}.{out}[{here},0]",

@@ -60,8 +60,8 @@ def embeddings(live: Live, number: int) -> Lesson:
     )
     return Lesson(
         number, "embeddings", TITLES["embeddings"],
-        f"That {token.shown} is number {token.id:,} says nothing of its meaning. So every token of the vocabulary has a "
-        f"vector of {width:,} numbers, which training moves to where it is of use.{scaled}",
+        f"That {token.shown} is number {token.id:,} says nothing of its meaning. So every token of the vocabulary has "
+        f"a vector of {width:,} numbers, which training moves to where it is of use.{scaled}",
         live.trace.steps.by_name["embed.tokens"].formula,
         "x = F.embedding(ids, E)" + (f" * {config.embed_scale:.4g}" if config.embed_scale != 1 else "")
         + f"  # ({count}, {width})",

@@ -59,16 +59,16 @@ def logits(live: Live, number: int) -> Lesson:
 def _no_logits(live: Live, number: int) -> Lesson:
     count, vocab, width = live.length, live.config.vocab_size, live.config.d_model
     question = live.asked("logits").number(
-        f"If a head were put on, with a vector for each of {vocab:,} tokens: how many logits would this text of {count} "
-        "tokens have?",
+        f"If a head were put on, with a vector for each of {vocab:,} tokens: how many logits would this text of "
+        f"{count} tokens have?",
         count * vocab,
         [vocab, count * width, width * vocab, count + vocab],
         f"One for each token of the vocabulary at each of {count} places: {count} × {vocab:,} = {count * vocab:,}.",
     )
     return Lesson(
         number, "logits", TITLES["logits"],
-        "This model has no head, so it gives no logits: what comes out are the last vectors themselves, to compare texts "
-        "or to train a head upon. A head would multiply each with a vector for every token of the vocabulary.",
+        "This model has no head, so it gives no logits: what comes out are the last vectors themselves, to compare "
+        "texts or to train a head upon. A head would multiply each with a vector for every token of the vocabulary.",
         f"x = {live.final}" + (", pooled = tanh(W·x[0] + b)" if live.config.pooler else ""),
         "x = model.hidden(ids)  # (B, T, d_model)",
         f"{live.final}[{live.here},0]",
@@ -91,8 +91,8 @@ def sampling(live: Live, number: int) -> Lesson:
     first = live.likeliest[0]
     p = float(plain[first])
     question = live.asked("sampling").number(
-        f"{'After' if live.config.causal else 'At'} token {live.open}, {live.token(live.open)}, {live.piece(first)} is the likeliest, with {figure(p)}. "
-        f"How probable is it at temperature {_COLD:g}?",
+        f"{'After' if live.config.causal else 'At'} token {live.open}, {live.token(live.open)}, {live.piece(first)} is "
+        f"the likeliest, with {figure(p)}. How probable is it at temperature {_COLD:g}?",
         float(cold[first]),
         [value for value in (float(warm[first]), p, p * _COLD, min(1.0, p / _COLD), 1 - p) if value < 1],
         f"The logits are divided by {_COLD:g}, so probabilities are squared and made to sum to 1 again: "
@@ -110,8 +110,8 @@ def sampling(live: Live, number: int) -> Lesson:
         line = f"next = torch.multinomial((logits[-1] / {_COLD}).softmax(-1), 1)"
     else:
         why = (
-            "An encoder does not write on, it fills in: at a mask the likeliest token is taken, and nothing is appended. "
-            "A temperature would sharpen or flatten the choice in the same way."
+            "An encoder does not write on, it fills in: at a mask the likeliest token is taken, and nothing is "
+            "appended. A temperature would sharpen or flatten the choice in the same way."
         )
         line = f"fill = logits[0, {live.here}].argmax()  # or of (logits / temperature).softmax(-1)"
     return Lesson(
@@ -135,8 +135,8 @@ def _nothing_drawn(live: Live, number: int) -> Lesson:
     )
     return Lesson(
         number, "sampling", TITLES["sampling"],
-        "There are no logits here, so there is nothing to draw from: this model reads texts and writes none. Those with "
-        "a head turn logits into probabilities, and take the likeliest token or draw one.",
+        "There are no logits here, so there is nothing to draw from: this model reads texts and writes none. Those "
+        "with a head turn logits into probabilities, and take the likeliest token or draw one.",
         "p = softmax(logits / temperature), where there are logits",
         "probs = (logits / temperature).softmax(-1)",
         f"{live.final}[{live.here},0]",
@@ -170,8 +170,8 @@ def cache(live: Live, number: int) -> Lesson:
         f"head{'s' if groups > 1 else ''} of {width}. How many numbers is that?",
         each,
         [each // 2, 3 * each // 2, each // layers, layers * config.d_model * config.d_model, each * count],
-        f"Keys and values: 2 × {layers} × {groups} × {width} = {each:,} numbers, {each * size:,} bytes a token. The last "
-        f"token computed with the cache differs from the whole pass by at most {apart:.1e}.",
+        f"Keys and values: 2 × {layers} × {groups} × {width} = {each:,} numbers, {each * size:,} bytes a token. The "
+        f"last token computed with the cache differs from the whole pass by at most {apart:.1e}.",
     )
     rows = []
     for tokens in (count + 1, 2 * count, config.context):
@@ -181,8 +181,8 @@ def cache(live: Live, number: int) -> Lesson:
         rows.append((min(tokens, config.context), without, kept, f"{without / kept:.1f} ×"))
     return Lesson(
         number, "cache", TITLES["cache"],
-        "No token sees a later one, so the keys and values of the tokens that are there never change. They are kept, and "
-        "each new token sends only itself through the model; no query is ever needed twice.",
+        "No token sees a later one, so the keys and values of the tokens that are there never change. They are kept, "
+        "and each new token sends only itself through the model; no query is ever needed twice.",
         "K = [K_cache | k_new],  V = [V_cache | v_new]",
         "keys[:, :, start:end] = k; values[:, :, start:end] = v",
         f"L0H0.k[{live.here},0]",
@@ -209,8 +209,8 @@ def _no_cache(live: Live, number: int) -> Lesson:
     )
     return Lesson(
         number, "cache", TITLES["cache"],
-        "There is no cache in an encoder: its tokens look both ways, so a new word changes the vectors of all the others. "
-        "A decoder can keep its keys and values, since what comes later changes nothing before.",
+        "There is no cache in an encoder: its tokens look both ways, so a new word changes the vectors of all the "
+        "others. A decoder can keep its keys and values, since what comes later changes nothing before.",
         "K, V of all tokens, computed anew for every text",
         "x = model.hidden(ids)  # the whole text, in one pass",
         f"L0H0.k[{live.here},0]",

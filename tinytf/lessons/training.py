@@ -61,16 +61,17 @@ def _sentence(words: str) -> str:
 def _no_loss(live: Live, number: int) -> Lesson:
     vocab = live.config.vocab_size
     question = live.asked("loss").number(
-        f"A head that has learned nothing would give each of {vocab:,} tokens the same probability. What would its loss "
-        "be, in nats?",
+        f"A head that has learned nothing would give each of {vocab:,} tokens the same probability. What would its "
+        "loss be, in nats?",
         math.log(vocab),
         [math.log2(vocab), 1 / vocab, vocab, math.log10(vocab)],
-        f"−ln(1 / {vocab:,}) = ln {vocab:,} = {figure(math.log(vocab))}. Every loss of a training run begins near this.",
+        f"−ln(1 / {vocab:,}) = ln {vocab:,} = {figure(math.log(vocab))}. Every loss of a training run begins near "
+        "this.",
     )
     return Lesson(
         number, "loss", TITLES["loss"],
-        "Training needs one number to make smaller: −ln of the probability that the right token was given. This model has "
-        "no head, so it gives no probabilities, and without something to compare with there is no loss.",
+        "Training needs one number to make smaller: −ln of the probability that the right token was given. This model "
+        "has no head, so it gives no probabilities, and without something to compare with there is no loss.",
         "loss = mean of −ln p(right token), where there are logits",
         "loss = F.cross_entropy(logits, targets)",
         f"{live.final}[{live.here},0]",
@@ -96,8 +97,8 @@ def backward(live: Live, number: int) -> Lesson:
         f"{figure(p)}.{mean} What is the gradient of the loss at its logit?",
         right,
         [-right, p / count, -p / count, (p - 1) * count if count > 1 else p - 2, -1 / count],
-        f"(p − 1){over} = ({figure(p)} − 1){over} = {figure(right)}: below 0, so a larger logit makes the loss smaller. "
-        f"Autograd found {figure(true)}.",
+        f"(p − 1){over} = ({figure(p)} − 1){over} = {figure(right)}: below 0, so a larger logit makes the loss "
+        f"smaller. Autograd found {figure(true)}.",
     )
     rows: list[tuple[Figure, ...]] = []
     for layer in range(live.config.n_layers):
@@ -105,9 +106,9 @@ def backward(live: Live, number: int) -> Lesson:
         rows.append((f"L{layer}", *map(float, sizes)))
     return Lesson(
         number, "backward", TITLES["backward"],
-        "Each number of the model is asked: if you were a little larger, what would the loss do? The chain rule gives all "
-        "the answers in one pass from the loss back to the embeddings; at the logits it is simply what was predicted "
-        "minus what was right.",
+        "Each number of the model is asked: if you were a little larger, what would the loss do? The chain rule gives "
+        "all the answers in one pass from the loss back to the embeddings; at the logits it is simply what was "
+        "predicted minus what was right.",
         "∂loss/∂logits = (softmax(logits) − one-hot of the right token) / N",
         "loss.backward()  # then logits.grad, weight.grad, …",
         f"logits[{place},{token_id}]" if found.encoding is live.encoding else f"logits[{place},{live.likeliest[0]}]",
@@ -127,13 +128,13 @@ def _no_backward(live: Live, number: int) -> Lesson:
         "How fast does that weight grow with its own score?",
         w * (1 - w),
         [w, 1 - w, w * w, w * (w - 1)],
-        f"w·(1 − w) = {figure(w)} · {figure(1 - w)} = {figure(w * (1 - w))}: most where the choice is open, nothing where "
-        "it is settled.",
+        f"w·(1 − w) = {figure(w)} · {figure(1 - w)} = {figure(w * (1 - w))}: most where the choice is open, nothing "
+        "where it is settled.",
     )
     return Lesson(
         number, "backward", TITLES["backward"],
-        "Without a head there is no loss, and without a loss nothing to go back from. What does exist is each step's own "
-        "slope, and the chain rule would multiply these from the loss down; here is that of the softmax.",
+        "Without a head there is no loss, and without a loss nothing to go back from. What does exist is each step's "
+        "own slope, and the chain rule would multiply these from the loss down; here is that of the softmax.",
         "∂w/∂score = w·(1 − w), of a softmax with itself",
         "loss.backward()  # where there is a loss",
         f"L0H0.weights[{row},{key}]",
@@ -190,8 +191,9 @@ def optimiser(live: Live, number: int) -> Lesson:
     )
     return Lesson(
         number, "optimiser", TITLES["optimiser"],
-        "The gradient says which way, not how far. Adam keeps a running mean of each weight's gradient and of its square, "
-        f"and divides one by the root of the other, so every weight moves by about the learning rate. Shown: {entry}.",
+        "The gradient says which way, not how far. Adam keeps a running mean of each weight's gradient and of its "
+        "square, and divides one by the root of the other, so every weight moves by about the learning rate. Shown: "
+        f"{entry}.",
         "θ ← θ·(1 − lr·λ) − lr·m̂ / (√v̂ + ε)",
         f"torch.optim.AdamW(model.parameters(), lr={step.lr:g}, betas=({step.beta1:g}, {step.beta2:g})).step()",
         f"L{live.config.n_layers - 1}.ffn[{live.here},0]",
@@ -204,8 +206,8 @@ def optimiser(live: Live, number: int) -> Lesson:
 def _no_step(live: Live, number: int) -> Lesson:
     count = live.model.n_parameters
     question = live.asked("optimiser").number(
-        f"Beside its {count:,} parameters, how many numbers does training this model with Adam have to keep: gradients and "
-        "both moments?",
+        f"Beside its {count:,} parameters, how many numbers does training this model with Adam have to keep: gradients "
+        "and both moments?",
         3 * count,
         [count, 2 * count, 4 * count],
         f"One gradient and two moments for each: 3 × {count:,} = {3 * count:,}.",
@@ -215,8 +217,8 @@ def _no_step(live: Live, number: int) -> Lesson:
     )
     return Lesson(
         number, "optimiser", TITLES["optimiser"],
-        "Without a loss there is no gradient to follow, so no step is shown here. With one, Adam keeps a running mean of "
-        "each weight's gradient and of its square, and moves the weight by their quotient.",
+        "Without a loss there is no gradient to follow, so no step is shown here. With one, Adam keeps a running mean "
+        "of each weight's gradient and of its square, and moves the weight by their quotient.",
         "θ ← θ·(1 − lr·λ) − lr·m̂ / (√v̂ + ε)",
         f"torch.optim.AdamW(model.parameters(), lr={_RATE:g}).step()",
         f"{live.final}[{live.here},0]",
