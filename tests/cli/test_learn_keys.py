@@ -106,7 +106,7 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     small = terminal.until("up down scroll")
     assert small.startswith("backward")
     assert "no loss" not in small
-    scrolled = terminal.press("\x1b[6~", "predict")
+    scrolled = terminal.press("\x1b[6~", "Autograd found")
     assert not scrolled.startswith("backward")
     terminal.resize(COLUMNS, ROWS)
     terminal.until("space next")

@@ -35,7 +35,7 @@ class Lesson:
 
     ``why`` says what the step is for, ``pytorch`` is the line that does it. ``shown`` are addresses of the trace and
     ``figures`` a table, to look at before the question is answered; ``revealed`` and ``revealed_figures`` hold its
-    answer. ``cell`` is a number of this step that can be explained, ``focus`` the place of the token that is asked about.
+    answer. ``cell`` is a number of this step to explain, ``focus`` the place of the token that is asked about.
     """
 
     number: int
