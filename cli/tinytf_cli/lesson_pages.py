@@ -125,7 +125,7 @@ class Pages:
         count = len(NAMES)
         left = [Span(one.name, one.role), Span(f"  {one.title}", "strong")]
         counted = Span(f"  {one.number} of {count}", "dim")
-        bar = [Span("█" * one.number, one.role), Span("─" * (count - one.number), "dim")]
+        bar = [Span("━" * one.number, one.role), Span("─" * (count - one.number), "dim")]
         for right in ([*bar, counted], [counted]):
             gap = terminal.width - sum(cell_len(span.text) for span in (*left, *right))
             if gap > 0:

@@ -1,5 +1,6 @@
 """The lessons under real keys: a pseudo-terminal of 80 × 24, and what its screen shows."""
 
+import asyncio
 import os
 import sys
 import time
@@ -8,8 +9,16 @@ from pathlib import Path
 import pexpect
 import pyte
 import pytest
+from prompt_toolkit.input import create_pipe_input
+from rich.cells import cell_len
 
+from tinytf.lessons import Live
 from tinytf.lessons.titles import NAMES
+from tinytf.loading import load
+from tinytf_cli.lesson_pages import Pages
+from tinytf_cli.lessons_screen import KeyReader
+from tinytf_cli.paint.terminal import Terminal as ScreenOf
+from tinytf_cli.place import Place
 
 COLUMNS, ROWS = 80, 24
 _DRAWN = b"\x1b[?2026l"
@@ -106,7 +115,7 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     small = terminal.until("up down scroll")
     assert small.startswith("backward")
     assert "no loss" not in small
-    scrolled = terminal.press("\x1b[6~", "Autograd found")
+    scrolled = terminal.press("\x1b[6~", "loss smaller.")
     assert not scrolled.startswith("backward")
     terminal.resize(COLUMNS, ROWS)
     terminal.until("space next")
@@ -129,3 +138,75 @@ def test_the_place_is_remembered_and_ctrl_c_leaves_too(state: Path) -> None:
     assert '"lesson": 8' in (state / "tinytf" / "learn.json").read_text("utf-8")
     assert terminal.seen.count(b"\x1b[?1049l") == 1
     assert b"Traceback" not in terminal.seen
+
+
+def words_of(typed: str, count: int) -> list[str]:
+    """What the first keys of some typed text are taken for."""
+
+    async def read() -> list[str]:
+        with create_pipe_input() as source:
+            keys = KeyReader(source)
+            with source.raw_mode(), source.attach(keys.read):
+                source.send_text(typed)
+                return [await keys.next() for _ in range(count)]
+
+    return asyncio.run(read())
+
+
+def test_keys_are_words() -> None:
+    assert words_of(" \rb3eq", 6) == ["next", "next", "back", "3", "explain", "leave"]
+    assert words_of("\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[C\x1b[D", 6) == [
+        "up",
+        "down",
+        "page up",
+        "page down",
+        "next",
+        "back",
+    ]
+    assert words_of("\x03\x04Zé\x1b[15~", 5) == ["leave", "leave", "other", "other", "other"]
+    assert words_of("\x1b", 1) == ["other"]  # escape alone
+
+
+def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    place = Place(tmp_path / "file" / "learn.json")
+    assert place.read(21) is None
+    place.write(3)
+    said = place.trouble
+    assert "cannot remember the place" in said
+    place.write(4)
+    assert place.trouble == said
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"lesson": 0}', '{"lesson": 99}', '{"lesson": "7"}', '{"lesson": true}']
+)
+def test_a_place_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "learn.json"
+    path.write_text(content, "utf-8")
+    assert Place(path).read(21) is None
+
+
+def test_all_lessons_behind_each_other_end_at_the_beginning(tmp_path: Path) -> None:
+    place = Place(tmp_path / "learn.json")
+    pages = Pages(Live(load("tiny", device="cpu")), 21, ScreenOf(width=80, cuts=True), place)
+    assert pages.press("next") is False
+    assert place.read(21) == 1
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10), (20, 3)])
+@pytest.mark.parametrize("seven_bits", [False, True])
+def test_a_screen_of_any_size_is_filled_to_its_last_row(
+    tmp_path: Path, size: tuple[int, int], seven_bits: bool
+) -> None:
+    columns, rows = size
+    screen = ScreenOf(width=columns, cuts=True, ascii=seven_bits)
+    live = Live(load("tiny", device="cpu"), "The cat 🐈 sat. " * 20)
+    for number in (1, 8, 18):
+        pages = Pages(live, number, screen, Place(tmp_path / "learn.json"))
+        for key in ("", "2", "explain", "page down"):
+            if key:
+                pages.press(key)
+            lines = pages.lines(columns, rows)
+            assert len(lines) == rows
+            assert max(map(cell_len, lines)) <= columns

@@ -183,7 +183,7 @@ def softmax(live: Live, number: int) -> Lesson:
         f"The scaled scores of query {row}, {live.token(row)}, are {figures(list(chosen))} for "
         f"{_keys(live, keys)}{', all that it sees' if whole else ''}.{others} What are their weights?",
         list(right),
-        [list(shares), [1 / len(seen)] * len(keys), list(right[::-1]), list(1 / (1 + np.exp(-chosen)))],
+        [list(shares), [1 / len(seen)] * len(keys), list(right[::-1]), list(np.exp(-np.logaddexp(0, -chosen)))],
         f"e^(score − {bracketed(largest)}) is {figures(list(powers))}, in all {figure(float(powers.sum() + rest))}; "
         f"divided by that, {figures(list(right))}. Taking the largest off changes no share.",
     )
@@ -220,7 +220,7 @@ def values(live: Live, number: int) -> Lesson:
             -total,
             total / len(keys),
         ],
-        " + ".join(f"{w:.3f}·{_signed(v)}" for w, v in zip(weights[keys], column[keys], strict=True))
+        " + ".join(f"{w:.3f} × {_signed(v)}" for w, v in zip(weights[keys], column[keys], strict=True))
         + (f" + {_signed(total - listed)}" if missing else "")
         + f" = {figure(total)}: a mean, weighted by attention.",
     )

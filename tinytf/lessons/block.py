@@ -161,7 +161,7 @@ def stack(live: Live, number: int) -> Lesson:
         "for block in blocks: x = block(x)",
         f"L{layers - 1}.{out}[{here},0]",
         question,
-        figures=Figures(("block", "in", "attention", "feed-forward", "out", "cosine of in, out"), tuple(rows)),
+        figures=Figures(("block", "in", "attention", "ffn", "out", "cosine of in, out"), tuple(rows), layers=True),
     )  # fmt: skip
 
 

@@ -8,11 +8,15 @@ Figure: TypeAlias = "str | int | float"
 
 @dataclass(frozen=True)
 class Figures:
-    """A small table of live numbers; the column ``share``, where there is one, holds shares of 1."""
+    """A small table of live numbers; the column ``share``, where there is one, holds shares of 1.
+
+    Where there is no room for all rows, the first are shown, or of ``layers`` some from all depths.
+    """
 
     titles: tuple[str, ...]
     rows: tuple[tuple[Figure, ...], ...]
     share: int | None = None
+    layers: bool = False
 
 
 @dataclass(frozen=True)

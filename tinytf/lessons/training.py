@@ -43,7 +43,7 @@ def loss(live: Live, number: int) -> Lesson:
         "Training needs one number to make smaller. It is −ln of the probability that the right token was given: 0 for "
         f"certainty, more without end for a surprise. {_sentence(live.goal)}",
         "loss = mean of −ln p(right token)",
-        "loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())"
+        "loss = F.cross_entropy(logits[0, :-1], ids[0, 1:])"
         if live.config.causal
         else "loss = F.cross_entropy(logits[masked], ids_before[masked])",
         f"probs[{place},{token_id}]" if found.encoding is live.encoding else f"L0.ffn[{live.here},0]",
@@ -114,7 +114,7 @@ def backward(live: Live, number: int) -> Lesson:
         f"logits[{place},{token_id}]" if found.encoding is live.encoding else f"logits[{place},{live.likeliest[0]}]",
         question,
         role="output",
-        figures=Figures(("gradient's length at", "in", "attn", "ffn"), tuple(rows)),
+        figures=Figures(("gradient's length at", "in", "attn", "ffn"), tuple(rows), layers=True),
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def _no_backward(live: Live, number: int) -> Lesson:
         "How fast does that weight grow with its own score?",
         w * (1 - w),
         [w, 1 - w, w * w, w * (w - 1)],
-        f"w·(1 − w) = {figure(w)} · {figure(1 - w)} = {figure(w * (1 - w))}: most where the choice is open, nothing "
+        f"w·(1 − w) = {figure(w)} × {figure(1 - w)} = {figure(w * (1 - w))}: most where the choice is open, nothing "
         "where it is settled.",
     )
     return Lesson(
@@ -175,31 +175,30 @@ def optimiser(live: Live, number: int) -> Lesson:
         moved,
         [-step.lr * step.g, -moved, -step.g, moved * math.sqrt(abs(step.g))],
         f"−lr·m̂ / √v̂ = {figure(moved)}: in the first step m̂ is the gradient and √v̂ its size, so only its sign is left. "
-        f"torch's AdamW made {figure(step.torch)} of the weight.",
+        f"With decay torch's AdamW made {figure(step.torch)} of it.",
     )
     rows = (
         ("gradient g", step.g, ""),
-        ("m", step.m, f"{step.beta1:g}·0 + {1 - step.beta1:.3g}·g"),
-        ("v", step.v, f"{step.beta2:g}·0 + {1 - step.beta2:.3g}·g²"),
+        ("m", step.m, f"{step.beta1:g} × 0 + {1 - step.beta1:.3g} × g"),
+        ("v", step.v, f"{step.beta2:g} × 0 + {1 - step.beta2:.3g} × g²"),
     )
     told = (
         *rows,
         ("m_hat", step.m_hat, f"m / (1 − {step.beta1:g})"),
         ("v_hat", step.v_hat, f"v / (1 − {step.beta2:g})"),
-        ("weight decay", step.decayed - step.before, f"−{step.lr:g}·{step.weight_decay:g}·weight"),
+        ("weight decay", step.decayed - step.before, f"−{step.lr:g} × {step.weight_decay:g} × weight"),
         ("after", step.after, f"{figure(step.before)} before"),
     )
     return Lesson(
         number, "optimiser", TITLES["optimiser"],
         "The gradient says which way, not how far. Adam keeps a running mean of each weight's gradient and of its "
-        "square, and divides one by the root of the other, so every weight moves by about the learning rate. Shown: "
-        f"{entry}.",
+        "square, and divides one by the root of the other, so every weight moves by about the learning rate.",
         "θ ← θ·(1 − lr·λ) − lr·m̂ / (√v̂ + ε)",
-        f"torch.optim.AdamW(model.parameters(), lr={step.lr:g}, betas=({step.beta1:g}, {step.beta2:g})).step()",
+        f"AdamW(model.parameters(), lr={step.lr:g}, betas=({step.beta1:g}, {step.beta2:g})).step()",
         f"L{live.config.n_layers - 1}.ffn[{live.here},0]",
         question,
-        figures=Figures(("", "value", "from"), rows),
-        revealed_figures=Figures(("", "value", "from"), told),
+        figures=Figures((entry, "value", "from"), rows),
+        revealed_figures=Figures((entry, "value", "from"), told),
     )  # fmt: skip
 
 
@@ -220,7 +219,7 @@ def _no_step(live: Live, number: int) -> Lesson:
         "Without a loss there is no gradient to follow, so no step is shown here. With one, Adam keeps a running mean "
         "of each weight's gradient and of its square, and moves the weight by their quotient.",
         "θ ← θ·(1 − lr·λ) − lr·m̂ / (√v̂ + ε)",
-        f"torch.optim.AdamW(model.parameters(), lr={_RATE:g}).step()",
+        f"AdamW(model.parameters(), lr={_RATE:g}).step()",
         f"{live.final}[{live.here},0]",
         question,
         figures=Figures(("kept", "numbers"), rows),

@@ -167,13 +167,19 @@ class LessonView:
 
 
 def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
-    kept = figures.rows[:rows]
+    count = len(figures.rows)
+    spread = figures.layers and 1 < rows < count
+    places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)] if spread else list(range(min(rows, count)))
+    kept = [figures.rows[place] for place in places]
     columns = []
     for place, title in enumerate(figures.titles):
         cells = [row[place] for row in kept]
         if figures.share == place:
-            meters = [Meter(float(cell), number(float(cell), "%.4f"), role) for cell in cells]
-            columns.append(Column(title, meters))
+            shares = [float(cell) for cell in cells]
+            shown = [number(share, "%.4f" if share >= 1e-4 or not share else "%.1e") for share in shares]
+            width = max(map(len, shown))
+            meters = [Meter(share, text.rjust(width), role) for share, text in zip(shares, shown, strict=True)]
+            columns.append(Column(title, meters, narrow=shown))
         else:
             texts = all(isinstance(cell, str) for cell in cells)
             columns.append(Column(title, _cells(cells), "left" if texts else "right", shrink=8 if texts else 0))
@@ -183,10 +189,10 @@ def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
 
 
 def _cells(values: Sequence[str | int | float]) -> list[Cell]:
-    """Numbers of a column with the same digits, where no two of them are of quite different sizes."""
+    """Numbers of a column with the same digits, where they are not of quite different sizes."""
     floats = [value for value in values if isinstance(value, float)]
     sizes = [abs(value) for value in floats if value]
-    even = sizes and max(sizes) < 1e3 * min(sizes)
+    even = sizes and max(sizes) < 30 * min(sizes)
     form = number_format(np.array(floats, dtype=np.float32)) if even else ""
     return [
         value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value, form)
