@@ -27,7 +27,7 @@ class Pages:
     def __init__(self, live: Live, number: int, terminal: Terminal, place: Place, note: str = "") -> None:
         self.live, self.number, self.terminal, self.place, self.note = live, number, terminal, place, note
         self.chosen: dict[int, int] = {}
-        self.explaining = False
+        self.explaining = self.finished = False
         self.scrolled = 0
         self._made: dict[int, Lesson] = {}
         self._height = 1
@@ -41,6 +41,14 @@ class Pages:
     def foreseen(self) -> int:
         """Questions that were answered right."""
         return sum(self._made[number].question.answer == choice for number, choice in self.chosen.items())
+
+    def farewell(self) -> str:
+        """Where the lessons were left, how many answers were foreseen, and how they go on."""
+        where = f"left at lesson {self.number}, {NAMES[self.number - 1]}"
+        if self.finished:
+            where = f"that was the last of {len(NAMES)} lessons"
+        answered = f"; {self.foreseen} of {len(self.chosen)} foreseen" if self.chosen else ""
+        return where + answered + ("" if self.finished or self.place.trouble else "; tinytf learn goes on there")
 
     def lesson(self) -> Lesson:
         """The lesson of this page, made when it is first looked at."""
@@ -67,8 +75,8 @@ class Pages:
 
     def _turn(self, by: int) -> bool:
         if self.number + by > len(NAMES):
-            self.number = 1  # all of them are done: the next time begins anew
-            self.place.write(1)
+            self.finished = True
+            self.place.write(1)  # the next time begins anew
             return False
         self.number, self.scrolled = max(1, self.number + by), 0
         self.place.write(self.number)

@@ -124,7 +124,6 @@ def run_lessons(live: Live, number: int | None, output: Output, *, fixed: bool) 
             asyncio.run(_turn_pages(pages, create_input(sys.stdin), drawing))
     except BrokenPipeError:
         raise ReaderGone from None
-    answered = f"; {pages.foreseen} of {len(pages.chosen)} foreseen" if pages.chosen else ""
-    output.note(f"left at lesson {pages.number}, {NAMES[pages.number - 1]}{answered}; tinytf learn goes on there")
+    output.note(pages.farewell())
     if place.trouble:
         output.note(place.trouble)

@@ -190,8 +190,11 @@ def test_a_place_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> No
 def test_all_lessons_behind_each_other_end_at_the_beginning(tmp_path: Path) -> None:
     place = Place(tmp_path / "learn.json")
     pages = Pages(Live(load("tiny", device="cpu")), 21, ScreenOf(width=80, cuts=True), place)
+    pages.lines(80, 24)
+    pages.press(str(pages.lesson().question.answer + 1))
     assert pages.press("next") is False
     assert place.read(21) == 1
+    assert pages.farewell() == "that was the last of 21 lessons; 1 of 1 foreseen"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10), (20, 3)])

@@ -156,7 +156,7 @@ def mask(live: Live, number: int) -> Lesson:
             f"{hides}. Only the padding of a batch would be hidden from it."
         )
         formula = "masked = scaled: nothing is hidden"
-        torch_line = "masked = scaled if padding is None else scaled.masked_fill(~padding[:, None, None], -math.inf)"
+        torch_line = "masked = scaled.masked_fill(~real[:, None, None], -math.inf)  # padding alone"
         revealed = ("L0H0.weights",)
     question = live.asked("mask").words(text, called(seen), map(called, others), reveal, tuple(seen))
     cell = f"L0H0.{'masked' if config.causal else 'scaled'}[{place},{seen[-1]}]"

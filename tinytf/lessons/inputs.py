@@ -116,7 +116,7 @@ def _sinusoidal(live: Live, number: int) -> Lesson:
         number,
         "Attention by itself does not know the order of the words: shuffled keys give the same sums. So each place is "
         f"given waves of {width // 2} lengths, sines and cosines, fixed and never learned.",
-        f"P[:, 0::2], P[:, 1::2] = (pos / 10000 ** (i / {width})).sin(), (pos / 10000 ** (i / {width})).cos()",
+        "P[:, 0::2], P[:, 1::2] = angle.sin(), angle.cos()  # angle of each pair",
         f"The wave of dimension 0 is sin({live.here}) = {figure(math.sin(live.here))}.",
     )
 

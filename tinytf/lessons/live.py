@@ -166,6 +166,12 @@ class Live:
         return "nothing says what is right here, so the model's own first guess is taken for it"
 
     @property
+    def standing(self) -> str:
+        """How a target came to be one, in two or three words."""
+        known = (self.config.causal and self.length > 1) or self._hides
+        return "is right" if known else "is taken for right"
+
+    @property
     def target(self) -> tuple[int, int, float]:
         """The last of the predictions: its position, the token that is right, and the loss there."""
         found = self.gradients

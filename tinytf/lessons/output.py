@@ -194,14 +194,13 @@ def cache(live: Live, number: int) -> Lesson:
 
 def _no_cache(live: Live, number: int) -> Lesson:
     count, config = live.length, live.config
-    both = 2 * config.n_layers * config.n_kv_heads * config.d_head
     question = live.asked("cache").number(
         f"One more word makes this text of {count} tokens one of {count + 1}. How many tokens go through this encoder "
         "again?",
         count + 1,
         [1, count, 2 * count + 1, (count + 1) ** 2],
-        f"All {count + 1}: each of the {count} sees the new one, so above the first layer its keys and values, "
-        f"{both:,} numbers in all, come out otherwise.",
+        f"All {count + 1}: each of the {count} sees the new one, so what the first block makes of it comes out "
+        "otherwise, and all that is made of that.",
     )
     rows = tuple(
         (n, step_work(config, n, cached=False).whole)

@@ -26,7 +26,7 @@ def loss(live: Live, number: int) -> Lesson:
     place, token_id, value = live.target
     p, found = math.exp(-value), live.gradients
     question = live.asked("loss").number(
-        f"At token {place}, {found.tokens[place].shown}, the model gave {live.piece(token_id)}, which is right, "
+        f"At token {place}, {found.tokens[place].shown}, the model gave {live.piece(token_id)}, which {live.standing}, "
         f"probability {figure(p)}. What is the loss there, in nats?",
         value,
         [1 - p, value / math.log(2), p, 1 / p if p > 1e-12 else 1e12, -math.log10(p) if p else math.inf],
