@@ -104,7 +104,10 @@ class Pages:
     def _lesson(self, terminal: Terminal, room: int) -> list[str]:
         """Head, words, live numbers and question; the numbers take the rows that the others leave."""
         one, chosen = self.lesson(), self.chosen.get(self.number)
-        view, prose = LessonView(self.live, one, chosen), replace(terminal, width=min(terminal.width, _PROSE))
+        view, prose = (
+            LessonView(self.live, one, chosen, dims=max(4, terminal.width // 10)),
+            replace(terminal, width=min(terminal.width, _PROSE)),
+        )
         head = self._painted([self._head(one, terminal)], terminal)
         words = self._painted(view.why(), prose)
         asked = self._painted(view.question(prose), prose)

@@ -35,10 +35,13 @@ def _padded(spans: Sequence[Span], width: int) -> list[Span]:
 
 
 class LessonView:
-    """One lesson; ``chosen`` is the choice that its question was answered with, from 0, or None."""
+    """One lesson; ``chosen`` is the choice that its question was answered with, from 0, or None.
 
-    def __init__(self, live: Live, lesson: Lesson, chosen: int | None = None) -> None:
-        self.live, self.lesson, self.chosen = live, lesson, chosen
+    Of every vector ``dims`` dimensions are shown as numbers.
+    """
+
+    def __init__(self, live: Live, lesson: Lesson, chosen: int | None = None, *, dims: int = _DIMS) -> None:
+        self.live, self.lesson, self.chosen, self.dims = live, lesson, chosen, dims
 
     @property
     def has_more(self) -> bool:
@@ -129,7 +132,7 @@ class LessonView:
     def _vectors(self, addresses: Sequence[str]) -> Iterator[Block]:
         """Rows of several steps, each with digits and a scale of its own."""
         found = np.stack([self.live.at(address) for address in addresses]).astype(np.float32)
-        yield Values(list(addresses), found, _DIMS, self.lesson.role, several=True)
+        yield Values(list(addresses), found, self.dims, self.lesson.role, several=True)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
         trace = self.live.trace
@@ -149,7 +152,7 @@ class LessonView:
             part = None if seen is None else seen[keep]
             yield Heat(values[keep], [names[i] for i in keep], names, "unit" if shares else "signed", part, limit)
         else:
-            yield Values([names[i] for i in keep], values[keep], _DIMS, step.role)
+            yield Values([names[i] for i in keep], values[keep], self.dims, step.role)
         if len(keep) < len(names):
             which = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
             yield Line(Span(f"  {which} of {len(names)}", "dim"))
