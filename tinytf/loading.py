@@ -1,6 +1,7 @@
 """Opening a model by what a user calls it, and what can be done with it at once."""
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.arithmetic import Explanation
+    from tinytf.analysis.attribution import Attribution
+    from tinytf.analysis.lens import Lens
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -133,6 +136,63 @@ class Model:
         found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
         return tuple(found)
 
+    def lens(
+        self,
+        text: str | Trace,
+        *,
+        position: str | None = None,
+        top: int = 5,
+        track: Sequence[str] = (),
+        sublayers: bool = False,
+        on_progress: Callable[[int, int], None] = lambda done, of: None,
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "Lens":
+        """What the residual stream of a text, or of its trace, says after each layer, read by the model's own head.
+
+        ``position`` is as ``2``, ``0-3,7``, ``-1`` or a token of the text; ``track`` are words whose rank and
+        probability are followed, each one token. Errors as of ``tinytf.analysis.lens.lens`` and ``find_token``.
+        """
+        from tinytf.analysis.lens import lens, require_readable
+        from tinytf.gradients.targets import find_token
+
+        require_readable(self.transformer)
+        causal = self.config.causal
+        tracked = [find_token(self.tokenizer, word, causal=causal, option="--track") for word in track]
+        trace = self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
+        places = None if position is None else named_places(trace, position)
+        return lens(trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force)
+
+    def attribute(
+        self,
+        text: str | Trace,
+        *,
+        token: str | None = None,
+        versus: str | None = None,
+        position: str | None = None,
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "Attribution":
+        """What each part of the model adds to the logit of ``token`` (the predicted one), or to its lead over another.
+
+        ``position`` is as ``-1`` or a token of the text. Errors as of ``tinytf.analysis.attribution.attribute`` and
+        ``find_token``.
+        """
+        from tinytf.analysis.attribution import attribute, require_logits
+        from tinytf.gradients.targets import find_token
+
+        require_logits(self.transformer)
+        causal = self.config.causal
+        chosen = None if token is None else find_token(self.tokenizer, token, causal=causal, option="--token")
+        other = None if versus is None else find_token(self.tokenizer, versus, causal=causal, option="--versus")
+        trace = self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
+        places = None if position is None else named_places(trace, position)
+        if places is not None and len(places) > 1:
+            raise UsageError(
+                f"--position {position!r} is {len(places)} positions", "one logit is taken apart at a time"
+            )
+        return attribute(trace, None if places is None else places[0], chosen, other)
+
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.
 
@@ -224,6 +284,21 @@ class Model:
         """How well the model foresaw each token of ``text``; errors as of ``encode`` and of a text of one token."""
         require_decoder(self.config)
         return score(self.transformer, self.encode(text, truncate=truncate).ids)
+
+
+def named_places(trace: Trace, words: str, option: str = "--position") -> tuple[int, ...]:
+    """The positions of a text that words mean: ``2``, ``0-3,7``, ``-1``, ``all``, or a token of the text.
+
+    Raises UsageError for a position or a token that is not there, and for a token that comes more than once.
+    """
+    from tinytf.gradients.targets import named_positions
+
+    length = len(trace.tokens)
+    if words == "all":
+        return tuple(range(length))
+    if re.fullmatch(r"[0-9][0-9,\s-]*", words):
+        return named_positions(words, length, option)
+    return (trace.index(words, "token", length),)
 
 
 def pick_device(device: str) -> torch.device:
