@@ -36,6 +36,7 @@ COMMANDS = (
     "watch",
     "generate",
     "score",
+    "learn",
 )
 
 
