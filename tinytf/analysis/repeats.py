@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinytf.analysis.heads import induction as induction_of
+from tinytf.analysis.heads import previous as previous_of
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 
@@ -49,9 +51,8 @@ def repeat_scores(model: Transformer, *, length: int = 50, count: int = 16, seed
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         if name == "weights":  # (B, H, 2T, 2T), once a layer
-            previous.append(tensor.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=(0, 2)))
-            second = tensor[:, :, length:, :]  # query length + i looks at key i + 1
-            induction.append(second.diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=(0, 2)))
+            previous.append(previous_of(tensor).mean(dim=0))
+            induction.append(induction_of(tensor, length).mean(dim=0))
         return tensor
 
     training = model.training
