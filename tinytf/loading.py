@@ -25,7 +25,10 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tinytf.analysis.arithmetic import Explanation
+    from tinytf.analysis.census import Census, Progress
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -132,6 +135,36 @@ class Model:
         trace = self.trace(text) if isinstance(text, str) else text
         found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
         return tuple(found)
+
+    def heads(
+        self,
+        corpus: "Path | None" = None,
+        *,
+        text: str | None = None,
+        length: int | None = None,
+        count: int = 16,
+        seed: int = 0,
+        progress: "Progress" = lambda done, of: None,
+    ) -> "Census":
+        """What every head does: its scores on random tokens said twice, and on a file or folder of text, or a ``text``.
+
+        Settings as of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
+        """
+        from tinytf.analysis.census import census, copy_length
+        from tinytf.training.windows import text_windows
+
+        before, after = self.tokenizer.around()
+        if self.config.causal:
+            after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
+        copy = copy_length(self.config, length, added=len(before) + len(after))
+        source = text if corpus is None else [corpus]
+        windows = () if source is None else text_windows(
+            source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
+        )  # fmt: skip
+        return census(
+            self.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after,
+            progress=progress,
+        )  # fmt: skip
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

@@ -31,6 +31,7 @@ COMMANDS = (
     "watch",
     "generate",
     "score",
+    "heads",
 )
 
 

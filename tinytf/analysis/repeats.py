@@ -36,6 +36,13 @@ def repeated_tokens(vocab_size: int, length: int, count: int, seed: int) -> Tens
     return torch.cat((once, once), dim=1)
 
 
+def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]:
+    """The mean next-token loss, in nats, within the first copy and in the second: logits (B, 2T, V), ids (B, 2T)."""
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    by_position = losses.view(len(ids), -1).mean(dim=0)  # (2T - 1,)
+    return float(by_position[: length - 1].mean()), float(by_position[length:].mean())
+
+
 @torch.no_grad()
 def repeat_scores(model: Transformer, *, length: int = 50, count: int = 16, seed: int = 0) -> Repeats:
     """Run repeated random tokens through a decoder and score its heads.
@@ -61,11 +68,5 @@ def repeat_scores(model: Transformer, *, length: int = 50, count: int = 16, seed
         logits = model(ids)  # (B, 2T, V)
     finally:
         model.train(training).use_attention("fused")
-    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
-    by_position = losses.view(count, -1).mean(dim=0)  # (2T - 1,)
-    return Repeats(
-        torch.stack(previous),
-        torch.stack(induction),
-        float(by_position[: length - 1].mean()),
-        float(by_position[length:].mean()),
-    )
+    first_loss, second_loss = copy_losses(logits, ids, length)
+    return Repeats(torch.stack(previous), torch.stack(induction), first_loss, second_loss)
