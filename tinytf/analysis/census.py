@@ -178,7 +178,10 @@ def census(
         first_loss=sum(first for first, _ in losses) / len(losses) if losses else None,
         second_loss=sum(second for _, second in losses) / len(losses) if losses else None,
         labels=tuple(
-            tuple(named(on_repeats.of(layer, head), on_text and on_text.of(layer, head)) for head in heads)
+            tuple(
+                named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
+                for head in heads
+            )
             for layer, heads in places
         ),
     )

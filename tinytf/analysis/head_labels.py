@@ -61,7 +61,7 @@ Of = Mapping[str, float]
 
 
 def named(repeats: Of, text: Of | None) -> Named:
-    """The label of a head from its scores on either kind of sequence, and all that speak for one, or what it does most."""
+    """The label of a head from its scores on either kind of sequence, and all that speak for one, or the highest."""
     reached: list[Label] = []
     for label in LABELS:
         new = label.name != "offset" or not _is_said(reached, repeats, text)

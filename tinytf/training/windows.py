@@ -1,6 +1,6 @@
 """A corpus as windows of token ids, one after the other, for who wants to look at some of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch

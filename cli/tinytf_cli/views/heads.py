@@ -10,6 +10,7 @@ import numpy as np
 from tinytf.analysis.census import SCORES, Census
 from tinytf.analysis.head_labels import LABELS, Named
 from tinytf.loading import Model
+from tinytf.text.printable import printable
 from tinytf_cli.numbers import number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
@@ -19,8 +20,15 @@ from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, L
 if TYPE_CHECKING:
     import torch
 
-_ROLES = {"induction": "attention", "duplicate": "k", "previous": "q", "self": "v", "offset": "ffn", "first": "residual",
-          "broad": "dim"}  # fmt: skip
+_ROLES = {
+    "induction": "attention",
+    "duplicate": "k",
+    "previous": "q",
+    "self": "v",
+    "offset": "ffn",
+    "first": "residual",
+    "broad": "embed",
+}
 _NOTHING = "·"
 _UNBOUNDED = ("entropy", "distance")  # the other scores are 0…1
 _ROWS_ON_A_SCREEN = 16
@@ -59,7 +67,8 @@ class HeadsView:
         yield from banner(self.model)
         yield from self._material()
         yield from self._labels(terminal)
-        yield Heading(f"heads by {self.by}", f"{SCORES[self.key]}, {self._where(self.key)}", "attention")
+        yield Heading(f"heads by {self.by}", self._where(self.key), "attention")
+        yield Line(Span(SCORES[self.key], "dim"), indent=2)
         limit = float(np.nanmax(self.values, initial=0.0)) or 1.0
         rows, columns = (
             [f"{sign}{i}" for i in range(size)] for sign, size in zip("LH", self.values.shape, strict=True)
@@ -95,7 +104,7 @@ class HeadsView:
             )
             return
         windows = f"{census.text.sequences} window{'s' if census.text.sequences > 1 else ''}"
-        yield Line(f"{windows} of {census.text.tokens} tokens of {self.corpus}", indent=2)
+        yield Line(f"{windows} of {census.text.tokens} tokens of {printable(self.corpus, spaces=False)}", indent=2)
 
     def _labels(self, terminal: Terminal) -> Iterator[Block]:
         names = [named.name for row in self.census.labels for named in row]
@@ -139,7 +148,7 @@ class HeadsView:
                 Column("head", [Span(f"L{layer}H{head}", "strong") for layer, head in chosen], said=""),
                 Column("is", [Span(named.name, _ROLES.get(named.name, "dim")) for named in labels]),
                 *(self._column(title, score, drop, chosen) for title, score, drop in _COLUMNS if self._has(score)),
-                Column("evidence", [Span(named.evidence, "dim") for named in labels], shrink=34),
+                Column("evidence", [Span(named.evidence, "dim") for named in labels], shrink=38),
             ]
         )
 
@@ -158,7 +167,8 @@ class HeadsView:
             ]
         elif sought and score not in _UNBOUNDED:
             cells = [Meter(value, f"{value:.2f}", "attention") if value == value else "–" for value in values]
-        return Column(title, cells, "right", drop=0 if sought else drop, said=score.replace("_", " "))
+        align = "left" if isinstance(cells[0], Meter) else "right"
+        return Column(title, cells, align, drop=0 if sought else drop, said=score.replace("_", " "))
 
     def _head_data(self, layer: int, head: int) -> dict[str, Any]:
         named = self.census.labels[layer][head]
