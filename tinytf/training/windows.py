@@ -30,7 +30,7 @@ def text_windows(
 
 
 def _windows(
-    pieces: "Sequence[str]",
+    pieces: Iterable[str],
     tokenizer: Tokenizer,
     vocab_size: int,
     length: int,
