@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tinytf.analysis.arithmetic import Explanation
     from tinytf.analysis.census import Census, Progress
+    from tinytf.analysis.rollout import Rollout
     from tinytf.gradients.trace import GradientTrace
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -165,6 +166,24 @@ class Model:
             self.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after,
             progress=progress,
         )  # fmt: skip
+
+    def rollout(
+        self,
+        text: str | Trace,
+        *,
+        heads: str = "mean",
+        layer: int | None = None,
+        flow: Sequence[int] = (),
+        progress: "Progress" = lambda done, of: None,
+    ) -> "Rollout":
+        """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
+
+        Settings and errors as of ``tinytf.analysis.rollout.rollout``.
+        """
+        from tinytf.analysis.rollout import rollout
+
+        trace = self.trace(text) if isinstance(text, str) else text
+        return rollout(trace, heads=heads, layer=layer, flow=flow, progress=progress)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

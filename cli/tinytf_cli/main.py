@@ -32,6 +32,7 @@ COMMANDS = (
     "generate",
     "score",
     "heads",
+    "rollout",
 )
 
 
