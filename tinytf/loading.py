@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,6 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tinytf.analysis.arithmetic import Explanation
     from tinytf.analysis.census import Census, Progress
     from tinytf.analysis.rollout import Rollout
@@ -139,7 +138,7 @@ class Model:
 
     def heads(
         self,
-        corpus: "Path | None" = None,
+        corpus: str | Path | None = None,
         *,
         text: str | None = None,
         length: int | None = None,
@@ -158,7 +157,7 @@ class Model:
         if self.config.causal:
             after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
         copy = copy_length(self.config, length, added=len(before) + len(after))
-        source = text if corpus is None else [corpus]
+        source = text if corpus is None else [Path(corpus)]
         windows = () if source is None else text_windows(
             source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinytf.analysis.census import SCORES, Census
-from tinytf.analysis.head_labels import LABELS, Named
+from tinytf.analysis.head_labels import LABELS, Label, Named
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number
@@ -110,19 +110,29 @@ class HeadsView:
         names = [named.name for row in self.census.labels for named in row]
         counts = Counter(names)
         yield Heading("what each head is", "the first of these that it reaches", "attention")
-        letters = [label for label in LABELS if counts[label.name]]
-        for label in letters:
-            row = [
-                Span(f"{label.name[0].upper()} ", _ROLES[label.name]),
-                Span(f"{label.name} {counts[label.name]}", "strong"),
-                Span(f"   {label.score.replace('_', ' ')} ≥ {label.least}: {label.meaning}", "dim"),
-            ]
-            yield Line(row, indent=2, said=f"{label.name}: {counts[label.name]} heads. It {label.meaning}.")
-        unnamed = counts["–"]
-        if unnamed:
-            yield Line(
-                [Span(f"{_NOTHING} "), Span(f"no pattern {unnamed}", "strong")], indent=2, said=f"no pattern: {unnamed}"
-            )
+        found = [label for label in LABELS if counts[label.name]]
+        none = counts["–"]
+        rest = [Span("no pattern", "strong")] if none else []
+        yield Table(
+            [
+                Column(
+                    "",
+                    [*(Span(_letter(one.name), _ROLES[one.name]) for one in found), *(Span(_NOTHING) for _ in rest)],
+                    said="",
+                ),
+                Column("", [*(Span(label.name, "strong") for label in found), *rest], said=""),
+                Column(
+                    "",
+                    [*(str(counts[label.name]) for label in found), *(str(none) for _ in rest)],
+                    "right",
+                    said="heads:",
+                ),
+                Column("", [*(_threshold(label) for label in found), *("" for _ in rest)], drop=1, said=""),
+                Column("", [*(Span(label.meaning, "dim") for label in found), *("" for _ in rest)], shrink=30, said=""),
+            ],
+            header=False,
+        )
+        yield Line("")
         wide = len(self.census.labels[0]) * 2 + 6 <= terminal.width
         for layer, labels in enumerate(self.census.labels):
             yield self._letters(layer, labels, " " if wide else "")
@@ -131,7 +141,7 @@ class HeadsView:
         width = len(f"L{len(self.census.labels) - 1}")
         spans = [Span(f"L{layer}".ljust(width) + " ")]
         for named in labels:
-            letter = named.name[0].upper() if named.label else _NOTHING
+            letter = _letter(named.name) if named.label else _NOTHING
             spans.append(Span(letter + gap, _ROLES.get(named.name, "dim")))
         found = [f"H{head} {named.name}" for head, named in enumerate(labels) if named.label]
         return Line(spans, indent=2, said=f"Layer {layer}: {', '.join(found) or 'no head with a pattern'}.")
@@ -223,3 +233,11 @@ class HeadsView:
         return {
             f"{where}.{score}": values for where, scores in named if scores for score, values in scores.values.items()
         }
+
+
+def _letter(name: str) -> str:
+    return name[0].upper()
+
+
+def _threshold(label: Label) -> Span:
+    return Span(f"{label.score.replace('_', ' ')} ≥ {label.least}", "dim")

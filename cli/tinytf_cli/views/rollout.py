@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 _ROWS_ON_A_SCREEN = 24
+_ALL = 0.95
 
 
 class RolloutView:
@@ -46,12 +47,10 @@ class RolloutView:
         """What the query holds, then every query."""
         yield from banner(self.model, self.trace.encoding)
         yield from self._one(terminal)
-        yield Heading(
-            "rollout to every position", "the share of each token, across, in each position, down", "attention"
-        )
+        yield Heading("rollout to every position", "shares of the tokens, across", "attention")
         yield self._heat(self.found.shares)
         if self.found.flow is not None and len(self.found.flow.queries) == len(self.names):
-            yield Heading("flow to every position", "the most that can come from each token, across", "v")
+            yield Heading("flow to every position", "the most that each token, across, can send", "v")
             yield self._heat(self.found.flow.values)
         yield Line("")
         yield from self._check()
@@ -87,13 +86,16 @@ class RolloutView:
             columns.append(Column("flow", self._meters(flow.tolist(), keep, "v")))
         yield Table(columns)
         yield from left_out(len(self.names), keep)
+        if most > _ALL and shares.index(most) != self.query:
+            said = "nearly all is of one token: over many layers rollout runs into where every position looks a little"
+            yield Line(Span(f"{said}; --layer stops earlier", "dim"), indent=2)
         if self.skipped:
             pipes = f"{self.skipped:,} pipes for {len(self.names)} tokens"
             said = f"no flow: {pipes} would take long; --flow query searches it all the same"
             yield Line(Span(said, "dim"), indent=2)
 
     def _meters(self, values: Sequence[float], keep: Sequence[int], role: str) -> list[Cell]:
-        return [Meter(values[place], f"{values[place]:.3f}", role) for place in keep]
+        return [Meter(values[place], _share(values[place]), role) for place in keep]
 
     def _check(self) -> Iterator[Block]:
         found, flow = self.found, self.found.flow
@@ -148,3 +150,8 @@ class RolloutView:
         if self.found.flow is not None:
             found["flow"] = self.found.flow.values
         return found | {f"L{layer}.map": one for layer, one in enumerate(self.found.maps)}
+
+
+def _share(value: float) -> str:
+    """Three digits after the point, or its size where that would be 0.000; five columns or six."""
+    return f"{value:.3f}" if value >= 5e-4 or value == 0 else f"{value:.0e}"
