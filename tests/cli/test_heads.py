@@ -10,7 +10,10 @@ from rich.cells import cell_len
 from safetensors.torch import load_file
 
 from tinytf.analysis.census import SCORES
-from tinytf.loading import load
+from tinytf.loading import Model, load
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.heads import HeadsView
 
 QUICK = ("heads", "--length", "6", "--count", "3")
 
@@ -107,6 +110,17 @@ def test_no_line_is_wider_than_the_screen(
         ran = tinytf(*arguments, "--width", str(width), screen=True)
         assert ran.status == 0, ran.err
         assert max(map(cell_len, without_colour(ran.out).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_a_hundred_and_forty_four_heads_fit_the_screen(twelve_by_twelve: Model, width: int) -> None:
+    found = twelve_by_twelve.heads(length=6, count=2)
+    for seven_bit in (False, True):
+        screen = Terminal(width, "none", ascii=seven_bit, cuts=True)
+        view = HeadsView(twelve_by_twelve, found, by="first", corpus="", top=None)
+        shown = list(paint(view.blocks(screen), screen))
+        assert max(map(cell_len, shown)) <= width
+        assert sum(line.lstrip().startswith("L11H") for line in shown) <= 16
 
 
 def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_not(

@@ -83,7 +83,7 @@ def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
     The largest, or smallest, weights of several heads do not sum to 1: each row is divided by its sum.
     """
     for layer in range(stop + 1):
-        weights = trace.step("weights", layer).double().cpu()  # (H, Q, K)
+        weights = trace.step("weights", layer).cpu().double()  # (H, Q, K)
         if not weights.isfinite().all():
             raise TinytfError(
                 f"L{layer}.weights are not all numbers", "tinytf trace --fail-on nan finds the first step"

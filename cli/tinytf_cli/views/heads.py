@@ -88,7 +88,8 @@ class HeadsView:
 
     def _material(self) -> Iterator[Block]:
         census = self.census
-        said = f"{census.repeats.sequences} sequences of {census.length} {self._random}, seed {census.seed}"
+        several = "s" if census.repeats.sequences > 1 else ""
+        said = f"{census.repeats.sequences} sequence{several} of {census.length} {self._random}, seed {census.seed}"
         yield Heading("what the heads looked at", "", "attention")
         if census.first_loss is not None and census.second_loss is not None:
             said += f": loss {census.first_loss:.2f} in the first copy, {census.second_loss:.2f} in the second"
