@@ -22,6 +22,7 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "verify",
     "info",
     "tokens",
     "models",

@@ -71,7 +71,10 @@ def _positions(words: str, length: int) -> tuple[int, ...]:
             raise UsageError(f"--positions {words!r} is no list of positions", "write them as 2, or 0-3,7")
         first, last = int(match[1]), int(match[2] or match[1])
         if last >= length:
-            raise UsageError(f"there is no position {last}: the text has {length} tokens, 0 to {length - 1}")
+            raise UsageError(
+                f"there is no position {last}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
         if first > last:
             raise UsageError(f"positions {word.strip()} run backwards")
         found += range(first, last + 1)
