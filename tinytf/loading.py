@@ -40,7 +40,7 @@ class Model:
     """A transformer with its tokenizer.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was passed over in its
-    files.
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Model:
     source: str
     tokenizer_note: str = ""
     file_notes: tuple[str, ...] = ()
+    corpus: Path | None = None
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -141,6 +142,7 @@ class Model:
         corpus: str | Path | None = None,
         *,
         text: str | None = None,
+        random_only: bool = False,
         length: int | None = None,
         count: int = 16,
         seed: int = 0,
@@ -148,7 +150,8 @@ class Model:
     ) -> "Census":
         """What every head does: its scores on random tokens said twice, and on a file or folder of text, or a ``text``.
 
-        Settings as of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
+        Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Other
+        settings as of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
         """
         from tinytf.analysis.census import census, copy_length
         from tinytf.training.windows import text_windows
@@ -157,7 +160,8 @@ class Model:
         if self.config.causal:
             after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
         copy = copy_length(self.config, length, added=len(before) + len(after))
-        source = text if corpus is None else [Path(corpus)]
+        file = self.corpus if corpus is None and not random_only else corpus
+        source = text if text is not None or file is None else [Path(file)]
         windows = () if source is None else text_windows(
             source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
         )  # fmt: skip
@@ -319,4 +323,12 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     weighed = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     transformer = weighed.transformer.to(device=where)
-    return Model(source.name, transformer, vocabulary.tokenizer, words, vocabulary.note, (*notes, *weighed.notes))
+    return Model(
+        source.name,
+        transformer,
+        vocabulary.tokenizer,
+        words,
+        vocabulary.note,
+        (*notes, *weighed.notes),
+        source.corpus(),
+    )

@@ -332,4 +332,7 @@ def test_a_model_reads_a_file_a_text_or_nothing(tmp_path: Path) -> None:
     assert from_text.text is not None
     assert from_file.text.tokens == 2 * 8 + 2  # [CLS] and [SEP] are around each
     assert torch.equal(from_file.score("distance"), from_text.score("distance"))
-    assert model.heads(length=8, count=3).text is None
+    assert model.corpus is not None
+    own, named = model.heads(length=8, count=3), model.heads(model.corpus, length=8, count=3)
+    assert torch.equal(own.score("distance"), named.score("distance"))
+    assert model.heads(random_only=True, length=8, count=3).text is None

@@ -77,6 +77,12 @@ def test_without_a_text_it_says_that_there_was_none(tinytf: Tinytf, decoder: Pat
     assert "no text" not in tinytf(*QUICK, corpus, "-m", decoder).out
 
 
+def test_a_model_with_a_text_of_its_own_is_read_on_it_unless_told_otherwise(tinytf: Tinytf) -> None:
+    own = json.loads(tinytf(*QUICK, "--json").out)
+    assert own["text"] == {"corpus": "tiny's held_out.txt", "sequences": 3, "tokens": 12}
+    assert json.loads(tinytf(*QUICK, "--random", "--json").out)["text"] is None
+
+
 def test_an_encoder_has_scores_and_says_why_it_has_no_loss(tinytf: Tinytf, encoder: Path) -> None:
     ran = tinytf(*QUICK, "-m", encoder)
     assert ran.status == 0
@@ -143,6 +149,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_not(
         (("--count", "0"), "--count"),
         (("nowhere.txt",), "cannot read nowhere.txt"),
         (("one", "two"), "two"),
+        (("notes.txt", "--random"), "--random is without a text"),
         (("-",), "the text is empty"),
     ],
 )
