@@ -177,6 +177,7 @@ class Model:
         heads: str = "mean",
         layer: int | None = None,
         flow: Sequence[int] = (),
+        force: bool = False,
         progress: "Progress" = lambda done, of: None,
     ) -> "Rollout":
         """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
@@ -185,8 +186,8 @@ class Model:
         """
         from tinytf.analysis.rollout import rollout
 
-        trace = self.trace(text) if isinstance(text, str) else text
-        return rollout(trace, heads=heads, layer=layer, flow=flow, progress=progress)
+        trace = self.trace(text, force=force) if isinstance(text, str) else text
+        return rollout(trace, heads=heads, layer=layer, flow=flow, force=force, progress=progress)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.

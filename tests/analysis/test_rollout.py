@@ -9,7 +9,7 @@ from architectures import KINDS, config_of, encoding_of, lively, some_ids
 
 from tinytf.analysis.attention_flow import attention_flow, count_pipes
 from tinytf.analysis.rollout import COMBINED, default_query, rollout
-from tinytf.errors import AddressError, TinytfError, UsageError
+from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.loading import load
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -148,6 +148,14 @@ def test_a_network_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("tinytf.analysis.attention_flow.MOST_PIPES", 10)
     with pytest.raises(UsageError, match="56 pipes"):
         rollout(traced("gpt2"), flow=(6,))
+
+
+def test_maps_that_do_not_fit_into_memory_are_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinytf.analysis.rollout.UNASKED", 0)
+    monkeypatch.setattr("tinytf.analysis.rollout.free_bytes", lambda device: 1000)
+    with pytest.raises(MemoryShortage, match="7 tokens in 2 layers"):
+        rollout(traced("gpt2"))
+    assert rollout(traced("gpt2"), force=True).holds
 
 
 def test_the_position_that_is_read_is_the_last_or_the_mask() -> None:

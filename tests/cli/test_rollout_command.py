@@ -2,13 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
+from tinytf.analysis import rollout as analysis
 from tinytf.loading import load
 from tinytf_cli.commands import rollout as command
 
@@ -117,6 +120,35 @@ def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, argumen
     ran = tinytf("rollout", *arguments, "-m", decoder)
     assert is_a_clean_error(ran)
     assert said in ran.err
+
+
+def test_shares_too_small_for_three_digits_are_shown_by_their_size(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = analysis.rollout
+
+    def sunk(trace, **settings):  # type: ignore[no-untyped-def]
+        found = right(trace, **settings)
+        shares = torch.full_like(found.shares, 2e-5)
+        shares[:, 0] = 1 - shares[:, 1:].sum(dim=1)
+        return replace(found, shares=shares)
+
+    monkeypatch.setattr(analysis, "rollout", sunk)
+    shown = tinytf("rollout", SENTENCE, "-m", decoder).out
+    assert " 2e-05 " in shown
+    assert "nearly all is of one token" in shown
+
+
+def test_shares_that_do_not_sum_to_one_are_status_1(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = analysis.rollout
+    monkeypatch.setattr(
+        analysis, "rollout", lambda trace, **more: replace(found := right(trace, **more), shares=found.shares * 1.01)
+    )
+    ran = tinytf("rollout", SENTENCE, "-m", decoder)
+    assert ran.status == 1
+    assert "check failed: the shares in a position do not sum to 1, off by 1.0e-02" in ran.out
 
 
 def test_a_long_text_can_be_cut(tinytf: Tinytf, decoder: Path) -> None:

@@ -51,7 +51,7 @@ def peers(family: str) -> Peers:
 
 
 def bridged(model: Any) -> nn.Module:
-    """TransformerLens 4: its bridge around a model of transformers, as TransformerBridge.boot_transformers builds it."""
+    """TransformerLens' bridge around a model of transformers, as TransformerBridge.boot_transformers builds it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module

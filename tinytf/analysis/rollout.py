@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.attention_flow import AttentionFlow, Progress, attention_flow
-from tinytf.errors import AddressError, TinytfError, UsageError
+from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
+from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.nearest import did_you_mean
 from tinytf.trace.trace import Trace
 
@@ -56,13 +57,15 @@ def rollout(
     heads: str = "mean",
     layer: int | None = None,
     flow: Sequence[int] = (),
+    force: bool = False,
     progress: Progress = lambda done, of: None,
 ) -> Rollout:
     """Multiply the maps of the layers of a trace, the first to ``layer`` (the last one without it).
 
     ``heads`` is one of COMBINED; ``flow`` are positions to search the attention flow to, of which ``progress`` hears.
     Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
-    where weights are no numbers: nothing is put in the place of what is missing. Also as ``attention_flow``.
+    where weights are no numbers: nothing is put in the place of what is missing. MemoryShortage where the maps would
+    not fit into the free memory, unless ``force`` is true. Also as ``attention_flow``.
     """
     if heads not in COMBINED:
         raise UsageError(f"heads cannot be combined by {heads!r}", did_you_mean(heads, COMBINED))
@@ -70,11 +73,24 @@ def rollout(
     stop = last if layer is None else layer
     if not 0 <= stop <= last:
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
+    if not force:
+        _require_room(len(trace.tokens), stop + 1, trace.config.n_heads)
     maps = tuple(_maps(trace, heads, stop))
     shares = torch.eye(len(trace.tokens), dtype=torch.float64)
     for mixed in maps:
         shares = mixed @ shares
     return Rollout(heads, stop, shares, maps, attention_flow(maps, flow, progress) if flow else None)
+
+
+def _require_room(tokens: int, layers: int, heads: int) -> None:
+    """The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64."""
+    needed = tokens**2 * (8 * (layers + 3) + heads * (4 * 4 + 8))
+    free = free_bytes(torch.device("cpu"))
+    if needed > UNASKED and needed > free:
+        raise MemoryShortage(
+            f"the maps of {tokens:,} tokens in {layers} layers take {in_gib(needed)}, and {in_gib(free)} are free",
+            "take a shorter text, or stop at a --layer; --force goes on",
+        )
 
 
 def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:

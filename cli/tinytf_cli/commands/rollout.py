@@ -1,6 +1,7 @@
 """``tinytf rollout``: how much of each token attention brings to a position, over all layers."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,7 +58,7 @@ def command(
     Attention rollout multiplies the maps of the layers, attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Both take half of every layer to come from the residual connection.
     """
-    from tinytf.analysis.attention_flow import count_pipes
+    from tinytf.analysis.attention_flow import attention_flow, count_pipes
     from tinytf.analysis.rollout import default_query
     from tinytf_cli.counted import counted
     from tinytf_cli.output import Result
@@ -75,13 +76,13 @@ def command(
             place = (
                 default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
             )
-            found = model.rollout(trace, heads=heads, layer=layer)
+            found = model.rollout(trace, heads=heads, layer=layer, force=force)
             pipes = count_pipes(found.maps)
             skipped = pipes if flow == "auto" and pipes * size > _QUICK else 0
             if flow != "none" and not skipped:
                 wanted = range(size) if flow == "all" else (place,)
                 with counted(output.stderr, "flows") as progress:
-                    found = model.rollout(trace, heads=heads, layer=layer, flow=wanted, progress=progress)
+                    found = replace(found, flow=attention_flow(found.maps, wanted, progress))
             view = RolloutView(model, trace, found, place, rows=rows, skipped=skipped)
             yield Result(view.blocks, view.data, view.events, view.tensors)
             holds = holds and view.holds
