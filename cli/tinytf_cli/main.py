@@ -22,6 +22,10 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "diff",
+    "neurons",
+    "lens",
+    "attribute",
     "verify",
     "info",
     "tokens",
@@ -34,6 +38,7 @@ COMMANDS = (
     "score",
     "heads",
     "rollout",
+    "learn",
 )
 
 

@@ -22,7 +22,7 @@ CALLS = {
     "sinusoidal": (5, 8), "split_heads": (X, 3), "join_heads": (X.reshape(2, 2, 6),), "ones": (2, 3), "tril": (X, -1),
     "triu": (X, 1), "where": (X > 0, X, 0 * X), "windows": (X[0], 3), "parameters": ("bert-base", "feed-forward"),
     "adam": (0.5, 0.1, 0.02, 0.003, 4, 1e-3, 0.9, 0.999, 1e-8), "learning_rate": (7, 0.1, 4, 20),
-    "clip_factor": (3.0, 1.0),
+    "clip_factor": (3.0, 1.0), "linspace": (-3, 3, 7),
 }  # fmt: skip
 OF_THE_EXAMPLE = {"gradient", "learns", "token_ids", "tokens"}
 

@@ -102,9 +102,10 @@ class Formula:
 
 def _on_one_line(text: str) -> str:
     """A formula as it is shown: what stands over several lines, without the space that this takes."""
+    joined = " ".join(text.split())
     if "\n" not in text.strip():
-        return text.strip()
-    joined = re.sub(r",? ([\])])", r"\1", re.sub(r"([\[(]) ", r"\1", " ".join(text.split())))
+        return joined
+    joined = re.sub(r",? ([\])])", r"\1", re.sub(r"([\[(]) ", r"\1", joined))
     whole = re.fullmatch(r"\((.*)\)", joined)
     return whole[1] if whole and _is_formula(whole[1]) else joined
 

@@ -1,5 +1,6 @@
 """The operations of worked examples, each twice: as tinytf computes it, and in plain float64 numpy."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.adam import adam
 
 from tinytf.analysis.size import parameter_count, parameter_parts
 from tinytf.errors import TinytfError
@@ -123,10 +125,15 @@ def _plain_clip_factor(norm: float, most: float) -> float:
     return min(1.0, most / (norm + 1e-6))
 
 
-def _plain_parameters(name: str, part: str = "") -> int:
+@functools.cache
+def _weights(name: str) -> tuple[tuple[str, int], ...]:
     with torch.device("meta"):
         model = Transformer(preset(name))
-    return sum(weight.numel() for where, weight in model.named_parameters() if _PARTS.get(part, "") in where)
+    return tuple((where, weight.numel()) for where, weight in model.named_parameters())
+
+
+def _plain_parameters(name: str, part: str = "") -> int:
+    return sum(numbers for where, numbers in _weights(name) if _PARTS.get(part, "") in where)
 
 
 # tinytf's side: what the model, the trainer and the counts themselves are made of.
@@ -160,17 +167,13 @@ def _causal_mask(x: Any) -> Any:
 
 
 def _adam(theta: float, g: float, m: float, v: float, t: int, lr: float, beta1: float, beta2: float, eps: float) -> Any:
-    weight = torch.nn.Parameter(_t(theta).clone())
-    weight.grad = _t(g).clone()
-    optimiser = torch.optim.Adam([weight], lr=lr, betas=(beta1, beta2), eps=eps)
-    optimiser.state[weight] = {
-        "step": torch.tensor(float(t - 1)),
-        "exp_avg": _t(m).clone(),
-        "exp_avg_sq": _t(v).clone(),
-    }
-    optimiser.step()
-    first, second = (optimiser.state[weight][key] for key in ("exp_avg", "exp_avg_sq"))
-    return torch.stack([first, second, first / (1 - beta1**t), second / (1 - beta2**t), weight.detach()])
+    """torch's own step, as a function: making an optimiser imports torch's compiler, which takes seconds."""
+    weight, first, second = (_t(value).detach().clone() for value in (theta, m, v))
+    adam(
+        [weight], [_t(g).detach()], [first], [second], [], [torch.tensor(float(t - 1))],
+        foreach=False, amsgrad=False, beta1=beta1, beta2=beta2, lr=lr, weight_decay=0.0, eps=eps, maximize=False,
+    )  # fmt: skip
+    return torch.stack([first, second, first / (1 - beta1**t), second / (1 - beta2**t), weight])
 
 
 def _learning_rate(step: int, lr: float, warmup: int, steps: int) -> float:

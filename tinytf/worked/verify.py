@@ -117,7 +117,7 @@ def _check(example: Example, step: Step, ours: Evaluation, theirs: Evaluation, a
         true=true,
         holds=holds,
         off=differences(step.claim, true),
-        carried=_carried(step, author) & ~holds,
+        carried=_carried(step, author) & ~holds if not holds.all() else ~holds,
         apart=checked.apart,
         allowed=allowed,
     )
