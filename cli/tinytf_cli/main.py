@@ -36,6 +36,8 @@ COMMANDS = (
     "watch",
     "generate",
     "score",
+    "heads",
+    "rollout",
     "learn",
 )
 
