@@ -22,6 +22,8 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "diff",
+    "neurons",
     "lens",
     "attribute",
     "ablate",
@@ -36,6 +38,9 @@ COMMANDS = (
     "watch",
     "generate",
     "score",
+    "heads",
+    "rollout",
+    "learn",
 )
 
 
