@@ -1,0 +1,13 @@
+"""Which front end a terminal gets."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
+
+
+def interact(session: "Session") -> int:
+    """Talk to whoever sits at the terminal until they leave; the answer is the exit status."""
+    from tinytf_cli.repl import plain
+
+    return plain.interact(session)
