@@ -14,8 +14,8 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
     Every word that a line can begin with, aliases too, to the name it stands for.
 ``session.verbs``, ``session.find_command(name)``, ``session.verb_for(words)``
     The table of Verb (``takes`` says the kind of each word, ``command.params`` its options), and click's commands.
-``session.table``, ``session.tokens``, ``session.run``, ``session.place``
-    The step table of the open model (``table.rows``, ``table.by_name``; opens the model); the printable tokens of the
+``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
+    The step table of the open model (``table.rows``, ``table.by_name``; opens it where ``is_open`` is false); the printable tokens of the
     text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None before a run.
 ``session.place_words``, ``session.model_words``, ``session.held_bytes``, ``session.last_seconds``
     For a status bar: ``L3.weights 17/96`` (empty before a run); the model's name, which is not opened for it; bytes
@@ -147,6 +147,11 @@ class Session(Host):
         while len(self._models) > _KEPT:
             self._models.popitem(last=False)
         return self._models[spec]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the present model is open, so that ``table`` takes no time."""
+        return self.state.spec in self._models
 
     @property
     def table(self) -> "StepTable":
@@ -460,7 +465,8 @@ class Session(Host):
     def _remember(self, before: "tuple[State, int | None]", *, done: bool) -> None:
         """Write down the line that was executed; one that failed leaves nothing changed."""
         line, name = self.typed.line.strip(), self._typed_name()
-        if not line or name == "source":  # whose lines were remembered one by one
+        nothing = not self.typed.words and not self.typed.sign and done  # a comment
+        if nothing or name == "source":  # whose lines were remembered one by one
             return
         if not done:
             self.state, self.place = before
