@@ -16,6 +16,8 @@ class Ear(io.TextIOBase):
         self._parts: list[str] = []
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):  # click tries out whether a stream takes bytes
+            raise TypeError(f"a text stream takes str, and not {type(text).__name__}")
         self._parts.append(text)
         if self._through is not None:
             self._through.write(text)

@@ -25,6 +25,10 @@ _LINES = (
 )
 
 
+_ELSEWHERE = {"repl"}
+"""Commands that are none of a session."""
+
+
 def _conditions() -> Iterator[Block]:
     from tinytf.trace.conditions import MEASURES
 
@@ -108,7 +112,12 @@ def _overview(session: "Session") -> Iterator[Block]:
     for topic in TOPICS:
         yield from _of_topic(session, topic)
     yield Heading("commands", "of the command line, with the same options, on the present model and text")
-    yield Line(", ".join(name for name in dict.fromkeys(session.names.values()) if name not in session.verbs), indent=2)
+    yield Line(
+        ", ".join(
+            name for name in dict.fromkeys(session.names.values()) if name not in _ELSEWHERE | session.verbs.keys()
+        ),
+        indent=2,
+    )
     yield Line("")
     yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf.errors import AddressError, UsageError
+from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.output import Result
 from tinytf_cli.repl.verbs import answer, made_of, verb
@@ -150,7 +150,7 @@ def undisplay(session: "Session", words: tuple[str, ...]) -> Result:
     if word and word.isdecimal() and word.isascii() and len(word) < 9 and 1 <= int(word) <= len(shown):
         word = shown[int(word) - 1]
     if word and word not in shown:
-        raise UsageError(f"{word!r} is not displayed", did_you_mean(word, shown))
+        raise UsageError(f"{word!r} is not displayed", did_you_mean(word, shown) if shown else "nothing is")
     session.change(displays=tuple(one for one in shown if word and one != word))
     return answer("displays", _displays(session), *(_display_lines(session) or [Line("nothing is displayed")]))
 
@@ -175,7 +175,7 @@ def _flag(word: str) -> str:
 def address_view(session: "Session", word: str, step: str = "") -> "AddressView":
     """What an address names in the present trace; the present step, in the head of the settings, without a word.
 
-    ``step`` is taken where the address is of a layer or head alone. A cell that is not there is said at once.
+    ``step`` is taken where the address is of a layer or head alone.
     """
     from tinytf.trace.address import Address
     from tinytf_cli.repl.moving import require_place
@@ -183,19 +183,28 @@ def address_view(session: "Session", word: str, step: str = "") -> "AddressView"
     trace, chosen = session.trace, session.settings
     if not word:
         one, layer = trace.steps.rows[require_place(session)]
-        if step and one.is_tensor is False:
-            one, layer = trace.steps.by_name[step], 0 if layer is None else layer
+        if step and not one.is_tensor:
+            one, layer = trace.steps.by_name[step], chosen.layer if layer is None else layer
         heads = None if not one.has_heads else (min(chosen.head, trace.config.n_heads - 1),)
         where = Address(one, None if layer is None else (layer,), heads)
     else:
-        where = trace.address(word)
+        where = trace.address(_placed(session, word))
     if where.step is None and step:
         where = replace(where, step=trace.steps.by_name[step])
     if where.cell:
-        trace[where]
-    if not word.strip() and where.step is None:
-        raise AddressError("there is nothing to show here")
+        trace[where]  # one that is not there is said before anything is shown
     return AddressView(trace, where, chosen.head, chosen.dims, chosen.rows)
+
+
+def _placed(session: "Session", word: str) -> str:
+    """An address; of a step of every layer, the one in the layer and head of the settings."""
+    table, chosen = session.table, session.settings
+    name, bracket, cell = word.partition("[")
+    step = table.by_name.get(name)
+    if step is None or not step.in_layer:
+        return word
+    head = f"H{chosen.head}" if step.has_heads else ""
+    return f"L{chosen.layer}{head}.{name}{bracket}{cell}"
 
 
 @dataclass(frozen=True)
@@ -220,7 +229,7 @@ class AddressView:
         elif self.form == "stats":
             yield from looked.statistics_blocks(self.trace, self.where)
         elif self.form == "heat":
-            yield from looked.heat_blocks(self.trace, self.where)
+            yield from looked.heat_blocks(self.trace, self.where, terminal)
         elif self.form == "values":
             yield from looked.value_blocks(self.trace, self.where, self.head, _WIDEST * 1000, None)
         else:

@@ -28,12 +28,7 @@ def run(session: "Session", code: str) -> None:
         return
     scope = _scope(session)
     try:
-        try:
-            compiled = compile(code, _NAME, "eval")
-        except SyntaxError:
-            exec(compile(code, _NAME, "exec"), scope)
-            return
-        value = eval(compiled, scope)
+        value = _value(code, scope)
         if value is not None:
             scope["_"] = value
             _show(session, repr(value))
@@ -44,6 +39,18 @@ def run(session: "Session", code: str) -> None:
         first = words.strip().splitlines()[0] if words.strip() else ""
         hint = "quit leaves the session" if isinstance(error, SystemExit) else "!! shows the traceback"
         raise PythonError(f"{type(error).__name__}: {first}".rstrip(": "), hint) from error
+
+
+def _value(code: str, scope: dict[str, Any]) -> Any:
+    """The value of an expression; None of a statement, which is carried out."""
+    try:
+        compiled = compile(code, _NAME, "eval")
+    except SyntaxError:
+        pass
+    else:
+        return eval(compiled, scope)
+    exec(compile(code, _NAME, "exec"), scope)
+    return None
 
 
 def _scope(session: "Session") -> dict[str, Any]:
@@ -65,7 +72,11 @@ def _traceback(session: "Session") -> str:
     if error is None:
         raise UsageError("nothing has gone wrong yet")
     if isinstance(error, PythonError) and error.__cause__ is not None:
-        error = error.__cause__
+        cause = error.__cause__
+        frames = cause.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        return "".join(traceback.format_exception(type(cause), cause, frames))
     return "".join(traceback.format_exception(error))
 
 

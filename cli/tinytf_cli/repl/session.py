@@ -15,8 +15,8 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
 ``session.verbs``, ``session.find_command(name)``, ``session.verb_for(words)``
     The table of Verb (``takes`` says the kind of each word, ``command.params`` its options), and click's commands.
 ``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
-    The step table of the open model (``table.rows``, ``table.by_name``; opens it where ``is_open`` is false); the printable tokens of the
-    text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None before a run.
+    The step table of the open model (``table.rows``, ``table.by_name``; it opens the model where ``is_open`` is false);
+    the printable tokens of the text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None.
 ``session.place_words``, ``session.model_words``, ``session.held_bytes``, ``session.last_seconds``
     For a status bar: ``L3.weights 17/96`` (empty before a run); the model's name, which is not opened for it; bytes
     of the recorded trace and of the weights that are open; seconds of the last line.
@@ -50,7 +50,7 @@ from tinytf_cli.host import Host
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import ReaderGone, Result
 from tinytf_cli.repl.heard import Ear, Heard, HeardOutput
-from tinytf_cli.repl.line import Typed, read_line
+from tinytf_cli.repl.line import LONGEST, Typed, read_line
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.repl.state import Run, Spec, State
 from tinytf_cli.repl.verbs import Verb, find_name
@@ -270,7 +270,7 @@ class Session(Host):
         """Every word that a line can begin with, to the name that it stands for."""
         from tinytf_cli.main import COMMANDS
 
-        names = {name: name for name in (*COMMANDS, *self.verbs) if name != "repl"}
+        names = {name: name for name in (*COMMANDS, *self.verbs)}
         for one in self.verbs.values():
             names.update(dict.fromkeys(one.aliases, one.name))
         return names
@@ -279,7 +279,7 @@ class Session(Host):
         """A command of the command line by its name."""
         from tinytf_cli.main import cli
 
-        return cli.get_command(click.Context(cli), name) if name != "repl" else None
+        return cli.get_command(click.Context(cli), name)
 
     def verb_for(self, words: Sequence[str]) -> Verb | None:
         """The verb that takes a line of these words; None where a command does.
@@ -366,9 +366,9 @@ class Session(Host):
         if not typed.words:
             return 0
         first, *words = typed.words
-        word, slash, flags = first.partition("/")
-        if slash:  # as in print/stats
-            first, words = word, [f"/{flags}", *words]
+        word, slash, flag = first.partition("/")
+        if slash and word and "flag" in self._takes(word):  # as in print/stats
+            first, words = word, [f"/{flag}", *words]
         found = self.verb_for([first, *words])
         if found is None:
             name = find_name(first, self.names)
@@ -466,13 +466,21 @@ class Session(Host):
         """Write down the line that was executed; one that failed leaves nothing changed."""
         line, name = self.typed.line.strip(), self._typed_name()
         nothing = not self.typed.words and not self.typed.sign and done  # a comment
-        if nothing or name == "source":  # whose lines were remembered one by one
+        if nothing or len(line) > LONGEST or name == "source":  # whose lines were remembered one by one
             return
         if not done:
             self.state, self.place = before
         elif self.state != before[0] and name != "undo":
             self._undoable.append((len(self.lines) + 1, before))
         self.lines.append(Entry(line, done, name))
+
+    def _takes(self, word: str) -> tuple[str, ...]:
+        """The kinds of words that a verb takes; none for a word that is no verb."""
+        try:
+            found = self.verbs.get(find_name(word, self.names))
+        except UsageError:
+            return ()
+        return found.takes if found is not None else ()
 
     def _typed_name(self) -> str:
         """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""

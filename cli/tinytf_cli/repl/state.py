@@ -1,10 +1,13 @@
 """What a session is at one moment, whole and unchangeable, so that a change can be taken back."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tinytf.trace.address import Address
-from tinytf.trace.conditions import Condition
 from tinytf_cli.repl.settings import Settings
+
+if TYPE_CHECKING:
+    from tinytf.trace.address import Address
+    from tinytf.trace.conditions import Condition
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class Stop:
 
     number: int
     word: str
-    where: Address | None
-    condition: Condition | None
+    where: "Address | None"
+    condition: "Condition | None"
 
     @property
     def words(self) -> str:

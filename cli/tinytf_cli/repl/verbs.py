@@ -136,5 +136,6 @@ def find_name(word: str, names: Mapping[str, str]) -> str:
         return found[0]
     if found:
         raise UsageError(f"{word!r} can be {', '.join(found)}", "write a little more of it")
-    hint = did_you_mean(word, set(names.values())) or "help lists what there is; a text is looked at with: run TEXT"
+    near = did_you_mean(word, set(names.values())) or "help lists what there is"
+    hint = f"{near}{'' if near.endswith('?') else ';'} a text is looked at with: run TEXT"
     raise UsageError(f"there is no verb or command {word[:60]!r}", hint)

@@ -14,11 +14,12 @@ from tinytf.trace.steps import Step
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
+from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Histogram, Line, Span, Table, Values
 from tinytf_cli.views.steps import MAPS, address_blocks, as_array, labels, largest, step_heading, visible_array
 
-_WIDE = 1000
-"""Columns of a map at most; a vocabulary is shown as strips of colour."""
+_LABEL = 18
+"""Columns that the name of a row takes beside a map."""
 
 
 def places(trace: Trace, where: Address) -> Iterator[tuple[Step, int | None, int | None]]:
@@ -119,7 +120,7 @@ def _of(tensor: torch.Tensor) -> dict[str, float]:
     return {name: MEASURES[name][0](tensor.flatten()) for name in ("mean", "max", "min", "std", "norm")}
 
 
-def heat_blocks(trace: Trace, where: Address) -> Iterator[Block]:
+def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Block]:
     """Every tensor of an address as a map: tokens down; keys, or dimensions, across."""
     yield from _noted(where)
     if where.cell:
@@ -127,21 +128,23 @@ def heat_blocks(trace: Trace, where: Address) -> Iterator[Block]:
         yield Heading(str(where), f"{where.step.title} = {where.step.formula}", where.step.role)
         flat = np.atleast_1d(as_array(trace[where]))
         flat = flat.reshape(-1, flat.shape[-1])
-        yield _map(flat, [str(i) if len(flat) > 1 else "" for i in range(len(flat))], where.step.role)
+        yield _map(flat, [str(i) if len(flat) > 1 else "" for i in range(len(flat))], where.step.role, terminal)
         return
     kv = trace.config.heads_per_kv
     for step, layer, head in places(trace, where):
         every = range(0, trace.config.n_heads, kv if "kv head" in step.axes else 1)
         for one in every if step.has_heads and head is None else (head,):
             yield step_heading(trace, step, layer, one)
-            yield _heat(trace, step, layer, one)
+            yield _heat(trace, step, layer, one, terminal)
 
 
-def _heat(trace: Trace, step: Step, layer: int | None, head: int | None) -> Block:
+def _heat(trace: Trace, step: Step, layer: int | None, head: int | None, terminal: Terminal) -> Block:
     names = labels(trace)
     if step.name in ("logits", "probs"):
         place = Address(step)
-        return _map(as_array(_tensor(trace, place)), [names[row] for row in trace.recording.logit_rows], step.role)
+        return _map(
+            as_array(_tensor(trace, place)), [names[row] for row in trace.recording.logit_rows], step.role, terminal
+        )
     values = as_array(trace.step(step.name, layer, None if head is None else (head,)))
     values = values[0] if head is not None else values
     if step.name in MAPS:
@@ -149,11 +152,12 @@ def _heat(trace: Trace, step: Step, layer: int | None, head: int | None) -> Bloc
         if step.name == "weights":
             return Heat(values, names, names, "unit", seen)
         return Heat(values, names, names, "signed", seen, largest(values, seen))
-    return _map(values if values.ndim > 1 else values[None], names if values.ndim > 1 else ["[0]"], step.role)
+    return _map(values if values.ndim > 1 else values[None], names if values.ndim > 1 else ["[0]"], step.role, terminal)
 
 
-def _map(values: Any, names: Sequence[str], role: str) -> Block:
-    if values.shape[1] > _WIDE:
+def _map(values: Any, names: Sequence[str], role: str, terminal: Terminal) -> Block:
+    """A cell a number; where that is wider than the screen, each row as a strip of colour."""
+    if 2 * values.shape[1] > terminal.width - _LABEL:
         return Values(list(names), values, 0, role)
     return Heat(values, list(names), [f"d{d}" for d in range(values.shape[1])], "signed", None, largest(values))
 
@@ -164,7 +168,7 @@ def _noted(where: Address) -> Iterator[Block]:
 
 
 def address_data(trace: Trace, where: Address) -> dict[str, Any]:
-    """The tensors of an address as data, each with its axes; masked cells are null."""
+    """The tensors of an address as data, each with its axes."""
     found = {name: {"axes": axes, "values": tensor.tolist()} for name, _, axes, tensor in _tensors(trace, where)}
     if where.step is not None and where.step.name == "ids":
         found = {"ids": {"axes": ["token"], "values": [token.id for token in trace.tokens]}}

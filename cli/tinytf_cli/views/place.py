@@ -6,7 +6,6 @@ from typing import Any
 from tinytf.text.printable import printable
 from tinytf.trace.summary import Row, row_of
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Pieces, Span, Table
 from tinytf_cli.views.pipeline import pipeline_blocks, shape_words
 from tinytf_cli.views.predictions import predictions
@@ -75,6 +74,7 @@ def _expected(trace: Trace, tokenizer: Any) -> Iterator[Span]:
         where = "next" if trace.config.causal else f"[MASK] at {one['position']}"
         yield Span(f" · {where} ", "dim")
         yield Span(best["token"], "output")
-        yield Span(f" {number(best['probability'] * 100, '%.0f')} %")
+        share = best["probability"] * 100
+        yield Span(f" {share:.0f} %" if share >= 0.5 else " < 1 %")
     if len(found) > 3:
         yield Span(f" · and {len(found) - 3} more", "dim")
