@@ -33,15 +33,14 @@ def print_address(session: "Session", words: tuple[str, ...]) -> Result | None:
 
     /shape shows its axes, /stats its mean, range and the like, /values every number, /json the same as data.
     """
-    flags = [_flag(word) for word in words if word.startswith("/")]
+    parts = [word.partition("/") for word in words]
+    flags = [_flag(flag) for _, slash, flag in parts if slash]
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
-    found = address_view(session, "".join(word for word in words if not word.startswith("/")))
+    found = address_view(session, "".join(address for address, _, _ in parts))
     flag = flags[0] if flags else ""
     if flag == "json":
-        result = found.result()
-        output = session.output(session.terminal(), "json", None)
-        output.show(result)
+        session.output(session.terminal(), "json", None).show(found.result())
         return None
     return replace(found, form=flag).result()
 
@@ -166,9 +165,9 @@ def _display_lines(session: "Session") -> list[Any]:
 
 
 def _flag(word: str) -> str:
-    found = [flag for flag in FLAGS if word[1:] and flag.startswith(word[1:])]
+    found = [flag for flag in FLAGS if word and flag.startswith(word)]
     if len(found) != 1:
-        raise UsageError(f"there is no {word!r}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
+        raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
     return found[0]
 
 

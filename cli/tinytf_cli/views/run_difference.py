@@ -10,7 +10,7 @@ from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.derive import probabilities
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import number, share_format
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Meter, Span, Table
 from tinytf_cli.views.place import counted, text_words
@@ -57,16 +57,16 @@ class RunDifference:
         largest = max((row["relative"] for row in self.rows if math.isfinite(row["relative"])), default=0.0) or 1.0
         meters: list[Cell] = [
             Meter(min(1.0, row["relative"] / largest) if math.isfinite(row["relative"]) else 1.0,
-                  number(row["relative"], "%.3f"), row["role"])
+                  number(row["relative"], share_format()), row["role"])
             for row in self.rows
         ]  # fmt: skip
         return Table(
             [
                 Column("step", [Span(row["step"], row["role"]) for row in self.rows], said=""),
-                Column("‖b−a‖", [number(row["difference"], "%.3f") for row in self.rows], "right", drop=1,
+                Column("‖b−a‖", [number(row["difference"], share_format()) for row in self.rows], "right", drop=1,
                        said="norm of the difference"),
-                Column("÷ ‖a‖", meters, narrow=[number(row["relative"], "%.3f") for row in self.rows]),
-                Column("cosine", [number(row["cosine"], "%.3f") for row in self.rows], "right"),
+                Column("÷ ‖a‖", meters, narrow=[number(row["relative"], share_format()) for row in self.rows]),
+                Column("cosine", [number(row["cosine"], share_format()) for row in self.rows], "right"),
             ]
         )  # fmt: skip
 
@@ -93,11 +93,11 @@ class RunDifference:
         yield Table(
             [
                 Column("token", [Span(one["token"], "output") for one in found], shrink=8),
-                Column("a", [Meter(one["a"], number(one["a"], "%.3f"), "q") for one in found],
-                       narrow=[number(one["a"], "%.3f") for one in found]),
-                Column("b", [Meter(one["b"], number(one["b"], "%.3f"), "k") for one in found],
-                       narrow=[number(one["b"], "%.3f") for one in found]),
-                Column("b − a", [number(one["b"] - one["a"], "%+.3f") for one in found], "right"),
+                Column("a", [Meter(one["a"], number(one["a"], share_format()), "q") for one in found],
+                       narrow=[number(one["a"], share_format()) for one in found]),
+                Column("b", [Meter(one["b"], number(one["b"], share_format()), "k") for one in found],
+                       narrow=[number(one["b"], share_format()) for one in found]),
+                Column("b − a", [number(one["b"] - one["a"], "%+" + share_format()[1:]) for one in found], "right"),
             ]
         )  # fmt: skip
 
