@@ -47,7 +47,7 @@ def print_address(session: "Session", words: tuple[str, ...]) -> Result | None:
 
 @verb(
     "heat", topic="looking", usage="[ADDRESS]", takes=("address",),
-    examples=("heat L0H0", "heat L3", "heat L3H5.scores", "heat L0.ffn"),
+    examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: "Session", words: tuple[str, ...]) -> Result:
@@ -90,7 +90,7 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
     )
 
 
-@verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 2"))
+@verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
 def top(session: "Session", count: int, position: str | None) -> Result:

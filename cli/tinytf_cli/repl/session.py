@@ -310,8 +310,6 @@ class Session(Host):
             leave = True
         except (KeyboardInterrupt, click.Abort):
             status = 130
-        except click.exceptions.Exit as end:
-            status = end.exit_code
         except Exception as error:
             self.last_error = error
             failure = explained(error)
@@ -388,10 +386,13 @@ class Session(Host):
         adjust: Callable[[dict[str, Any]], None] = lambda parameters: None,
     ) -> int:
         """Run a command of click with the session behind it; ``adjust`` may change what was parsed."""
-        context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
-        with context:
-            adjust(context.params)
-            status = command.invoke(context)
+        try:
+            context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
+            with context:
+                adjust(context.params)
+                status = command.invoke(context)
+        except click.exceptions.Exit as end:  # behind --help
+            return end.exit_code
         return status if isinstance(status, int) else 0
 
     def _defaults(self, command: click.Command) -> dict[str, Any]:

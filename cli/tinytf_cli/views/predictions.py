@@ -47,7 +47,9 @@ def prediction_blocks(trace: Trace, found: list[dict[str, Any]]) -> Iterator[Blo
             yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
         else:
             yield Heading("fill", f"[MASK] at {one['position']}", "output")
-        yield Bars([Bar(c["token"], c["probability"], number(c["probability"], share_format()), "output") for c in one["top"]])
+        yield Bars(
+            [Bar(c["token"], c["probability"], number(c["probability"], share_format()), "output") for c in one["top"]]
+        )
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:
