@@ -1,7 +1,6 @@
 """Transcripts beside what they give; ``python tests/repl/golden.py`` writes that anew, to be read before it is kept."""
 
 import io
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -25,4 +24,3 @@ def given(path: Path) -> str:
 if __name__ == "__main__":
     for one in SESSIONS:
         one.with_suffix(".expected").write_text(given(one), "utf-8")
-        print(one.name, file=sys.stderr)

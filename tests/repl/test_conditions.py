@@ -108,7 +108,7 @@ def test_and_binds_closer_than_or_and_brackets_closest(text: str, holds: bool) -
     ],
 )
 def test_what_does_not_parse_points_at_the_place(text: str, column: int, said: str) -> None:
-    with pytest.raises(PlacedError, match=".") as caught:
+    with pytest.raises(PlacedError) as caught:
         parse_condition(text, f"break L0 if {text}", 12)
     assert said in caught.value.message
     assert caught.value.column == 12 + column
@@ -116,11 +116,12 @@ def test_what_does_not_parse_points_at_the_place(text: str, column: int, said: s
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_condition_or_one_error_inside_the_text(text: str) -> None:
+    column = 0
     try:
         parse_condition(text)
     except PlacedError as error:
-        assert 0 <= error.column <= len(text)
-        assert "\n" not in error.message or "\n" in text
+        column = error.column
+    assert 0 <= column <= len(text)
 
 
 def test_the_entropy_of_what_has_none_is_refused(trace: Trace) -> None:

@@ -136,8 +136,9 @@ def test_a_million_characters_are_refused_at_once(ran: Talk) -> None:
 
 
 def test_what_is_typed_never_acts_on_the_terminal(ran: Talk) -> None:
-    for line in ("\x1b[2J", "run '\x1b[2J", "print \x1b]0;x\x07", "set \x9b1m x", "break L0 if \x1b", "help \u202e",
-                 "display '\x1b[31m'", "> /nowhere/\x1b[2J", "source \x1b", "| exit 3 # \x1b", "! '\x1b' + 1"):  # fmt: skip
+    lines = ["\x1b[2J", "run '\x1b[2J", "print \x1b]0;x\x07", "set \x9b1m x", "break L0 if \x1b", "help \u202e"]
+    lines += ["display '\x1b[31m'", "> /nowhere/\x1b[2J", "source \x1b", "| exit 3 # \x1b", "! '\x1b' + 1"]
+    for line in lines:
         outcome = ran.session.execute(line)
         assert outcome.failure is not None, line
         ran.session.say(outcome)
@@ -148,8 +149,9 @@ def test_what_is_typed_never_acts_on_the_terminal(ran: Talk) -> None:
 
 def test_output_goes_to_files_by_their_extension(ran: Talk, tmp_path: Path) -> None:
     drawn = ran("heat L0H0")
-    ran(f"> '{tmp_path / 'a.txt'}'", f"heat L0H0 > '{tmp_path / 'b.log'}'", f"heat L0H0 > {tmp_path / 'c.json'}",
-        f"trace > {tmp_path / 'd.svg'}", f"trace > {tmp_path / 'e.safetensors'}", f"heat L0H0 -o {tmp_path / 'f.html'}")  # fmt: skip
+    ran(f"> '{tmp_path / 'a.txt'}'", f"heat L0H0 > '{tmp_path / 'b.log'}'", f"heat L0H0 > {tmp_path / 'c.json'}")
+    ran(f"trace > {tmp_path / 'd.svg'}", f"trace > {tmp_path / 'e.safetensors'}")
+    ran(f"heat L0H0 -o {tmp_path / 'f.html'}")
     assert (tmp_path / "a.txt").read_text("utf-8") == (tmp_path / "b.log").read_text("utf-8") == drawn
     assert json.loads((tmp_path / "c.json").read_text("utf-8"))["address"] == "L0H0.weights"
     assert (tmp_path / "d.svg").read_text("utf-8").startswith("<svg")
@@ -168,7 +170,6 @@ def test_output_goes_to_files_by_their_extension(ran: Talk, tmp_path: Path) -> N
 def test_the_last_output_stays_while_it_is_used(ran: Talk) -> None:
     drawn = ran("heat L0H0")
     ran("| head -2", "| wc -l")
-    ran("undo") if ran.session.changes[1:] else None
     ran.session.stdout.write("--\n")
     ran("| cat")
     assert ran.out.text.split("--\n")[1] == drawn
@@ -241,13 +242,13 @@ def test_the_interface_for_a_front_end_holds(ran: Talk) -> None:
     assert session.names["p"] == "print"
     assert session.names["trace"] == "trace"
     assert session.verb_for(["grad", "L0H0.q"]) is None
-    assert session.verb_for(["he"[:2] + "at"]) is session.verbs["heat"]
+    assert session.verb_for(["heat"]) is session.verbs["heat"]
     assert session.tokens == ("The", "·cat", "·sat", "·on", "·the")
     assert session.place_words == "tokens 1/92"
     assert session.held_bytes > 4_000_000
     assert 0 < session.execute("heat L0H0").seconds == session.last_seconds
     assert session.execute("quit").leave is True
-    assert [entry.line for entry in session.lines] == [f'run "{SENTENCE}"', "heat L0H0", "quit"] or session.lines
+    assert [entry.line for entry in session.lines] == [f'run "{SENTENCE}"', "heat L0H0", "quit"]
 
 
 class _Keys:
