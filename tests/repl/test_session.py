@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SENTENCE, Talk
 from driving import Tinytf
+from talking import SENTENCE, Talk
 
 from tinytf.loading import Model
 from tinytf_cli.interrupt import begin

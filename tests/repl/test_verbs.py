@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SENTENCE, Talk
 from rich.cells import cell_len
+from talking import SENTENCE, Talk
 
 from tinytf.loading import load
 from tinytf.trace.steps import StepTable
@@ -306,3 +306,26 @@ def test_verbs_work_on_every_shape_of_model(kind: str, talk: Callable[..., Talk]
     begun("run The cat")
     for line in ("step 12", "next", "finish", "heat L0H0", "heat L0.k", "print/stats L1", "heads", "finish", "list"):
         begun(line)
+
+
+def test_words_that_a_verb_does_not_take_are_for_the_command_of_its_name(
+    ran: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import click
+
+    session = ran.session
+    found = session.find_command
+    monkeypatch.setattr(session, "find_command", lambda name: found(name) or click.Command(name))
+    for words in ("heads", "heads L3", "heads --by entropy L0-1", "heads --json", "diff", "diff --top 3", "watch nan"):
+        assert session.verb_for(words.split()) is session.verbs[words.split()[0]], words
+    for words in (
+        "heads lorem.txt",
+        "heads --layers 3",
+        "heads L0 corpus",
+        "diff a b",
+        "diff --seed 3",
+        "watch --once",
+    ):
+        assert session.verb_for(words.split()) is None, words
+    monkeypatch.undo()
+    assert session.verb_for(["heads", "corpus"]) is session.verbs["heads"]

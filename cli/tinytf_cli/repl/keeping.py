@@ -10,7 +10,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result
 from tinytf_cli.repl.settings import SETTINGS, changed, find_setting
-from tinytf_cli.repl.verbs import answer, made_of, verb
+from tinytf_cli.repl.verbs import answer, made_of, positional, verb
 
 if TYPE_CHECKING:
     from tinytf_cli.repl.session import Session
@@ -192,7 +192,7 @@ def source(session: "Session", path: Path) -> None:
 
 
 @verb("diff", topic="looking", examples=("diff",), usage="[--top N]",
-      claims=lambda session, words: not words or words[0].startswith("-"))  # fmt: skip
+      claims=lambda session, words: _claims_diff(words))  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Predictions compared.")
 def diff(session: "Session", top: int) -> Result:
     """Compare the last two runs, of two texts or of two models: every layer, and what comes next."""
@@ -204,6 +204,11 @@ def diff(session: "Session", top: int) -> Result:
     before, now = ((session.model_of(run.spec), session.trace_of(run)) for run in runs)
     view = RunDifference(before, now, top)
     return made_of("diff", view.blocks, view.data)
+
+
+def _claims_diff(words: tuple[str, ...]) -> bool:
+    """Whether these words are for the verb: its own options alone."""
+    return positional(diff.command, words) == ()
 
 
 @verb("help", "h", "?", topic="session", usage="[TOPIC]", takes=("topic",),

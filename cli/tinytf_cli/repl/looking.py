@@ -1,5 +1,6 @@
 """Verbs that look at the numbers of the recorded trace."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.output import Result
-from tinytf_cli.repl.verbs import answer, made_of, verb
+from tinytf_cli.repl.verbs import answer, made_of, positional, verb
 
 if TYPE_CHECKING:
     from tinytf.trace.address import Address
@@ -82,12 +83,9 @@ def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Resu
 
 
 def _claims_heads(words: tuple[str, ...]) -> bool:
-    """Whether these words are for the verb: a layer, and its own options."""
-    known = {"--by", "--top", *MEASURES}
-    return all(
-        word in known or word.startswith(("-", "L", "l")) or word.isdecimal() or word in ("json", "ndjson", "text")
-        for word in words
-    )
+    """Whether these words are for the verb: layers, and its own options."""
+    found = positional(heads.command, words)
+    return found is not None and all(re.match(r"L[0-9*]", word) for word in found)
 
 
 @verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))

@@ -49,6 +49,8 @@ def run_lines(session: "Session", lines: Lines, *, echo: bool, stop: bool, insid
         if inside:
             raise Failed(where, outcome)
         session.say(outcome, f"{where}: ")
+        if outcome.failure is None and outcome.status == 1 and session.stderr is not None:
+            session.stderr.write(f"tinytf: {where}: a check did not hold\n")
         if outcome.status == 130:
             return 130
         status = 1

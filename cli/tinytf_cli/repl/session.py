@@ -6,14 +6,15 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
     Runs one line, and never raises for what a user typed: an error, or Ctrl-C, is an Outcome. A line that fails leaves
     the session as it was. Output goes to ``session.stdout`` while it is made; an error goes nowhere: the front end says
     it, with ``session.say(outcome)``. Raises only ``ReaderGone`` and ``BrokenPipeError``: whoever read stdout has gone.
-    An empty line repeats the last movement.
+    An empty line repeats the last movement. It is called in the main thread, where Ctrl-C arrives.
 ``Outcome``
     ``status`` (0, 1, 2, 130), ``text`` that was written, ``failure`` (message, hint, marked place) or None, ``seconds``
     taken, ``leave`` (the session is over).
 ``session.names``
     Every word that a line can begin with, aliases too, to the name it stands for.
-``session.verbs``, ``session.find_command(name)``, ``session.verb_for(words)``
-    The table of Verb (``takes`` says the kind of each word, ``command.params`` its options), and click's commands.
+``session.verbs``, ``session.takes(word)``, ``session.find_command(name)``, ``session.verb_for(words)``
+    The table of Verb (``command.params`` are its options); the kinds of the words behind a verb or a command
+    (``verbs.KINDS``); click's command of a name; the verb that takes these words, or None where a command does.
 ``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
     The step table of the open model (``table.rows``, ``table.by_name``; it opens the model where ``is_open`` is false);
     the printable tokens of the text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None.
@@ -292,6 +293,17 @@ class Session(Host):
             return None
         return found
 
+    def takes(self, word: str) -> tuple[str, ...]:
+        """The kinds (``verbs.KINDS``) of the words behind a verb or command, the last one's for all that follow."""
+        from tinytf_cli.repl.commands import TAKES
+
+        try:
+            name = find_name(word, self.names)
+        except UsageError:
+            return ()
+        found = self.verbs.get(name)
+        return TAKES.get(name, ("text",)) if found is None else found.takes
+
     def execute(self, line: str) -> Outcome:
         """Run one line."""
         began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
@@ -365,7 +377,7 @@ class Session(Host):
             return 0
         first, *words = typed.words
         word, slash, flag = first.partition("/")
-        if slash and word and "flag" in self._takes(word):  # as in print/stats
+        if slash and word and "flag" in self.takes(word):  # as in print/stats
             first, words = word, [f"/{flag}", *words]
         found = self.verb_for([first, *words])
         if found is None:
@@ -474,14 +486,6 @@ class Session(Host):
         elif self.state != before[0] and name != "undo":
             self._undoable.append((len(self.lines) + 1, before))
         self.lines.append(Entry(line, done, name))
-
-    def _takes(self, word: str) -> tuple[str, ...]:
-        """The kinds of words that a verb takes; none for a word that is no verb."""
-        try:
-            found = self.verbs.get(find_name(word, self.names))
-        except UsageError:
-            return ()
-        return found.takes if found is not None else ()
 
     def _typed_name(self) -> str:
         """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""
