@@ -199,6 +199,7 @@ def test_steps_stop_on_the_way(ran: Talk) -> None:
 def test_watch_is_at_every_step_and_leaves_training_runs_to_the_command(ran: Talk, tmp_path: Path) -> None:
     ran("watch max > 3 and mean > 0")
     assert "stop 1: every step" in ran("continue")
+    assert "break L0.q needs none" in ran.fails("watch L0.q").failure.hint  # type: ignore[union-attr]
     assert "tinytf runs lists those" in ran.fails(f"watch '{tmp_path}'").failure.hint  # type: ignore[union-attr]
 
 
@@ -273,6 +274,7 @@ def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path
     (tmp_path / "look.session").write_text("show\n", "utf-8")
     for name, verb in ran.session.verbs.items():
         assert verb.summary.endswith("."), name
+        assert len(verb.summary) <= 67, "the overview fits 80 columns"
         assert verb.examples, name
         assert verb.examples[0] in ran(f"help {name}")
         for example in verb.examples:

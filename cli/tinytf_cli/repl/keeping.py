@@ -104,7 +104,10 @@ def _shown(session: "Session", names: tuple[str, ...]) -> Result:
 
 @verb("undo", "u", topic="session", examples=("undo",))
 def undo(session: "Session") -> Result:
-    """Take back the last line that changed model, text, settings, stops or displays."""
+    """Take back the last line that changed the session.
+
+    That is its model, text, settings, stops and displays. Movements are not taken back: back goes back.
+    """
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Line, Span
 
@@ -115,7 +118,7 @@ def undo(session: "Session") -> Result:
 @verb("history", topic="session", usage="[N]", takes=("number",), examples=("history", "history 5"))
 @click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
 def history(session: "Session", count: int) -> Result:
-    """List the last lines; those that failed are marked, and those that undo would take back."""
+    """List the last lines: which failed, and which can be undone."""
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Cell, Column, Line, Span, Table
 
@@ -141,7 +144,10 @@ def history(session: "Session", count: int) -> Result:
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def save(session: "Session", path: Path, force: bool) -> Result:
-    """Write the lines of this session that did not fail to FILE, which source and tinytf repl -f run again."""
+    """Write the lines of this session to FILE, to be run again.
+
+    Lines that failed are left out. source FILE and tinytf repl -f FILE run them, and give the same output.
+    """
     from tinytf.files import write_whole
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Line
@@ -195,7 +201,11 @@ def source(session: "Session", path: Path) -> None:
       claims=lambda session, words: _claims_diff(words))  # fmt: skip
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Predictions compared.")
 def diff(session: "Session", top: int) -> Result:
-    """Compare the last two runs, of two texts or of two models: every layer, and what comes next."""
+    """Compare the last two runs: every layer, and what comes next.
+
+    They are of two texts, or of one text through two models. Where the texts have as many tokens, every token is
+    compared, else the last one of each.
+    """
     from tinytf_cli.views.run_difference import RunDifference
 
     runs = session.state.runs

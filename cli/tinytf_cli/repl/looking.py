@@ -52,7 +52,7 @@ def print_address(session: "Session", words: tuple[str, ...]) -> Result | None:
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: "Session", words: tuple[str, ...]) -> Result:
-    """Draw a step as a map in colour; of a head or a layer its attention weights."""
+    """Draw a step as a map in colour; of a head, its attention weights."""
     found = address_view(session, "".join(words), step="weights")
     if found.where.step is not None and not found.where.step.is_tensor:
         raise UsageError(f"{found.where.step.name} is no tensor", "such as heat L0H0")
@@ -68,7 +68,7 @@ def heat(session: "Session", words: tuple[str, ...]) -> Result:
 @click.option("--by", type=click.Choice(MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Result:
-    """Measure every head, or those of some layers: one number each, the largest first in a list."""
+    """Measure every head, or those of some layers, in one number each."""
     from tinytf_cli.views.measured_heads import MeasuredHeads
 
     trace = session.trace
@@ -92,7 +92,7 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
 def top(session: "Session", count: int, position: str | None) -> Result:
-    """Show the N most probable next tokens, or the most probable fills of each mask."""
+    """Show the most probable next tokens, or fills of each mask."""
     from tinytf_cli.views.predictions import prediction_blocks, predictions
 
     trace, tokenizer = session.trace, session.model.tokenizer
@@ -118,7 +118,7 @@ def _seen_from(trace: "Trace", row: int) -> "Trace":
 @verb("display", topic="looking", usage="[ADDRESS]", takes=("address",), examples=("display L0H0.weights", "display"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def display(session: "Session", words: tuple[str, ...]) -> Result:
-    """Show an address after each movement from now on, and now; without one, list those."""
+    """Show an address after each movement; without one, list those."""
     from tinytf_cli.views.blocks import Line
 
     if not words:
@@ -140,7 +140,7 @@ def display(session: "Session", words: tuple[str, ...]) -> Result:
       examples=("undisplay 1", "undisplay"))  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: "Session", words: tuple[str, ...]) -> Result:
-    """Display an address no longer, by itself or its number, or display none."""
+    """Display an address no longer, or none of them."""
     from tinytf_cli.views.blocks import Line
 
     shown, word = session.state.displays, "".join(words)

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 
+from tinytf_cli.interrupt import current
+
 
 def page(text: str) -> None:
     """Show ``text`` in the pager of PAGER, in less without it; where there is none, all at once."""
@@ -29,4 +31,4 @@ def page(text: str) -> None:
             process.wait()
             return
         except KeyboardInterrupt:
-            continue  # it is for the pager, which stays
+            current().happened = False  # it is for the pager, which stays

@@ -37,6 +37,7 @@ import functools
 import shutil
 import sys
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,7 @@ class Session(Host):
         self.page: Callable[[str], None] = page
         self.last_error: BaseException | None = None
         self.last_seconds = 0.0
+        self.debug = False
         self.scope: dict[str, Any] = {}
         self.depth = 0
         self.typed = Typed("")
@@ -324,7 +326,7 @@ class Session(Host):
             status = 130
         except Exception as error:
             self.last_error = error
-            failure = explained(error)
+            failure = explained(error, "!! shows where it happened")
             status = failure.status
         if interrupt.happened or status == 130:
             interrupt.happened, status, failure = False, 130, None
@@ -353,6 +355,8 @@ class Session(Host):
             print("tinytf: interrupted", file=self.stderr, flush=True)
         elif outcome.failure is not None:
             failure = outcome.failure
+            if self.debug and self.last_error is not None and self.stderr is not None:
+                self.stderr.write("".join(traceback.format_exception(self.last_error)))
             say(where + failure.message, failure.hint, failure.marked, self.stderr)
 
     def _read(self, line: str) -> Typed:
