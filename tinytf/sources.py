@@ -186,6 +186,16 @@ def find_source(model: str) -> Source:
     return source_at(Path(model))
 
 
+def open_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model, or of a folder or file that holds nothing else. Raises as ``find_source`` does."""
+    path = Path(name)
+    if path.is_file() and path.suffix.lower() in (".json", ".txt"):
+        path = path.parent
+    if path.is_dir() and not (path / "config.json").exists():
+        return load_tokenizer_directory(path).tokenizer
+    return find_source(str(path) if path.is_dir() else name).vocabulary().tokenizer
+
+
 def source_at(path: Path) -> Source:
     """The source at a path: a run directory, a directory of transformers, or a GGUF file."""
     name = path.name or path.resolve().name
