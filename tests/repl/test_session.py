@@ -189,7 +189,25 @@ def test_a_command_that_fails_says_its_status(ran: Talk) -> None:
     assert outcome.failure.message == "'exit 3' ended with status 3"
 
 
-def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk]) -> None:
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(ran: Talk, tmp_path: Path) -> None:
+    """No device of the machine is named here: a file that is renamed over one would take its place for everybody."""
+    pipe, link = tmp_path / "pipe.log", tmp_path / "link.log"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "target.log")
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text("utf-8")), daemon=True)
+    reader.start()
+    drawn = ran(f"heat L0H0 > {pipe}")
+    reader.join(timeout=30)
+    assert got == [drawn]
+    assert pipe.is_fifo()
+    ran(f"heat L0H0 > {link}")
+    assert link.is_symlink()
+    assert (tmp_path / "target.log").read_text("utf-8") == drawn
+
+
+def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk], tmp_path: Path) -> None:
     pages: list[str] = []
     for terminal in (True, False):
         begun = talk(terminal=terminal)
@@ -198,7 +216,7 @@ def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk]) -> 
         text = begun("help")
         assert pages == ([text] if terminal else [])
         begun("show dims")
-        begun("help > /dev/null")
+        begun(f"help > '{tmp_path / 'help.log'}'")
         assert len(pages) == terminal
         pages.clear()
 

@@ -218,19 +218,16 @@ def test_undo_takes_back_what_changed_the_session_and_nothing_else(ran: Talk) ->
     assert ran.session.run is None
 
 
-def test_diff_compares_the_last_two_runs(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+def test_diff_compares_the_last_two_runs(ran: Talk) -> None:
+    assert "there is one so far" in ran.fails("diff").failure.hint  # type: ignore[union-attr]
     ran("run The dog sat on the")
-    found = data(ran("diff --json"))
-    a, b = tiny.trace(SENTENCE), tiny.trace("The dog sat on the")
-    for row in found["steps"]:
-        x, y = a[row["step"]].double().numpy(), b[row["step"]].double().numpy()
-        assert row["relative"] == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(x), rel=1e-6)
-        assert row["cosine"] == pytest.approx((x * y).sum() / np.linalg.norm(x) / np.linalg.norm(y), rel=1e-6)
-    assert found["of"] == "every token"
+    assert ran("diff --top 3") == ran(f'diff "{SENTENCE}" "The dog sat on the" --top 3')
     ran("run A dog")
-    assert data(ran("diff --json"))["of"] == "the last token"
-    ran("model tiny-encoder")
-    assert [data(ran("diff --json"))[side]["model"] for side in "ab"] == ["tiny", "tiny-encoder"]
+    assert ran("diff --head L1H1") == ran('diff "The dog sat on the" "A dog" --head L1H1')
+    ran("model tiny --dtype float64")
+    assert ran("diff --rows 1") == ran('diff --dtype float32 --versus-dtype float64 "A dog" --rows 1')
+    ran("undo", "model tiny-encoder")
+    assert "different vocabularies" in ran.fails("diff").failure.message  # type: ignore[union-attr]
 
 
 def test_settings_reach_commands_and_verbs(ran: Talk) -> None:

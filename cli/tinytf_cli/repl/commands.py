@@ -24,6 +24,7 @@ TAKES: dict[str, tuple[str, ...]] = {
     "runs": ("file",),
     "watch": ("file",),
     "models": ("file",),
+    "verify": ("file",),
 }
 """The kinds of words that commands take; the others take a text."""
 

@@ -10,7 +10,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result
 from tinytf_cli.repl.settings import SETTINGS, changed, find_setting
-from tinytf_cli.repl.verbs import answer, made_of, positional, verb
+from tinytf_cli.repl.verbs import answer, positional, verb
 
 if TYPE_CHECKING:
     from tinytf_cli.repl.session import Session
@@ -197,23 +197,37 @@ def source(session: "Session", path: Path) -> None:
         session.depth -= 1
 
 
-@verb("diff", topic="looking", examples=("diff",), usage="[--top N]",
-      claims=lambda session, words: _claims_diff(words))  # fmt: skip
-@click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Predictions compared.")
-def diff(session: "Session", top: int) -> Result:
-    """Compare the last two runs: every layer, and what comes next.
+@verb(
+    "diff", topic="looking", usage="[TEXT TEXT]", takes=("text",), examples=("diff", "diff --head L0H1 --top 3"),
+    claims=lambda session, words: _claims_diff(words),
+)  # fmt: skip
+@click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that is none yet.")
+@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of either.")
+@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+def diff(session: "Session", tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+    """Compare the last two runs: where they begin to differ, and how.
 
-    They are of two texts, or of one text through two models. Where the texts have as many tokens, every token is
-    compared, else the last one of each.
+    They are of two texts, or of one text through two models. With texts it is the command of the same name.
     """
-    from tinytf_cli.views.run_difference import RunDifference
+    from tinytf.analysis.alignment import Side
+    from tinytf.analysis.difference import difference, parse_head
+    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
 
     runs = session.state.runs
     if len(runs) < 2:
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
-    before, now = ((session.model_of(run.spec), session.trace_of(run)) for run in runs)
-    view = RunDifference(before, now, top)
-    return made_of("diff", view.blocks, view.data)
+    a, b = (session.model_of(run.spec) for run in runs)
+    first, second = (session.trace_of(run).encoding for run in runs)
+    found = difference(
+        Side(a.transformer, a.tokenizer, first),
+        Side(b.transformer, b.tokenizer, second),
+        tolerance=tolerance,
+        head=None if head is None else parse_head(head, session.table),
+        top=top,
+    )
+    view = DifferenceView((a, b), (first, second), found, DifferenceChoice(None, rows))
+    return Result(view.blocks, view.data, view.events, view.tensors)
 
 
 def _claims_diff(words: tuple[str, ...]) -> bool:
