@@ -9,7 +9,14 @@ from tinytf.errors import CheckpointError
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it."""
+    """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
+
+    A device or a pipe, such as /dev/null, is written to, and stays what it is.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:
+            stream.write(data)
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as stream:
