@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from prompt_toolkit.application import get_app
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
-from prompt_toolkit.filters import completion_is_selected, has_focus
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
+from prompt_toolkit.filters import completion_is_selected, has_completions, has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -68,6 +70,10 @@ def bindings(keep: "Callable[[Document], None]") -> KeyBindings:
     def take(event: KeyPressEvent) -> None:
         event.current_buffer.complete_state = None
 
+    @found.add("tab", filter=typing & ~has_completions)
+    def complete(event: KeyPressEvent) -> None:
+        _complete(event.current_buffer)
+
     @found.add(Keys.BracketedPaste, filter=typing, eager=True)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
@@ -77,6 +83,20 @@ def bindings(keep: "Callable[[Document], None]") -> KeyBindings:
             event.current_buffer.insert_text(text)
 
     return found
+
+
+def _complete(buffer: Buffer) -> None:
+    """Type what all completions have in common, before the next key, and show them where there are several."""
+    asked = CompleteEvent(completion_requested=True)
+    completions = list(buffer.completer.get_completions(buffer.document, asked))
+    if len(completions) == 1:
+        buffer.apply_completion(completions[0])
+        return
+    common = get_common_complete_suffix(buffer.document, completions)
+    if common:
+        buffer.insert_text(common)
+    if completions:
+        buffer.start_completion()
 
 
 def refuse(length: int) -> None:

@@ -40,6 +40,8 @@ STYLE = Style.from_dict(
         "bar.model": f"bold {ACCENTS['residual']}",
         "completion-menu.completion": "bg:#e4e6ea #1c1f24",
         "completion-menu.completion.current": f"noreverse bold bg:{ACCENTS['q']} #ffffff",
+        "scrollbar.background": "bg:#d3d6dc",
+        "scrollbar.button": f"bg:{ACCENTS['residual']}",
         "completion-menu.meta.completion": "bg:#d3d6dc #3f4550",
         "completion-menu.meta.completion.current": f"bg:{ACCENTS['q']} #ffffff",
     }

@@ -84,8 +84,8 @@ def _first(session: "Session", begun: str) -> Iterator[Offer]:
         for one in _flags(session, f"/{flag}"):
             yield Offer(f"{word}{one.word}", one.about, True)
         return
-    for name in dict.fromkeys(session.names.values()):
-        if name.startswith(begun) and name not in ("repl",):
+    for name in dict.fromkeys((*session.verbs, *session.names.values())):
+        if name.startswith(begun) and name != "repl":
             yield Offer(name, _summary(session, name), True)
 
 

@@ -63,7 +63,7 @@ class Prompt:
             bottom_toolbar=self._fitted_bar,
             key_bindings=bindings(self._keep),
             enable_suspend=True,
-            prompt_continuation=lambda width, line, wrapped: " " * width,
+            prompt_continuation=lambda width, line, wrapped: "" if wrapped else " " * width,
             input=input,
             output=output,
         )
