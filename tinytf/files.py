@@ -11,8 +11,9 @@ from tinytf.errors import CheckpointError
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
 
-    A device or a pipe, such as /dev/null, is written to, and stays what it is.
+    Links are followed. What is there and is no file, as /dev/null or a named pipe, is written to and stays what it is.
     """
+    path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("wb") as stream:
             stream.write(data)

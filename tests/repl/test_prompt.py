@@ -1,4 +1,4 @@
-"""Keys at the prompt: what they run, what they leave on the line, and that none of them ends the session by accident."""
+"""Keys at the prompt: what they run, what they leave on the line, and that none ends the session by accident."""
 
 import sys
 from collections.abc import Iterator
@@ -73,6 +73,11 @@ def test_ctrl_c_gives_up_the_line_and_not_the_session(typed: Typist) -> None:
 def test_ctrl_d_in_a_line_takes_a_character_and_does_not_leave(typed: Typist) -> None:
     typed(f"xwhere\x01{LEAVE}{ENTER}")
     assert [line.strip() for line in typed.lines] == ["where"]
+
+
+def test_a_colour_code_that_is_typed_does_no_harm(typed: Typist) -> None:
+    typed(f"\x1b[31m{RUN}")
+    assert typed.lines == ['run "The cat sat"']
 
 
 def test_an_error_is_said_and_the_session_goes_on(typed: Typist) -> None:
@@ -156,22 +161,21 @@ def test_the_bar_says_model_text_place_memory_and_time(typed: Typist) -> None:
     assert said.startswith("tiny · The cat sat · L1.weights ")
     assert "/92 · " in said
     assert "MiB" in said
-    assert said.endswith(" s") or said.endswith(" ms")
+    assert said.endswith((" s", " ms"))
 
 
-@pytest.mark.parametrize("width", range(1, 130))
 @pytest.mark.parametrize("text", ["The cat", "猫が座った" * 30, "", "a" * 500])
-def test_the_bar_fits_any_width(width: int, text: str) -> None:
+def test_the_bar_fits_any_width(text: str) -> None:
     bar = Bar("a-model-with-a-name", text, "L11.ffn.hidden 117/236", "ffn", "497.1 MiB", "118 ms")
-    said = to_plain_text(bar.fitted(width))
-    assert cell_len(said) <= width
-    assert said or width < 2
-    if width >= 25:
-        assert "L11.ffn.hidden 117/236" in said
+    for width in range(1, 130):
+        said = to_plain_text(bar.fitted(width))
+        assert cell_len(said) <= width
+        assert said or width < 2
+        assert "L11.ffn.hidden 117/236" in said or width < 25
 
 
 def test_the_bar_shows_no_control_characters(typed: Typist) -> None:
-    typed(f'{RUN}run "a\x16\x1b[31mb"{ENTER}')
+    typed(RUN + pasted('run "a\x1b[31mb"') + ENTER)
     said = to_plain_text(bar_of(typed.prompt.session).fitted(200))
     assert "\x1b" not in said
     assert "\\x1b[31m" in said

@@ -74,6 +74,10 @@ def bindings(keep: "Callable[[Document], None]") -> KeyBindings:
     def complete(event: KeyPressEvent) -> None:
         _complete(event.current_buffer)
 
+    @found.add(Keys.Vt100MouseEvent, eager=True)
+    def ignore(event: KeyPressEvent) -> None:
+        """There is no mouse here; colour codes that are typed look like one to prompt_toolkit, which fails on them."""
+
     @found.add(Keys.BracketedPaste, filter=typing, eager=True)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
