@@ -15,6 +15,8 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
 ``session.verbs``, ``session.takes(word)``, ``session.find_command(name)``, ``session.verb_for(words)``
     The table of Verb (``command.params`` are its options); the kinds of the words behind a verb or a command
     (``verbs.KINDS``); click's command of a name; the verb that takes these words, or None where a command does.
+``session.redirects(word)``
+    Whether ``|`` and ``>`` behind this first word are about the output.
 ``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
     The step table of the open model (``table.rows``, ``table.by_name``; it opens the model where ``is_open`` is false);
     the printable tokens of the text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None.
@@ -359,15 +361,16 @@ class Session(Host):
                 self.stderr.write("".join(traceback.format_exception(self.last_error)))
             say(where + failure.message, failure.hint, failure.marked, self.stderr)
 
-    def _read(self, line: str) -> Typed:
-        def redirects(word: str) -> bool:
-            try:
-                found = self.verbs.get(find_name(word, self.names))
-            except UsageError:
-                return True
-            return found is None or not found.raw
+    def redirects(self, word: str) -> bool:
+        """Whether ``|`` and ``>`` behind this first word are about the output; of a condition they are a part."""
+        try:
+            found = self.verbs.get(find_name(word, self.names))
+        except UsageError:
+            return True
+        return found is None or not found.raw
 
-        return read_line(line if line.strip() else self._movement, redirects)
+    def _read(self, line: str) -> Typed:
+        return read_line(line if line.strip() else self._movement, self.redirects)
 
     def _dispatch(self) -> int:
         from tinytf_cli.repl import python
