@@ -44,7 +44,7 @@ def _about(session: Session, line: str, word: str) -> str:
 
 def test_a_line_begins_with_any_verb_or_command(session: Session) -> None:
     assert set(_offers(session, "")) == ({*session.verbs, *COMMANDS} - {"repl"})
-    assert _offers(session, "att") == ["attention"]
+    assert _offers(session, "atte") == ["attention"]
     assert _offers(session, "un") == ["undisplay", "undo"]
 
 
@@ -100,8 +100,18 @@ def test_what_can_stand_there_is_offered(session: Session, line: str, word: str)
 
 @pytest.mark.parametrize(
     "line",
-    ["run The c", 'run "L0', "heat L0H0.ffn", "heat L9", "nonsense ", "# com", "trace # --js", "! trace.", "generate -- -"],
-)  # fmt: skip
+    [
+        "run The c",
+        'run "L0',
+        "heat L0H0.ffn",
+        "heat L9",
+        "nonsense ",
+        "# com",
+        "trace # --js",
+        "! trace.",
+        "generate -- -",
+    ],
+)
 def test_nothing_is_offered_where_nothing_is_known(session: Session, line: str) -> None:
     assert _offers(session, line) == []
 
