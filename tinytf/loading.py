@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,10 +29,12 @@ from tinytf.trace.trace import Trace
 if TYPE_CHECKING:
     from tinytf.analysis.arithmetic import Explanation
     from tinytf.analysis.attribution import Attribution
+    from tinytf.analysis.census import Census, Progress
     from tinytf.analysis.difference import Difference
     from tinytf.analysis.examples import Examples
     from tinytf.analysis.lens import Lens
     from tinytf.analysis.neurons import Neurons
+    from tinytf.analysis.rollout import Rollout
     from tinytf.gradients.trace import GradientTrace
     from tinytf.training.corpus import Corpus
 
@@ -44,7 +47,7 @@ class Model:
     """A transformer with its tokenizer.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was passed over in its
-    files.
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Model:
     source: str
     tokenizer_note: str = ""
     file_notes: tuple[str, ...] = ()
+    corpus: Path | None = None
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -139,6 +143,58 @@ class Model:
         trace = self.trace(text) if isinstance(text, str) else text
         found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
         return tuple(found)
+
+    def heads(
+        self,
+        corpus: str | Path | None = None,
+        *,
+        text: str | None = None,
+        random_only: bool = False,
+        length: int | None = None,
+        count: int = 16,
+        seed: int = 0,
+        progress: "Progress" = lambda done, of: None,
+    ) -> "Census":
+        """What every head does: its scores on random tokens said twice, and on a file or folder of text, or a ``text``.
+
+        Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Other
+        settings as of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
+        """
+        from tinytf.analysis.census import census, copy_length
+        from tinytf.training.windows import text_windows
+
+        before, after = self.tokenizer.around()
+        if self.config.causal:
+            after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
+        copy = copy_length(self.config, length, added=len(before) + len(after))
+        file = self.corpus if corpus is None and not random_only else corpus
+        source = text if text is not None or file is None else [Path(file)]
+        windows = () if source is None else text_windows(
+            source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
+        )  # fmt: skip
+        return census(
+            self.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after,
+            progress=progress,
+        )  # fmt: skip
+
+    def rollout(
+        self,
+        text: str | Trace,
+        *,
+        heads: str = "mean",
+        layer: int | None = None,
+        flow: Sequence[int] = (),
+        force: bool = False,
+        progress: "Progress" = lambda done, of: None,
+    ) -> "Rollout":
+        """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
+
+        Settings and errors as of ``tinytf.analysis.rollout.rollout``.
+        """
+        from tinytf.analysis.rollout import rollout
+
+        trace = self.trace(text, force=force) if isinstance(text, str) else text
+        return rollout(trace, heads=heads, layer=layer, flow=flow, force=force, progress=progress)
 
     def diff(
         self,
@@ -430,4 +486,12 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     weighed = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     transformer = weighed.transformer.to(device=where)
-    return Model(source.name, transformer, vocabulary.tokenizer, words, vocabulary.note, (*notes, *weighed.notes))
+    return Model(
+        source.name,
+        transformer,
+        vocabulary.tokenizer,
+        words,
+        vocabulary.note,
+        (*notes, *weighed.notes),
+        source.corpus(),
+    )

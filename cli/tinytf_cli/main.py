@@ -35,6 +35,9 @@ COMMANDS = (
     "watch",
     "generate",
     "score",
+    "heads",
+    "rollout",
+    "learn",
     "repl",
 )
 

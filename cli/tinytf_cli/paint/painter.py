@@ -33,7 +33,7 @@ from tinytf_cli.views.blocks import (
 def _paint_line(block: Line, terminal: Terminal) -> list[PaintedLine]:
     indent = [Segment(" " * block.indent)] if block.indent else []
     line = indent + segments(block.words, terminal)
-    return [line] if block.single else wrap(line, terminal.width, block.indent + 2)
+    return [line] if block.single else wrap(line, terminal.width, block.indent + block.hanging)
 
 
 def _paint_heading(block: Heading, terminal: Terminal) -> list[PaintedLine]:

@@ -25,6 +25,8 @@ TAKES: dict[str, tuple[str, ...]] = {
     "watch": ("file",),
     "models": ("file",),
     "verify": ("file",),
+    "heads": ("file",),
+    "learn": ("topic",),
 }
 """The kinds of words that commands take; the others take a text."""
 

@@ -68,7 +68,11 @@ def heat(session: "Session", words: tuple[str, ...]) -> Result:
 @click.option("--by", type=click.Choice(MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Result:
-    """Measure every head, or those of some layers, in one number each."""
+    """Measure every head, or those of some layers, in one number each.
+
+    They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
+    name, which scores heads on many texts: heads --random, heads --by induction.
+    """
     from tinytf_cli.views.measured_heads import MeasuredHeads
 
     trace = session.trace
@@ -85,7 +89,9 @@ def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Resu
 def _claims_heads(words: tuple[str, ...]) -> bool:
     """Whether these words are for the verb: layers, and its own options."""
     found = positional(heads.command, words)
-    return found is not None and all(re.match(r"L[0-9*]", word) for word in found)
+    by = re.search(r"(?:^|\s)--by[\s=](\S+)", " ".join(words))
+    known = by is None or by[1] in MEASURES
+    return found is not None and known and all(re.match(r"L[0-9*]", word) for word in found)
 
 
 @verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))

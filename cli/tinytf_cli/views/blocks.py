@@ -26,13 +26,14 @@ Words: TypeAlias = "str | Span | Sequence[Span]"
 class Line:
     """One line, or a paragraph that may wrap between spans; a ``single`` one is cut where it is too long instead.
 
-    ``said`` is how a screen reader should hear it.
+    ``said`` is how a screen reader should hear it. What is wrapped stands ``hanging`` columns further in.
     """
 
     words: Words
     indent: int = 0
     said: str = ""
     single: bool = False
+    hanging: int = 2
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,8 @@ def _form(checked: CheckedStep) -> str:
     if finite.size and (finite == np.rint(finite)).all() and np.abs(finite).max() < 1e15:
         return "whole"
     if claim is None or claim.words:
-        return number_format(true.astype(np.float32))
+        alike = true.ndim != 1 or not checked.step.columns  # a row of named quantities has digits of each its own
+        return number_format(true.astype(np.float32)) if alike else ""
     digits = max(
         (len(text.partition(".")[2]) for text in claim.shown.ravel().tolist() if "e" not in text.lower()), default=2
     )
