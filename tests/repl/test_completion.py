@@ -100,18 +100,9 @@ def test_what_can_stand_there_is_offered(session: Session, line: str, word: str)
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "run The c",
-        'run "L0',
-        "heat L0H0.ffn",
-        "heat L9",
-        "nonsense ",
-        "# com",
-        "trace # --js",
-        "! trace.",
-        "generate -- -",
-    ],
-)
+    ["run The c", 'run "L0', "heat L0H0.ffn", "heat L9", "nonsense ", "# com", "trace # --js", "! trace.",
+     "generate -- -"],
+)  # fmt: skip
 def test_nothing_is_offered_where_nothing_is_known(session: Session, line: str) -> None:
     assert _offers(session, line) == []
 
