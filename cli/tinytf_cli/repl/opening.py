@@ -12,7 +12,7 @@ from tinytf_cli.options import SMALL
 from tinytf_cli.repl.state import Run, Spec
 
 if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+    from tinytf_cli.repl.holding import Holding
 
 _THREADS = torch.get_num_threads()
 
@@ -32,7 +32,7 @@ class SessionModel(Model):
         return self.recorded(text, truncate, force)
 
 
-def open_for(session: "Session", spec: Spec) -> Model:
+def open_for(session: "Holding", spec: Spec) -> Model:
     """The model of a spec; errors as of ``load``."""
     opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed)
 

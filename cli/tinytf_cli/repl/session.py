@@ -34,62 +34,26 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
     What ``help keys`` lists: (key, what it does); the front end that binds keys replaces its entries.
 """
 
-import contextlib
 import functools
-import shutil
-import sys
 import time
-import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.failing import Failure, explained, say
-from tinytf_cli.host import Host
+from tinytf_cli.failing import explained
 from tinytf_cli.interrupt import current
-from tinytf_cli.output import ReaderGone, Result
-from tinytf_cli.repl.heard import Ear, Heard, HeardOutput
-from tinytf_cli.repl.line import LONGEST, Typed, read_line
+from tinytf_cli.output import ReaderGone
+from tinytf_cli.repl.changing import Entry as Entry
+from tinytf_cli.repl.heard import Ear, Heard
+from tinytf_cli.repl.line import Typed, read_line
+from tinytf_cli.repl.outcome import Leave as Leave
+from tinytf_cli.repl.outcome import Outcome as Outcome
 from tinytf_cli.repl.settings import Settings
-from tinytf_cli.repl.state import Run, Spec, State
+from tinytf_cli.repl.state import Spec, State
 from tinytf_cli.repl.verbs import Verb, find_name
-
-if TYPE_CHECKING:
-    from tinytf.loading import Model
-    from tinytf.trace.steps import StepTable
-    from tinytf.trace.trace import Trace
-    from tinytf_cli.paint.terminal import Terminal
-
-_KEPT = 2
-"""Models and traces that stay at hand: the present one, and the one before."""
-
-_LIVE = ("generate", "train", "watch")
-"""Commands whose output is seen while it is made, and is never paged."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a line."""
-
-    status: int
-    text: str = ""
-    failure: Failure | None = None
-    seconds: float = 0.0
-    leave: bool = False
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A line that was executed; ``done`` is false for one that failed, ``verb`` what its first word stands for."""
-
-    line: str
-    done: bool
-    verb: str
+from tinytf_cli.repl.writing import Writing
 
 
 def shell_quoted(word: str) -> str:
@@ -97,11 +61,7 @@ def shell_quoted(word: str) -> str:
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-class Leave(Exception):
-    """The session is over."""
-
-
-class Session(Host):
+class Session(Writing):
     """See the module's description."""
 
     def __init__(
@@ -111,164 +71,13 @@ class Session(Host):
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
-        from tinytf_cli.repl.pager import page
         from tinytf_cli.repl.table import VERBS
 
-        self.stdout: TextIO = sys.stdout if stdout is None else stdout
-        self.stderr: TextIO | None = sys.stderr if stderr is None else stderr
-        self.state = State(spec or Spec(), settings=settings or Settings())
-        self.place: int | None = None
-        self.lines: list[Entry] = []
+        super().__init__(State(spec or Spec(), settings=settings or Settings()), stdout, stderr)
         self.verbs: dict[str, Verb] = VERBS
-        self.page: Callable[[str], None] = page
-        self.last_error: BaseException | None = None
         self.last_seconds = 0.0
-        self.debug = False
         self.scope: dict[str, Any] = {}
-        self.depth = 0
-        self.typed = Typed("")
-        self._undoable: list[tuple[int, tuple[State, int | None]]] = []
-        self._last: Heard | None = None
-        self._now: Heard | None = None
         self._movement = ""
-        self._models: OrderedDict[Spec, Model] = OrderedDict()
-        self._traces: OrderedDict[Run, Trace] = OrderedDict()
-        self._threads = 0
-
-    # What there is
-
-    @property
-    def model(self) -> "Model":
-        """The open model; opened when it is first asked for."""
-        return self.model_of(self.state.spec)
-
-    def model_of(self, spec: Spec) -> "Model":
-        """The model of a spec, from those that are open or opened now."""
-        from tinytf_cli.repl.opening import open_for
-
-        if spec not in self._models:
-            self._models[spec] = open_for(self, spec)
-        self._models.move_to_end(spec)
-        while len(self._models) > _KEPT:
-            self._models.popitem(last=False)
-        return self._models[spec]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the present model is open, so that ``table`` takes no time."""
-        return self.state.spec in self._models
-
-    @property
-    def table(self) -> "StepTable":
-        """The steps of the open model."""
-        from tinytf.trace.steps import StepTable
-
-        run = self.run
-        return self._traces[run].steps if run is not None and run in self._traces else StepTable(self.model.config)
-
-    @property
-    def run(self) -> Run | None:
-        """The text that was run last, on the present model."""
-        return self.state.runs[-1] if self.state.runs else None
-
-    @property
-    def trace(self) -> "Trace":
-        """The recorded trace of the present run; UsageError before any."""
-        return self.trace_of(self.require_run())
-
-    def trace_of(self, run: Run) -> "Trace":
-        """The trace of a run, from those that were recorded or recorded now."""
-        from tinytf.loading import Model
-
-        if run not in self._traces:
-            model = self.model_of(run.spec)
-            self._traces[run] = Model.trace(model, run.text, truncate=run.truncate, force=run.force)
-        self._traces.move_to_end(run)
-        while len(self._traces) > _KEPT:
-            self._traces.popitem(last=False)
-        return self._traces[run]
-
-    def require_run(self) -> Run:
-        """The present run; UsageError before any."""
-        run = self.run
-        if run is None:
-            raise UsageError("nothing has been run yet", "run a text first, such as: run The cat sat")
-        return run
-
-    def require_text(self) -> str:
-        """The text of the session."""
-        if self.run is None:
-            raise UsageError("there is no text", "give one, or run it first, such as: run The cat sat")
-        return self.run.text
-
-    def output(self, terminal: "Terminal", form: str, file: Path | None) -> HeardOutput:
-        """Where results go: to the session's streams, remembered."""
-        return HeardOutput(terminal, form, file, sys.stdout, self.stderr, heard=self._now)
-
-    @property
-    def settings(self) -> Settings:
-        return self.state.settings
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The printable tokens of the present text."""
-        run = self.run
-        return (
-            tuple(token.shown for token in self._traces[run].tokens) if run is not None and run in self._traces else ()
-        )
-
-    @property
-    def place_words(self) -> str:
-        """Where the session stands: ``L3.weights 17/96``."""
-        if self.place is None or self.run not in self._traces:
-            return ""
-        rows = self.table.rows
-        step, layer = rows[self.place]
-        return f"{step.full_name(layer)} {self.place + 1}/{len(rows)}"
-
-    @property
-    def model_words(self) -> str:
-        """The model as it was asked for."""
-        return self.state.spec.name
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the weights and traces that are held."""
-        weights = sum(
-            parameter.nbytes for model in self._models.values() for parameter in model.transformer.parameters()
-        )
-        return weights + sum(trace.recorded_bytes for trace in self._traces.values())
-
-    # What changes it
-
-    def change(self, **values: Any) -> None:
-        """Another state, with some of its fields changed."""
-        self.state = replace(self.state, **values)
-
-    def terminal(self) -> "Terminal":
-        """What can be shown, as the settings say."""
-        from tinytf_cli.paint.terminal import detect
-
-        chosen = self.settings
-        return detect(sys.stdout, color=chosen.color, width=chosen.width, ascii=chosen.ascii, plain=chosen.plain)
-
-    def show(self, result: Result) -> None:
-        """Write a result as the settings say."""
-        self.output(self.terminal(), "text", None).show(result)
-
-    def undo(self) -> str:
-        """Bring back what was before the last line that changed something; the answer is that line."""
-        if not self._undoable:
-            raise UsageError("there is nothing to undo", "undo takes back model, text, settings, stops and displays")
-        number, (self.state, self.place) = self._undoable.pop()
-        return self.lines[number - 1].line
-
-    @property
-    def changes(self) -> list[int]:
-        """The numbers, from 1, of the lines that ``undo`` would take back."""
-        return [number for number, _ in self._undoable]
-
-    # Lines
 
     @property
     def names(self) -> dict[str, str]:
@@ -332,7 +141,9 @@ class Session(Host):
             status = failure.status
         if interrupt.happened or status == 130:
             interrupt.happened, status, failure = False, 130, None
-        self._remember(before, done=failure is None and status != 130)
+        done = failure is None and status != 130
+        if self.typed.words or self.typed.sign or not done:  # else it is a comment
+            self._remember(self.typed.line.strip(), self._typed_name(), before, done=done)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
         return Outcome(status, heard.ear.text, failure, self.last_seconds, leave)
@@ -350,16 +161,6 @@ class Session(Host):
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
         return outcome
-
-    def say(self, outcome: Outcome, where: str = "") -> None:
-        """Write what failed to stderr; ``where`` is the place of the line in a script."""
-        if outcome.status == 130 and self.stderr is not None:
-            print("tinytf: interrupted", file=self.stderr, flush=True)
-        elif outcome.failure is not None:
-            failure = outcome.failure
-            if self.debug and self.last_error is not None and self.stderr is not None:
-                self.stderr.write("".join(traceback.format_exception(self.last_error)))
-            say(where + failure.message, failure.hint, failure.marked, self.stderr)
 
     def redirects(self, word: str) -> bool:
         """Whether ``|`` and ``>`` behind this first word are about the output; of a condition they are a part."""
@@ -429,70 +230,6 @@ class Session(Host):
         if {"layer", "head"} <= names:
             values.update(layer=settings.layer, head=settings.head)
         return {name: value for name, value in values.items() if name in names and value is not None}
-
-    # What becomes of output
-
-    @contextlib.contextmanager
-    def _hearing(self) -> Iterator[Heard]:
-        """Keep what a line writes; what is redirected or paged is not written yet."""
-        from tinytf_cli.numbers import digits
-        from tinytf_cli.paint.colour import choose_unit_map
-
-        typed = self.typed
-        stream: TextIO = sys.stdout if self.depth else self.stdout
-        to = bool(typed.words) and typed.sign in ("|", ">")
-        waits = to or self._pages()
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        ear = Ear(terminal=not to and stream.isatty(), encoding=encoding) if waits else Ear(stream, encoding=encoding)
-        before, self._now = self._now, Heard(ear)
-        precision = digits.set(self.settings.precision)
-        choose_unit_map(self.settings.colormap)
-        try:
-            with contextlib.redirect_stdout(ear):
-                yield self._now
-        finally:
-            digits.reset(precision)
-            choose_unit_map(Settings().colormap)
-            self._now = before
-
-    def _pages(self) -> bool:
-        waits = self.settings.pager and not self.depth and self.stdout.isatty()
-        return waits and self._typed_name() not in _LIVE
-
-    def _deliver(self, heard: Heard) -> None:
-        """Send output where a line says; what a line wrote is the last output."""
-        from tinytf_cli.repl.redirect import to_command, to_file
-
-        typed = self.typed
-        stream: TextIO = sys.stdout if self.depth else self.stdout
-        alone = not typed.words and typed.sign in ("|", ">")
-        if alone and self._last is None:
-            raise UsageError("there is no output yet", "such as: heat L0H0, then | head -3")
-        chosen = self._last if alone and self._last is not None else heard
-        if typed.sign == "|":
-            to_command(chosen, typed.target, stream, self.stderr, self.settings)
-        elif typed.sign == ">":
-            to_file(chosen, typed.target, self.stderr, self.settings)
-        elif self._pages():
-            if heard.ear.text.count("\n") >= shutil.get_terminal_size().lines:
-                self.page(heard.ear.text)
-            else:
-                stream.write(heard.ear.text)
-                stream.flush()
-        if not alone and (heard.ear.text or heard.results):
-            self._last = heard
-
-    def _remember(self, before: "tuple[State, int | None]", *, done: bool) -> None:
-        """Write down the line that was executed; one that failed leaves nothing changed."""
-        line, name = self.typed.line.strip(), self._typed_name()
-        nothing = not self.typed.words and not self.typed.sign and done  # a comment
-        if nothing or len(line) > LONGEST or name == "source":  # whose lines were remembered one by one
-            return
-        if not done:
-            self.state, self.place = before
-        elif self.state != before[0] and name != "undo":
-            self._undoable.append((len(self.lines) + 1, before))
-        self.lines.append(Entry(line, done, name))
 
     def _typed_name(self) -> str:
         """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""
