@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs: a model, its tokenizer, and the text as that cuts it."""
+    """One of two runs: a model, its tokenizer, and the text as that cuts it; its ``trace`` where that is recorded."""
 
     model: Transformer
     tokenizer: Tokenizer
     encoding: Encoding
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True)

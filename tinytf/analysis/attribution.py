@@ -30,6 +30,7 @@ KINDS = (
     "norm bias",
     "dense bias",
     "unembedding bias",
+    "exchanged",
 )
 
 
@@ -106,6 +107,11 @@ class _Parts:
     def add_heads(self, layer: int, vectors: Tensor) -> None:
         self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
         self.rows.append(vectors)
+
+    def replace(self, name: str, vector: Tensor, layer: int) -> None:
+        """One part that was put in the place of all before, which add nothing any more."""
+        self.rows = [torch.zeros_like(row) for row in self.rows]
+        self.add(name, "exchanged", vector, layer)
 
     def through(self, how: Any) -> None:
         """Send every part through a linear map of (N, C)."""
@@ -202,17 +208,30 @@ def _block(trace: Trace, layer: int, place: int, parts: _Parts) -> None:
     config = trace.config
     block: Any = trace.model.blocks[layer]
     post = config.norm_order == "post"
+    if trace.is_exchanged("in", layer):
+        parts.replace("in", trace.step("in", layer)[place], layer)
     heads = trace.step("heads", layer)[:, place].double().cpu()  # (H, D)
     output = block.attention.o.weight.double().cpu().unflatten(1, (config.n_heads, config.d_head))  # (C, H, D)
-    parts.add_heads(layer, torch.einsum("hd,chd->hc", heads, output))
-    parts.add("attn bias", "attention bias", block.attention.o.bias, layer)
+    each = torch.einsum("hd,chd->hc", heads, output)
+    if trace.is_exchanged("attn", layer):
+        parts.add_heads(layer, torch.zeros_like(each))
+        parts.add("attn", "exchanged", trace.step("attn", layer)[place], layer)
+    else:
+        parts.add_heads(layer, each)
+        parts.add("attn bias", "attention bias", block.attention.o.bias, layer)
     if post:
         parts.norm(block.norm1, trace.step("mid", layer)[place], "norm1 bias", layer)
-    activated = trace.step("ffn.act", layer)[place].double().cpu()
-    parts.add("ffn", "feed-forward", block.ffn.down.weight.double().cpu() @ activated, layer)
-    parts.add("ffn bias", "feed-forward bias", block.ffn.down.bias, layer)
+    if trace.is_exchanged("ffn", layer):
+        parts.add("ffn", "exchanged", trace.step("ffn", layer)[place], layer)
+    else:
+        activated = trace.step("ffn.act", layer)[place].double().cpu()
+        parts.add("ffn", "feed-forward", block.ffn.down.weight.double().cpu() @ activated, layer)
+        parts.add("ffn bias", "feed-forward bias", block.ffn.down.bias, layer)
     if post:
         parts.norm(block.norm2, trace.step("sum", layer)[place], "norm2 bias", layer)
+    out = "norm2" if post else "out"
+    if trace.is_exchanged(out, layer):
+        parts.replace(out, trace.step(out, layer)[place], layer)
 
 
 def _masked_head(trace: Trace, place: int, parts: _Parts) -> None:

@@ -4,6 +4,7 @@ Both run in step, one layer at a time, so that the steps of one layer are all th
 Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -234,7 +235,10 @@ class _Run:
 
     def go(self, force: bool) -> None:
         """Walk through both models; the layers that only one of them has are only named."""
-        walks = [walk(side.model, side.encoding, force=force) for side in self.sides]
+        walks = [
+            walk(side.model, side.encoding, force=force) if side.trace is None else itertools.repeat(side.trace)
+            for side in self.sides
+        ]
         depths = [side.model.config.n_layers for side in self.sides]
         self._part(next(walks[0]), next(walks[1]), None)
         for layer in range(max(depths)):

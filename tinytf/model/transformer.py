@@ -143,6 +143,9 @@ class Transformer(nn.Module):
         self.head = heads[config.head](config) if config.head != "none" else None
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
+        # full names of the steps that something else is put in the place of, such as L3H5.heads: what was recorded of
+        # them is not what the model computes, see tinytf.analysis.interventions
+        self.exchanged: tuple[str, ...] = ()
 
     @classmethod
     def initialised(cls, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> "Transformer":

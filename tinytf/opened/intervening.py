@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tinytf.errors import UsageError
 from tinytf.trace.steps import StepTable
@@ -13,7 +13,7 @@ from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.difference import Difference
-    from tinytf.analysis.interventions import Ablation, AblationSweep, Patched, PatchSweep, Reference
+    from tinytf.analysis.interventions import Ablation, AblationSweep, Intervention, Patched, PatchSweep, Reference
     from tinytf.opened.base import Opened
 
 from tinytf.opened.inspecting import Inspecting
@@ -97,13 +97,34 @@ class Intervening(Inspecting):
 
         Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Errors as of ``ablate``.
         """
-        from tinytf.analysis.interventions import Intervention, ablated, sites_of, values_for
+        from tinytf.analysis.interventions import ablated
 
-        sites = sites_of([at] if isinstance(at, str) else at, StepTable(self.config))
-        texts = None if how == "zero" else self.reference(reference)
-        values = values_for(self.transformer, sites, how, texts).of
-        with ablated(self.transformer, [Intervention(site, values[site]) for site in sites]):
+        interventions, _ = self._ablations(at, how, reference)
+        with ablated(self.transformer, interventions):
             yield
+
+    def without(self, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None) -> Self:
+        """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
+        from tinytf.analysis.interventions import without
+
+        interventions, source = self._ablations(at, how, reference)
+        note = f"without {at if isinstance(at, str) else ', '.join(at)} ({source or how})"
+        transformer = without(self.transformer, interventions)
+        return replace(self, transformer=transformer, file_notes=(*self.file_notes, note))
+
+    def _ablations(
+        self, at: str | Sequence[str], how: str, reference: str | Path | None
+    ) -> "tuple[list[Intervention], str]":
+        """What takes the place of the steps, and where it is from."""
+        from tinytf.analysis.interventions import Intervention, sites_of, values_for
+
+        if how == "resample":
+            raise UsageError("resample takes the values of one text, and here every text goes through",
+                             "zero and mean go with any text")  # fmt: skip
+        sites = sites_of([at] if isinstance(at, str) else at, StepTable(self.config))
+        texts = self.reference(reference) if how == "mean" else None
+        values = values_for(self.transformer, sites, how, texts)
+        return [Intervention(site, values.of[site]) for site in sites], values.source
 
     def patch(self, clean: str | Trace, corrupt: str | Trace, at: str | Sequence[str], **settings: Any) -> "Patched":
         """What the corrupt text gives with the clean run's activations at the steps of ``at`` put in.

@@ -36,10 +36,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome: every comparison, and the worst of them; ``holds`` is false for a NaN anywhere."""
+    """The outcome: every comparison, and the worst of them; ``holds`` is false for a NaN anywhere.
+
+    ``exchanged`` are the steps that an intervention put there: there is nothing that they could be compared with.
+    """
 
     items: tuple[Item, ...]
     tolerance: float
+    exchanged: tuple[str, ...] = ()
 
     @property
     def worst(self) -> Item:
@@ -59,6 +63,7 @@ class Check:
             "what": worst.what,
             "relative_to": max(1.0, worst.scale),
             "tolerance": self.tolerance,
+            **({"exchanged": list(self.exchanged)} if self.exchanged else {}),
         }
 
 
@@ -81,7 +86,8 @@ def _attention(trace: Trace, layer: int) -> Iterator[Item]:
         mixed.append(weights @ trace.step("v", layer, heads))
     row_sums = torch.cat(sums)
     yield _compare(f"L{layer}.weights", "each row sums to 1", row_sums, torch.ones_like(row_sums))
-    yield _compare(f"L{layer}.heads", "weights·v", torch.cat(mixed), trace.step("heads", layer))
+    own = [head for head in range(n_heads) if not trace.is_exchanged("heads", layer, head)]
+    yield _compare(f"L{layer}.heads", "weights·v", torch.cat(mixed)[own], trace.step("heads", layer)[own])
 
 
 def _layer(trace: Trace, layer: int) -> Iterator[Item]:
@@ -107,12 +113,17 @@ def _layer(trace: Trace, layer: int) -> Iterator[Item]:
         yield _compare(f"L{layer}.norm2", table["norm2"].formula, step("norm2"), block.norm2(step("sum")))
 
 
+def _layer_of(name: str) -> int:
+    return int(name[1:].partition(".")[0].partition("H")[0])
+
+
 @torch.no_grad()
 def check(trace: Trace) -> Check:
     """Recompute every recorded step from those before it and compare; the attention step by step, not fused.
 
     Also: each row of the weights sums to 1, each block's input is what came out before it, the logits that the
-    model gave are those of the recorded last hidden state, probabilities sum to 1.
+    model gave are those of the recorded last hidden state, probabilities sum to 1. Steps that an intervention put
+    there are left out, and named.
     """
     items: list[Item] = []
     embeddings = embedding_sum(trace)
@@ -121,7 +132,7 @@ def check(trace: Trace) -> Check:
     items.append(_compare("embed.norm" if trace.config.embed_norm else "embed.out", "sum of embeddings",
                           trace.model_input, embeddings))  # fmt: skip
     for layer in trace.recording.layers:
-        items.extend(_layer(trace, layer))
+        items.extend(item for item in _layer(trace, layer) if item.step not in trace.recording.exchanged)
     if trace.config.final_norm:
         last = trace.step("out", trace.config.n_layers - 1)
         again = trace.model.final_norm(last)
@@ -133,4 +144,5 @@ def check(trace: Trace) -> Check:
         sums = probabilities(trace.recorded_logits).sum(dim=-1, dtype=torch.float64)
         items.append(_compare("probs", "sum to 1", sums, torch.ones_like(sums)))
     dtype = trace.last_hidden.dtype
-    return Check(tuple(items), TOLERANCE.get(dtype, 1e-5))
+    here = tuple(name for name in trace.recording.exchanged if _layer_of(name) in trace.recording.layers)
+    return Check(tuple(items), TOLERANCE.get(dtype, 1e-5), here)

@@ -130,7 +130,7 @@ def record(
         if rows:
             chosen = hidden[0] if len(rows) == len(ids) else hidden[0, list(rows)]
             keep["logits"] = model.unembed(chosen)  # (rows, V)
-    return Trace(model, encoding, Recording(keep, rows, chosen_layers))
+    return Trace(model, encoding, Recording(keep, rows, chosen_layers, model.exchanged))
 
 
 def _require_room(model: Transformer, tokens: int, rows: int, layers: Collection[int]) -> None:

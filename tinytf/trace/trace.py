@@ -27,12 +27,14 @@ _KEPT_BYTES = 128 * 2**20
 class Recording:
     """What the hooks took, by full step name, without the batch axis.
 
-    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` those that were recorded.
+    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` those that were recorded,
+    ``exchanged`` the steps that an intervention put something else in the place of: ``L2.ffn``, ``L3H5.heads``.
     """
 
     tensors: dict[str, Tensor]
     logit_rows: tuple[int, ...]
     layers: tuple[int, ...]
+    exchanged: tuple[str, ...] = ()
 
 
 class Trace:
@@ -91,6 +93,11 @@ class Trace:
             tensor = self._derived_step(step.name, layer, heads)
         self._keep(key, tensor)
         return tensor
+
+    def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
+        """Whether a step was put there by an intervention, and not computed from the steps before it."""
+        full = self.steps.by_name[name].full_name(layer)
+        return full in self.recording.exchanged or f"L{layer}H{head}.{name}" in self.recording.exchanged
 
     def _derived_step(self, name: str, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
         return derive(self, name, layer, heads)

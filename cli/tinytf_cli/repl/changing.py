@@ -6,7 +6,7 @@ from typing import Any
 from tinytf.errors import UsageError
 from tinytf_cli.repl.holding import Holding
 from tinytf_cli.repl.line import LONGEST
-from tinytf_cli.repl.state import State
+from tinytf_cli.repl.state import Spec, State
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,19 @@ class Changing(Holding):
         """Another state, with some of its fields changed."""
         self.state = replace(self.state, **values)
 
+    def take(self, spec: Spec) -> None:
+        """Go on with another model, or with other steps of it gone; the present text goes through it."""
+        runs = self.state.runs
+        self.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
+        if runs:
+            self.trace_of(self.state.runs[-1])
+
     def undo(self) -> str:
         """Bring back what was before the last line that changed something; the answer is that line."""
         if not self._undoable:
-            raise UsageError("there is nothing to undo", "undo takes back model, text, settings, stops and displays")
+            raise UsageError(
+                "there is nothing to undo", "undo takes back model, text, ablations, settings, stops, displays"
+            )
         number, (self.state, self.place) = self._undoable.pop()
         return self.lines[number - 1].line
 

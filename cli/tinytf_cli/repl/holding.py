@@ -1,6 +1,7 @@
 """What a session keeps warm: its open models and its recorded traces, the present ones and those before."""
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
@@ -24,6 +25,7 @@ class Holding(Host):
         self.state = state
         self.place: int | None = None
         self._models: OrderedDict[Spec, Model] = OrderedDict()
+        self._ablated: OrderedDict[Spec, Model] = OrderedDict()
         self._traces: OrderedDict[Run, Trace] = OrderedDict()
 
     @property
@@ -35,17 +37,22 @@ class Holding(Host):
         """The model of a spec, from those that are open or opened now."""
         from tinytf_cli.repl.opening import open_for
 
-        if spec not in self._models:
-            self._models[spec] = open_for(self, spec)
-        self._models.move_to_end(spec)
-        while len(self._models) > _KEPT:
-            self._models.popitem(last=False)
-        return self._models[spec]
+        kept = self._models if spec.without is None else self._ablated
+        if spec.without is not None:
+            self.model_of(replace(spec, without=None))  # whose weights it shares
+        if spec not in kept:
+            kept[spec] = open_for(self, spec)
+        kept.move_to_end(spec)
+        while len(kept) > _KEPT:
+            kept.popitem(last=False)
+        for other in [other for other in self._ablated if replace(other, without=None) not in self._models]:
+            del self._ablated[other]
+        return kept[spec]
 
     @property
     def is_open(self) -> bool:
         """Whether the present model is open, so that ``table`` takes no time."""
-        return self.state.spec in self._models
+        return self.state.spec in self._models or self.state.spec in self._ablated
 
     @property
     def table(self) -> "StepTable":
@@ -113,8 +120,9 @@ class Holding(Host):
 
     @property
     def model_words(self) -> str:
-        """The model as it was asked for."""
-        return self.state.spec.name
+        """The model as it was asked for, and what it runs without."""
+        gone = self.state.spec.without
+        return self.state.spec.name + (f" without {gone.words}" if gone else "")
 
     @property
     def held_bytes(self) -> int:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf.errors import TinytfError, UsageError
+from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result
 from tinytf_cli.repl.settings import SETTINGS, changed, find_setting
-from tinytf_cli.repl.verbs import answer, positional, verb
+from tinytf_cli.repl.verbs import answer, gone_data, gone_lines, positional, verb
 
 if TYPE_CHECKING:
     from tinytf_cli.repl.session import Session
@@ -32,19 +32,19 @@ def model(
     session: "Session", name: str | None, device: str | None, dtype: str | None, seed: int | None, quiet: bool
 ) -> Result | None:
     """Open another model for the present text, or say which one is open."""
-    from tinytf_cli.views.banner import model_data, model_words
+    from tinytf_cli.views.banner import model_data, model_words, notes
     from tinytf_cli.views.blocks import Line
 
     asked: dict[str, Any] = {"name": name, "device": device, "dtype": dtype, "seed": seed}
     spec = replace(session.state.spec, **{key: value for key, value in asked.items() if value is not None})
-    opened = session.model_of(spec)
+    try:
+        opened = session.model_of(spec)
+    except AddressError as error:  # of a step that this model does not have
+        raise AddressError(error.message, "the session runs without it: without none comes first") from None
     if spec != session.state.spec:
-        runs = session.state.runs
-        session.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
-        if runs:
-            session.trace_of(session.state.runs[-1])
-            session.place = 0
-    return None if quiet else answer("model", {"model": model_data(opened)}, Line(model_words(opened)))
+        session.take(spec)
+        session.place = 0 if session.run else session.place
+    return None if quiet else answer("model", {"model": model_data(opened)}, Line(model_words(opened)), *notes(opened))
 
 
 @verb(
@@ -77,7 +77,7 @@ def _require_there(session: "Session", name: str, number: Any) -> None:
 @verb("show", topic="session", usage="[NAME]", takes=("setting",), examples=("show", "show precision"))
 @click.argument("name", required=False, metavar="[NAME]")
 def show(session: "Session", name: str | None) -> Result:
-    """Show the settings, or one of them."""
+    """Show the settings, or one of them; of the model what it runs without."""
     return listed(session) if name is None else _shown(session, (find_setting(name).name,))
 
 
@@ -99,14 +99,15 @@ def _shown(session: "Session", names: tuple[str, ...]) -> Result:
         ],
         header=len(names) > 1,
     )
-    return answer("settings", {"settings": values}, table)
+    gone = session.state.spec.without if len(names) == len(SETTINGS) else None
+    return answer("settings", {"settings": values, **gone_data(gone)}, table, *gone_lines(gone))
 
 
 @verb("undo", "u", topic="session", examples=("undo",))
 def undo(session: "Session") -> Result:
     """Take back the last line that changed the session.
 
-    That is its model, text, settings, stops and displays. Movements are not taken back: back goes back.
+    That is its model, text, ablations, settings, stops and displays. Movements are not taken back: back goes back.
     """
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Line, Span
@@ -198,7 +199,8 @@ def source(session: "Session", path: Path) -> None:
 
 
 @verb(
-    "diff", topic="looking", usage="[TEXT TEXT]", takes=("text",), examples=("diff", "diff --head L0H1 --top 3"),
+    "diff", topic="looking", names_models=True, usage="[TEXT TEXT]", takes=("text",),
+    examples=("diff", "diff --head L0H1 --top 3"),
     claims=lambda session, words: _claims_diff(words),
 )  # fmt: skip
 @click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that is none yet.")
@@ -208,7 +210,8 @@ def source(session: "Session", path: Path) -> None:
 def diff(session: "Session", tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
     """Compare the last two runs: where they begin to differ, and how.
 
-    They are of two texts, or of one text through two models. With texts it is the command of the same name.
+    They are of two texts, or of one text through two models, or through one with and without some steps. With texts it
+    is the command of the same name.
     """
     from tinytf.analysis.alignment import Side
     from tinytf.analysis.difference import difference, parse_head
@@ -218,10 +221,11 @@ def diff(session: "Session", tolerance: float | None, head: str | None, top: int
     if len(runs) < 2:
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
     a, b = (session.model_of(run.spec) for run in runs)
-    first, second = (session.trace_of(run).encoding for run in runs)
+    traces = [session.trace_of(run) for run in runs]
+    first, second = (trace.encoding for trace in traces)
     found = difference(
-        Side(a.transformer, a.tokenizer, first),
-        Side(b.transformer, b.tokenizer, second),
+        Side(a.transformer, a.tokenizer, first, traces[0]),
+        Side(b.transformer, b.tokenizer, second, traces[1]),
         tolerance=tolerance,
         head=None if head is None else parse_head(head, session.table),
         top=top,

@@ -113,10 +113,10 @@ def goto(session: "Session", words: tuple[str, ...]) -> Result:
     return standing(session)
 
 
-@verb("where", "w", topic="moving", examples=("where",))
+@verb("where", "w", topic="moving", names_models=True, examples=("where",))
 def where(session: "Session") -> Result:
     """Say where the session stands: model, text and step."""
-    from tinytf_cli.views.banner import model_words
+    from tinytf_cli.views.banner import model_words, notes
     from tinytf_cli.views.blocks import Line, Span
     from tinytf_cli.views.place import counted, place_blocks, text_words
 
@@ -124,6 +124,7 @@ def where(session: "Session") -> Result:
 
     def blocks(terminal: Any) -> Iterator[Any]:
         yield Line(model_words(session.model))
+        yield from notes(session.model)
         yield Line([Span(text_words(trace)), Span(f" · {counted(len(trace.tokens), 'token')}", "dim")])
         yield from place_blocks(trace, place)
 

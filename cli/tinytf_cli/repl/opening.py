@@ -1,7 +1,7 @@
 """Opening a model for a session: once, and with the traces that the session has recorded."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,8 +33,12 @@ class SessionModel(Model):
 
 
 def open_for(session: "Holding", spec: Spec) -> Model:
-    """The model of a spec; errors as of ``load``."""
-    opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed)
+    """The model of a spec; errors as of ``load`` and ``without``."""
+    if spec.without is None:
+        opened: Model = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed)
+    else:
+        whole, gone = session.model_of(replace(spec, without=None)), spec.without
+        opened = whole.without(gone.at, how=gone.how, reference=gone.reference)
 
     def recorded(text: str, truncate: bool, force: bool) -> Trace:
         return session.trace_of(Run(spec, text, truncate, force))

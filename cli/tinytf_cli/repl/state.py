@@ -11,13 +11,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Without:
+    """Steps that a model runs without, by their addresses, and what is in their place."""
+
+    at: tuple[str, ...]
+    how: str = "zero"
+    reference: str | None = None
+
+    @property
+    def words(self) -> str:
+        source = f" over {self.reference}" if self.reference else ""
+        return f"{', '.join(self.at)} ({self.how}{source})"
+
+
+@dataclass(frozen=True)
 class Spec:
-    """How a model is opened."""
+    """How a model is opened, and what it runs without."""
 
     name: str = "tiny"
     device: str = "auto"
     dtype: str = "float32"
     seed: int = 0
+    without: Without | None = None
 
 
 @dataclass(frozen=True)

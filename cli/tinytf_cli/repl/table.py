@@ -5,5 +5,6 @@ from tinytf_cli.repl.looking import LOOKING
 from tinytf_cli.repl.moving import MOVING
 from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.verbs import Verb
+from tinytf_cli.repl.without import without
 
-VERBS: dict[str, Verb] = {one.name: one for one in (*MOVING, *LOOKING, *STOPPING, *KEEPING)}
+VERBS: dict[str, Verb] = {one.name: one for one in (*MOVING, *LOOKING, *STOPPING, without, *KEEPING)}

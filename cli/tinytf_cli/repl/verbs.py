@@ -5,7 +5,7 @@ A verb is parsed by click, as every command is, and has the options that shape o
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tinytf_cli.paint.terminal import Terminal
     from tinytf_cli.repl.session import Session
+    from tinytf_cli.repl.state import Without
     from tinytf_cli.views.blocks import Block
 
 TOPICS = {
@@ -82,16 +83,22 @@ def verb(
     examples: tuple[str, ...] = (),
     raw: bool = False,
     moves: bool = False,
+    names_models: bool = False,
     claims: "Callable[[Session, tuple[str, ...]], bool] | None" = None,
 ) -> "Callable[[Callable[..., Result | None]], Verb]":
-    """Make a verb of a function that takes the session, then what its click parameters say, and gives a Result."""
+    """Make a verb of a function that takes the session, then what its click parameters say, and gives a Result.
+
+    What is said about a trace says too what its model ran without, but for a verb that ``names_models`` itself.
+    """
 
     def made(function: "Callable[..., Result | None]") -> Verb:
         @functools.wraps(function)
         def run(*args: Any, output: Any, **kwargs: Any) -> int:
-            found = function(click.get_current_context().obj, *args, **kwargs)
+            session: Session = click.get_current_context().obj
+            found = function(session, *args, **kwargs)
             if found is not None:
-                output.show(found)
+                gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
+                output.show(found if gone is None else _ablated(found, gone))
             return 0
 
         settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -100,6 +107,32 @@ def verb(
         return Verb(name, topic, command, aliases, usage, examples, takes, raw, moves, **chosen)
 
     return made
+
+
+def gone_lines(gone: "Without | None") -> "tuple[Block, ...]":
+    """What is said where a number depends on what the model runs without."""
+    from tinytf_cli.views.blocks import Line, Span
+
+    return () if gone is None else (Line(Span(f"without {gone.words}", "dim")),)
+
+
+def gone_data(gone: "Without | None") -> dict[str, Any]:
+    """The same as data; nothing where the model is whole."""
+    return {} if gone is None else {"without": {"at": list(gone.at), "how": gone.how, "reference": gone.reference}}
+
+
+def _ablated(found: Result, gone: "Without") -> Result:
+    """A result that says what the model ran without."""
+
+    def events() -> Iterator[Mapping[str, Any]]:
+        for event in found.events():
+            yield {**event, **gone_data(gone)}
+
+    def blocks(terminal: "Terminal") -> "Iterator[Block]":
+        yield from found.blocks(terminal)
+        yield from gone_lines(gone)
+
+    return replace(found, blocks=blocks, data=lambda: {**found.data(), **gone_data(gone)}, events=events)
 
 
 def answer(kind: str, data: Mapping[str, Any], *blocks: "Block") -> Result:

@@ -39,6 +39,11 @@ def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     """Model and tokenizer, a line each, and what is worth knowing of the model's files."""
     yield Line(model_words(model))
     yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, encoding))
+    yield from notes(model)
+
+
+def notes(model: Model) -> Iterator[Block]:
+    """What is worth knowing of a model, a line each."""
     for note in model.notes:
         yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
 

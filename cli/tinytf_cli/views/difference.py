@@ -15,7 +15,7 @@ from tinytf_cli.numbers import number
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.banner import banner, model_data, model_words, text_data, tokenizer_words
+from tinytf_cli.views.banner import banner, model_data, model_words, notes, text_data, tokenizer_words
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
@@ -79,6 +79,7 @@ class DifferenceView:
         if self.two_models:
             for letter, model, role in (("A", self.models[0], _FIRST), ("B", self.models[1], _SECOND)):
                 yield Line([Span(f"{letter} ", role), *model_words(model)])
+                yield from notes(model)
             yield Line(tokenizer_words(self.models[0].tokenizer, self.models[0].tokenizer_note, self.texts[0]))
         else:
             yield from banner(self.models[0], self.texts[0])

@@ -11,6 +11,8 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, share_format
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 
+_NAMED = 6
+
 
 def predictions(trace: Trace, tokenizer: Tokenizer, top: int) -> list[dict[str, Any]]:
     """For the last token of a decoder, or each [MASK] of an encoder, the ``top`` most probable tokens."""
@@ -59,7 +61,15 @@ def check_blocks(outcome: Check) -> Iterator[Block]:
     figure = f"largest difference {worst.difference:.1e}{of} at {worst.step}"
     yield Line("")
     if outcome.holds:
-        yield Line([Span("checked", "good"), Span(f": {len(outcome.items)} steps add up, {figure}")])
+        yield Line([Span("checked", "good"), Span(f": {len(outcome.items)} steps add up, {figure}"), *_beside(outcome)])
     else:
         limit = f"allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g}"
-        yield Line([Span("check failed", "bad"), Span(f": {figure} ({worst.what}; {limit})")])
+        yield Line([Span("check failed", "bad"), Span(f": {figure} ({worst.what}; {limit})"), *_beside(outcome)])
+
+
+def _beside(outcome: Check) -> Iterator[Span]:
+    """The steps that were not compared, since something else was put in their place."""
+    if outcome.exchanged:
+        names = ", ".join(outcome.exchanged[:_NAMED])
+        more = len(outcome.exchanged) - _NAMED
+        yield Span(f"; exchanged, and so not compared: {names}{f' and {more:,} more' if more > 0 else ''}", "dim")

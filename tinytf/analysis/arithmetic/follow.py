@@ -10,7 +10,7 @@ from tinytf.analysis.arithmetic.cell import Cell, find_cell
 from tinytf.analysis.arithmetic.data import Explanation, Input
 from tinytf.analysis.arithmetic.operations import dimension, operation, probable
 from tinytf.analysis.arithmetic.working import Working
-from tinytf.errors import UsageError
+from tinytf.errors import AddressError, UsageError
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf.trace.check import TOLERANCE
@@ -29,8 +29,8 @@ def explain(
     """The arithmetic behind the one number at ``address``, with its ``top`` largest terms.
 
     ``temperature`` divides the logits of a cell of ``probs``. A ``tokenizer`` gives the entries of the vocabulary their
-    text. Raises AddressError for an address that is not one cell of numbers, UsageError for a ``top`` below 1, and for
-    a temperature that is not above 0, or of another step.
+    text. Raises AddressError for an address that is not one cell of computed numbers, UsageError for a ``top`` below 1,
+    and for a temperature that is not above 0, or of another step.
     """
     return next(follow(trace, address, depth=1, top=top, temperature=temperature, tokenizer=tokenizer))
 
@@ -47,9 +47,15 @@ def follow(
 ) -> Iterator[Explanation]:
     """The arithmetic of a cell, then of the cells of its largest term, and so on: ``depth`` levels, each cell once.
 
-    It ends early at the embeddings, and where a cell is masked. Settings and errors as of ``explain``.
+    It ends early at the embeddings, and where a cell is masked, or put there by an intervention. Settings and errors as
+    of ``explain``.
     """
     cell, note = find_cell(trace, address, tokenizer)
+    if _is_exchanged(cell):
+        raise AddressError(
+            f"{cell} was put there by an intervention, and not computed",
+            "the steps before and behind it have their arithmetic",
+        )
     if temperature != 1.0 and cell.step.name != "probs":
         raise UsageError(f"a temperature is of probs, and {cell} is computed without one")
     if not (temperature > 0 and math.isfinite(temperature)):
@@ -73,10 +79,14 @@ def follow(
             said = " ".join(part for part in (made.note, note if number == 1 else "") if part)
             yield _explanation(one, kind, made, said, number, top, _recorded(one, temperature), label)
             for lead in made.lead:
-                if str(lead) not in seen:
+                if str(lead) not in seen and not _is_exchanged(lead):
                     seen.add(str(lead))
                     below.append(lead)
         level = below
+
+
+def _is_exchanged(cell: Cell) -> bool:
+    return cell.trace.is_exchanged(cell.step.name, cell.layer, cell.head)
 
 
 def _recorded(cell: Cell, temperature: float) -> float:

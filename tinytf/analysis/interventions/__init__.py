@@ -1,7 +1,7 @@
 """Interventions: parts of a model taken out, or exchanged for what they are in another run."""
 
 from tinytf.analysis.interventions.ablation import Ablation, AblationSweep, ablate, ablation_sweep
-from tinytf.analysis.interventions.exchange import Intervention, ablated
+from tinytf.analysis.interventions.exchange import Intervention, ablated, without
 from tinytf.analysis.interventions.pair import Contrast, UnevenTexts
 from tinytf.analysis.interventions.patching import Patched, PatchSweep, patch, patch_sweep
 from tinytf.analysis.interventions.prediction import Effect
@@ -30,4 +30,5 @@ __all__ = [
     "reference_of",
     "sites_of",
     "values_for",
+    "without",
 ]

@@ -3,6 +3,7 @@
 Attention stays fused: a head's output is exchanged where the heads go into the output projection.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from tinytf.analysis.interventions.sites import Site
 from tinytf.errors import UsageError
@@ -54,20 +56,26 @@ def exchanged(tensor: Tensor, row: int | slice, one: Intervention, d_head: int, 
 def changed(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterator[None]:
     """The model with a change on each step; a head's is on all heads side by side, (B, T, H·D)."""
     with ExitStack() as stack:
-        for site, change in changes:
-            block: Any = model.blocks[site.layer]
-            module, after = {
-                "heads": (block.attention.o, False),
-                "attn": (block.attention, True),
-                "ffn": (block.ffn, True),
-                "in": (block, False),
-                "out": (block, True),
-            }[site.step]
-            if after:
-                stack.callback(module.register_forward_hook(_given(change)).remove)
-            else:
-                stack.callback(module.register_forward_pre_hook(_taken(change)).remove)
+        for handle in _hooks(model, changes):
+            stack.callback(handle.remove)
         yield
+
+
+def _hooks(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterator[RemovableHandle]:
+    """Hook each change on its module."""
+    for site, change in changes:
+        block: Any = model.blocks[site.layer]
+        module, after = {
+            "heads": (block.attention.o, False),
+            "attn": (block.attention, True),
+            "ffn": (block.ffn, True),
+            "in": (block, False),
+            "out": (block, True),
+        }[site.step]
+        if after:
+            yield module.register_forward_hook(_given(change))
+        else:
+            yield module.register_forward_pre_hook(_taken(change))
 
 
 def _given(change: Change) -> Callable[..., Tensor]:
@@ -89,8 +97,44 @@ def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterat
     """Every forward pass in here, of any text, runs with the interventions; a trace too, which shows their values.
 
     A forward pass raises UsageError for a text of another length than a value that is one of positions. The steps that
-    a trace computes again, from what they came from, then differ at the sites: its check says so.
+    a trace computes again, from what they came from, then differ at the sites: its check names them.
     """
+    before = model.exchanged
+    with ExitStack() as stack:
+        for handle in _ablating(model, interventions):
+            stack.callback(handle.remove)
+        try:
+            model.exchanged = _exchanged_in(model, interventions)
+            yield
+        finally:
+            model.exchanged = before
+
+
+def without(model: Transformer, interventions: Sequence[Intervention]) -> Transformer:
+    """Another model of the same weights, no copies, that always runs with the interventions; errors as of ``ablated``.
+
+    It is in evaluation, on the device where the weights are now.
+    """
+    kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, kept).eval()
+    list(_ablating(other, interventions))  # the hooks stay
+    other.exchanged = _exchanged_in(model, interventions)
+    return other
+
+
+def _exchanged_in(model: Transformer, interventions: Sequence[Intervention]) -> tuple[str, ...]:
+    return (*model.exchanged, *(_step_name(model, one.site) for one in interventions))
+
+
+def _step_name(model: Transformer, site: Site) -> str:
+    """The step that a site is in the table: ``L3H5.heads``; what comes out of a post-norm block is ``L3.norm2``."""
+    if site.head is not None:
+        return f"{site}.heads"
+    return f"L{site.layer}.norm2" if site.step == "out" and model.config.norm_order == "post" else str(site)
+
+
+def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
+    """Hook each intervention on its module."""
     d_head = model.config.d_head
 
     def change(one: Intervention) -> Change:
@@ -109,12 +153,11 @@ def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterat
 
         return hook
 
-    with changed(model, [(one.site, change(one)) for one in interventions]), ExitStack() as stack:
-        for one in interventions:
-            if one.site.step == "heads":  # where a recording takes the heads; the projection behind it has its own hook
-                block: Any = model.blocks[one.site.layer]
-                stack.callback(block.attention.core.register_forward_hook(seen(one)).remove)
-        yield
+    yield from _hooks(model, [(one.site, change(one)) for one in interventions])
+    for one in interventions:
+        if one.site.step == "heads":  # where a recording takes the heads; the projection behind it has its own hook
+            block: Any = model.blocks[one.site.layer]
+            yield block.attention.core.register_forward_hook(seen(one))
 
 
 @contextmanager

@@ -1,0 +1,135 @@
+"""A model without some of its steps: what it gives, and what a trace of it says of itself."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from architectures import KINDS, config_of, encoding_of, lively, some_ids
+
+from tinytf.analysis.alignment import Side
+from tinytf.analysis.arithmetic import explain, follow
+from tinytf.analysis.attribution import attribute
+from tinytf.analysis.difference import difference
+from tinytf.analysis.interventions import Intervention, ablated, sites_of, without
+from tinytf.errors import AddressError, UsageError
+from tinytf.generate.loop import stream
+from tinytf.loading import load
+from tinytf.model.transformer import Transformer
+from tinytf.trace.check import check
+from tinytf.trace.record import record
+from tinytf.trace.steps import StepTable
+
+SITES = (["L0H1"], ["L1.attn"], ["L0.ffn"], ["L1"], ["L1.in"], ["L0.out"], ["L1.out"], ["L0H0", "L0H1", "L1.ffn"])
+
+
+def cut(model: Transformer, at: list[str], value: float = 0.0) -> Transformer:
+    sites = sites_of(at, StepTable(model.config))
+    width = {True: model.config.d_model, False: model.config.d_head}
+    return without(model, [Intervention(site, torch.full((width[site.head is None],), value)) for site in sites])
+
+
+def traced(model: Transformer) -> Any:
+    return record(model, encoding_of(some_ids(model.config, 1, 7, 3)[0].tolist()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", SITES, ids=" ".join)
+def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[str]) -> None:
+    model = lively(config_of(kind))
+    trace = traced(cut(model, at, 0.5))
+    found = check(trace)
+    assert found.holds, found.worst
+    assert len(found.exchanged) == len(sites_of(at, StepTable(model.config)))
+    assert found.to_dict()["exchanged"] == list(found.exchanged)
+    assert check(traced(model)).exchanged == ()
+    if model.head is not None:
+        place = trace.recording.logit_rows[-1]
+        apart = attribute(trace, place)
+        assert apart.holds, apart.difference
+        assert apart.heads().shape == (model.config.n_layers, model.config.n_heads)
+
+
+def test_the_weights_are_shared_and_the_model_itself_is_whole() -> None:
+    model = lively(config_of("gpt2"))
+    plain = traced(model)
+    other = cut(model, ["L0.ffn"])
+    assert all(a is b for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    gone = copy.deepcopy(model)
+    block: Any = gone.blocks[0]
+    with torch.no_grad():
+        for parameter in block.ffn.down.parameters():
+            parameter.zero_()
+    assert torch.allclose(traced(other).recorded_logits, traced(gone).recorded_logits, atol=1e-6)
+    assert torch.equal(traced(model).recorded_logits, plain.recorded_logits)
+    assert not torch.equal(traced(other).recorded_logits, plain.recorded_logits)
+
+
+def test_both_ways_to_ablate_give_the_same_and_leave_nothing_behind() -> None:
+    model = lively(config_of("llama, grouped"))
+    site = sites_of(["L1H2"], StepTable(model.config))[0]
+    with ablated(model, [Intervention(site, torch.zeros(model.config.d_head))]):
+        inside = traced(model)
+        assert check(inside).exchanged == ("L1H2.heads",)
+    assert torch.equal(inside.recorded_logits, traced(cut(model, ["L1H2"])).recorded_logits)
+    assert model.exchanged == ()
+    assert check(traced(model)).exchanged == ()
+
+
+def test_a_real_fault_beside_an_exchanged_step_is_still_found() -> None:
+    model = lively(config_of("gpt2"))
+    trace = traced(cut(model, ["L0H1"]))
+    trace.recording.tensors["L0.heads"] = trace.recording.tensors["L0.heads"].clone()
+    trace.recording.tensors["L0.heads"][0, 2] += 1.0
+    assert not check(trace).holds
+
+
+def test_an_exchanged_number_has_no_arithmetic_and_what_follows_has() -> None:
+    trace = traced(cut(lively(config_of("gpt2")), ["L0H1", "L1.ffn"]))
+    for address in ("L0H1.heads[0,0]", "L1.ffn[2,3]"):
+        with pytest.raises(AddressError, match="put there by an intervention"):
+            explain(trace, address)
+    assert explain(trace, "L0H0.heads[0,0]").holds
+    assert explain(trace, "L1.out[2,3]").holds
+    assert all(one.holds for one in follow(trace, "logits[6,3]", depth=12))
+
+
+def test_generation_runs_without_the_steps_cached_or_not() -> None:
+    model = lively(config_of("llama, grouped"))
+    ids = some_ids(model.config, 1, 4, 3)[0].tolist()
+    other = cut(model, ["L0.ffn", "L1H0"])
+    cached, plain = ([step.id for step in stream(other, ids, max_tokens=6, use_cache=one)] for one in (True, False))
+    expected = list(ids)
+    for _ in range(6):
+        expected.append(int(other(torch.tensor([expected]))[0, -1].argmax()))
+    assert cached == plain == expected[4:]
+
+
+def test_a_difference_of_recorded_traces_is_that_of_two_runs() -> None:
+    model = lively(config_of("bert with a masked head"))
+    other = cut(model, ["L0.ffn"])
+    first, second = traced(model), traced(other)
+    tokenizer: Any = load("tiny").tokenizer
+    fresh, kept = (
+        difference(
+            *(Side(trace.model, tokenizer, trace.encoding, trace if keep else None) for trace in (first, second))
+        )
+        for keep in (False, True)
+    )
+    assert [(one.name, one.largest) for one in fresh.steps] == [(one.name, one.largest) for one in kept.steps]
+    assert kept.first is not None
+    assert kept.first.name == "L0.ffn"
+
+
+def test_an_open_model_goes_without_a_head_and_says_so() -> None:
+    model = load("tiny")
+    other = model.without(["L0H3", "L2.ffn"])
+    assert other.notes[-1] == "without L0H3, L2.ffn (zero)"
+    trace = other.trace("The cat sat")
+    assert not trace["L0H3.heads"].any()
+    with model.ablated(["L0H3", "L2.ffn"]):
+        assert torch.equal(model.trace("The cat sat").recorded_logits, trace.recorded_logits)
+    with pytest.raises(UsageError, match="resample takes the values of one text"):
+        model.without("L0H3", how="resample")
+    with pytest.raises(UsageError, match="no way to ablate"):
+        model.without("L0H3", how="nothing")
