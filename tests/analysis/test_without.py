@@ -14,6 +14,9 @@ from tinytf.analysis.difference import difference
 from tinytf.analysis.interventions import Intervention, ablated, sites_of, without
 from tinytf.errors import AddressError, UsageError
 from tinytf.generate.loop import stream
+from tinytf.gradients.agreement import agreement
+from tinytf.gradients.loss import Targets
+from tinytf.gradients.trace import record_gradients
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.trace.check import check
@@ -129,7 +132,27 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
     assert not trace["L0H3.heads"].any()
     with model.ablated(["L0H3", "L2.ffn"]):
         assert torch.equal(model.trace("The cat sat").recorded_logits, trace.recorded_logits)
-    with pytest.raises(UsageError, match="resample takes the values of one text"):
+    with pytest.raises(UsageError, match="none is given"):
         model.without("L0H3", how="resample")
     with pytest.raises(UsageError, match="no way to ablate"):
         model.without("L0H3", how="nothing")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).head != "none"])
+@pytest.mark.parametrize("at", SITES, ids=" ".join)
+def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind: str, at: list[str]) -> None:
+    model = lively(config_of(kind))
+    width = {True: model.config.d_model, False: model.config.d_head}
+    drawn = torch.Generator().manual_seed(1)
+    sites = sites_of(at, StepTable(model.config))
+    values = {site: torch.randn(7, width[site.head is None], generator=drawn) for site in sites}
+    model = without(model, [Intervention(site, values[site]) for site in sites])
+    encoding = encoding_of(some_ids(model.config, 1, 7, 3)[0].tolist())
+    trace = record_gradients(model, encoding, Targets((1, 4), (3, 5)))
+    found = agreement(trace)
+    assert found.holds, found.worst
+    assert check(trace).holds
+    for name, site in zip(trace.recording.exchanged, sites, strict=True):
+        assert torch.equal(trace[name], values[site])
+    if at == ["L0H1"]:
+        assert not trace.grad["L0H1.weights"].any()

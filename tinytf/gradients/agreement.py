@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.gradients.by_hand import step_gradients
+from tinytf.gradients.by_hand import passed_on, step_gradients
 from tinytf.gradients.rules import TOKEN_TABLE, parameter_gradients
 from tinytf.gradients.trace import GradientTrace
 from tinytf.trace.graph import Site
@@ -84,7 +84,7 @@ def agreement(trace: GradientTrace) -> Agreement:
             continue
         gradient = known(site)
         steps[site.name] = _compared(site.name, by_hand, gradient)
-        for name, found in parameter_gradients(site, gradient):
+        for name, found in parameter_gradients(site, passed_on(site, gradient)):
             if name == TOKEN_TABLE and site.step.name == "logits":
                 of_token_table = found
                 continue

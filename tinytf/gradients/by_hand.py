@@ -34,7 +34,7 @@ def _with_parameters(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tens
             yield from _zeros(site)
             continue
         yield site.name, gradient
-        for name, found in parameter_gradients(site, gradient):
+        for name, found in parameter_gradients(site, passed_on(site, gradient)):
             if name != TOKEN_TABLE:
                 yield name, found
             elif site.step.name == "logits":
@@ -65,10 +65,23 @@ def step_gradients(
         yield site, gradient
         if gradient is None:
             continue
-        behind = gradient if known is None else known(site)
+        behind = passed_on(site, gradient if known is None else known(site))
         for source, found in zip(site.sources, input_gradients(site, behind), strict=True):
             before = pending.get(source)
             pending[source] = found if before is None else before + found
+
+
+def passed_on(site: Site, gradient: Tensor) -> Tensor:
+    """What of a step's gradient goes to what the step was computed from: of what an intervention put there, nothing."""
+    name, layer = site.step.name, site.layer
+    if site.trace.is_exchanged(name, layer):
+        return torch.zeros_like(gradient)
+    gone = [head for head in range(len(gradient)) if site.trace.is_exchanged(name, layer, head)]
+    if name != "heads" or not gone:
+        return gradient
+    gradient = gradient.clone()
+    gradient[gone] = 0.0
+    return gradient
 
 
 def _of_logits(trace: Trace, targets: Targets) -> Tensor:

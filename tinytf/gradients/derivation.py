@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError
-from tinytf.gradients.by_hand import step_gradients
+from tinytf.gradients.by_hand import passed_on, step_gradients
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.terms import Part, Quantity, Row, Term, term_of
 from tinytf.gradients.trace import GradientTrace
@@ -90,11 +90,12 @@ def _parts(trace: Trace, targets: Targets, row: Row) -> list[Part]:
     if isinstance(trace, GradientTrace) and trace.targets == targets:
         for (name, layer), numbers in wanted.items():
             site = Site(trace, trace.steps.by_name[name], layer)
-            found += [Part(site, trace.grad.step(name, layer), number, row) for number in numbers]
+            behind = passed_on(site, trace.grad.step(name, layer))
+            found += [Part(site, behind, number, row) for number in numbers]
         return sorted(found, key=lambda part: OPERATIONS[part.site.step.name] != "sum")
     for site, gradient in step_gradients(trace, targets):
         numbers = wanted.pop((site.step.name, site.layer), [])
-        found += [Part(site, gradient, number, row) for number in numbers if gradient is not None]
+        found += [Part(site, passed_on(site, gradient), number, row) for number in numbers if gradient is not None]
         if not wanted:
             break
     found.reverse()

@@ -103,11 +103,24 @@ def record_gradients(
         pairs = zip(caught, tensors, strict=True)
         return {name: as_step(wanted[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
 
-    recording = Recording(as_steps(caught.values()), tuple(range(len(encoding.tokens))), chosen)
-    gradients = as_steps(found[: len(caught)])
+    values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
+    for tensors in (values, gradients):
+        _put_heads(tensors, model)
+    recording = Recording(values, tuple(range(len(encoding.tokens))), chosen, model.exchanged)
     of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
     each = tuple(losses.detach().tolist())
     return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)
+
+
+def _put_heads(tensors: dict[str, Tensor], model: Transformer) -> None:
+    """Take a head that an intervention put there from where it goes in: behind the core, where it was tapped."""
+    for layer in range(model.config.n_layers):
+        heads, concat = f"L{layer}.heads", f"L{layer}.concat"
+        gone = [head for head in range(model.config.n_heads) if f"L{layer}H{head}.heads" in model.exchanged]
+        if gone and heads in tensors:
+            side_by_side = tensors[concat].unflatten(-1, (-1, model.config.d_head)).transpose(0, 1)  # (H, T, D)
+            tensors[heads] = tensors[heads].clone()
+            tensors[heads][gone] = side_by_side[gone]
 
 
 def losses_of(logits: Tensor, targets: Targets) -> Tensor:

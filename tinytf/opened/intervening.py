@@ -118,11 +118,8 @@ class Intervening(Inspecting):
         """What takes the place of the steps, and where it is from."""
         from tinytf.analysis.interventions import Intervention, sites_of, values_for
 
-        if how == "resample":
-            raise UsageError("resample takes the values of one text, and here every text goes through",
-                             "zero and mean go with any text")  # fmt: skip
         sites = sites_of([at] if isinstance(at, str) else at, StepTable(self.config))
-        texts = self.reference(reference) if how == "mean" else None
+        texts = None if how == "zero" else self.reference(reference)
         values = values_for(self.transformer, sites, how, texts)
         return [Intervention(site, values.of[site]) for site in sites], values.source
 

@@ -70,7 +70,7 @@ def _hooks(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterat
             "attn": (block.attention, True),
             "ffn": (block.ffn, True),
             "in": (block, False),
-            "out": (block, True),
+            "out": (block.norm2 if model.config.norm_order == "post" else block, True),  # where it is recorded
         }[site.step]
         if after:
             yield module.register_forward_hook(_given(change))
@@ -139,7 +139,7 @@ def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iter
 
     def change(one: Intervention) -> Change:
         def of(tensor: Tensor) -> Tensor:
-            _require_length(one, tensor.shape[1])
+            _require_length(one, tensor.shape[-2])  # of a batch, or as a trace holds it
             tensor = tensor.clone()
             exchanged(tensor, slice(None), one, d_head)
             return tensor
