@@ -303,3 +303,13 @@ def test_a_session_takes_no_text_from_its_own_lines(tinytf: Tinytf) -> None:
     ran = tinytf("repl", "--on-error", "continue", stdin=b"trace -\ntokens\ntrain\nset dims 3\n")
     assert ran.status == 1
     assert ran.lines == ["  dims  3  1 or more  dimensions shown as numbers"]
+
+
+def test_an_undo_whose_output_cannot_be_delivered_takes_nothing_back(ran: Talk) -> None:
+    ran("set dims 3")
+    ran.fails("undo | exit 3", 1)
+    assert ran.session.settings.dims == 3
+    assert "can be undone" in ran("history").splitlines()[1]
+    ran("undo")
+    assert ran.session.settings.dims == 8
+    assert ran("history").splitlines()[1].split()[-1] == "undone"

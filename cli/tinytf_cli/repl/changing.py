@@ -24,6 +24,8 @@ class Changing(Holding):
     def __init__(self, state: State) -> None:
         super().__init__(state)
         self.lines: list[Entry] = []
+        self.undone: set[int] = set()
+        self._taken_back: tuple[int, tuple[State, int | None]] | None = None
         self._undoable: list[tuple[int, tuple[State, int | None]]] = []
 
     def change(self, **values: Any) -> None:
@@ -43,7 +45,8 @@ class Changing(Holding):
             raise UsageError(
                 "there is nothing to undo", "undo takes back model, text, ablations, settings, stops, displays"
             )
-        number, (self.state, self.place) = self._undoable.pop()
+        self._taken_back = number, (self.state, self.place) = self._undoable.pop()
+        self.undone.add(number)
         return self.lines[number - 1].line
 
     @property
@@ -58,7 +61,11 @@ class Changing(Holding):
         """
         if len(line) > LONGEST or name == "source":
             return
+        taken, self._taken_back = self._taken_back, None
         if not done:
+            if taken is not None:  # as by undo | false
+                self._undoable.append(taken)
+                self.undone.discard(taken[0])
             self.state, self.place = before
         elif self.state != before[0] and name != "undo":
             self._undoable.append((len(self.lines) + 1, before))

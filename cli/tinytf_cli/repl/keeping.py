@@ -77,7 +77,7 @@ def _require_there(session: "Session", name: str, number: Any) -> None:
 @verb("show", topic="session", usage="[NAME]", takes=("setting",), examples=("show", "show precision"))
 @click.argument("name", required=False, metavar="[NAME]")
 def show(session: "Session", name: str | None) -> Result:
-    """Show the settings, or one of them; of the model what it runs without."""
+    """Show the settings, or one of them, and what is taken away."""
     return listed(session) if name is None else _shown(session, (find_setting(name).name,))
 
 
@@ -119,18 +119,25 @@ def undo(session: "Session") -> Result:
 @verb("history", topic="session", usage="[N]", takes=("number",), examples=("history", "history 5"))
 @click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
 def history(session: "Session", count: int) -> Result:
-    """List the last lines: which failed, and which can be undone."""
+    """List the last lines: which failed, can be undone, or were undone."""
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Cell, Column, Line, Span, Table
 
     first = max(0, len(session.lines) - count)
     rows = [(number, one) for number, one in enumerate(session.lines, start=1)][first:]
-    data = {"lines": [{"number": number, "line": one.line, "done": one.done} for number, one in rows]}
+    data = {
+        "lines": [
+            {"number": number, "line": one.line, "done": one.done, "undone": number in session.undone}
+            for number, one in rows
+        ]
+    }
     if not rows:
         return answer("history", data, Line("nothing has been typed yet"))
     changes = session.changes
     marks: list[Cell] = [
-        Span("failed", "bad") if not one.done else Span("can be undone" if number in changes else "", "dim")
+        Span("failed", "bad")
+        if not one.done
+        else Span("undone" if number in session.undone else "can be undone" if number in changes else "", "dim")
         for number, one in rows
     ]
     columns = [

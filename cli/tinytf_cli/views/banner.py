@@ -48,6 +48,14 @@ def notes(model: Model) -> Iterator[Block]:
         yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
 
 
+def exchanged(model: Model) -> Iterator[str]:
+    """A line where something else is put in the place of some steps, for what has no banner."""
+    names = model.transformer.exchanged
+    if names:
+        more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""
+        yield f"the model ran without {', '.join(names[:6])}{more}"
+
+
 def model_data(model: Model) -> dict[str, object]:
     """The banner as data."""
     parameter = next(model.transformer.parameters())

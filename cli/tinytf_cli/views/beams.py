@@ -10,7 +10,7 @@ from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner, exchanged, model_data, text_data
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
@@ -107,6 +107,7 @@ class BeamView:
 
     def notes(self) -> Iterator[str]:
         """What a reader of the text has to know beside it."""
+        yield from exchanged(self.model)
         if self.kind != PLAIN and not self.interrupted:
             cost = self._cost_of_int8()
             words = ["compiled"] if self.kind.compile else []

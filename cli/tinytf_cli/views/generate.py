@@ -14,7 +14,7 @@ from tinytf.model.cache import KVCache, LayerUse
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner, exchanged, model_data, text_data
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
@@ -165,6 +165,7 @@ class GenerateView:
 
     def notes(self) -> Iterator[str]:
         """What a reader of the text has to know beside it."""
+        yield from exchanged(self.model)
         dropped = max((step.dropped for step in self.made.there), default=0)
         if dropped:
             yield f"the context was full: the first {dropped:,} tokens were let go on the way"
