@@ -313,3 +313,22 @@ def test_an_undo_whose_output_cannot_be_delivered_takes_nothing_back(ran: Talk) 
     ran("undo")
     assert ran.session.settings.dims == 8
     assert ran("history").splitlines()[1].split()[-1] == "undone"
+
+
+def test_a_line_that_a_transcript_cannot_hold_is_said_and_nothing_is_saved(ran: Talk, tmp_path: Path) -> None:
+    ran('run "The\ncat"')
+    assert "has a line break" in ran.fails(f"save '{tmp_path / 'a'}'").failure.message  # type: ignore[union-attr]
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_empty_address_is_not_displayed(ran: Talk) -> None:
+    ran.fails('display ""')
+    assert ran("display") == "nothing is displayed\n"
+
+
+def test_a_script_that_is_interrupted_says_so_once() -> None:
+    code = ("import os, signal, threading; from tinytf_cli.main import run; "
+            "threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT)).start(); "
+            "raise SystemExit(run(['repl', '-c', '! __import__(\"time\").sleep(60)', '-c', '! 5']))")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tinytf: interrupted\n")

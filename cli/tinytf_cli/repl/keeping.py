@@ -168,6 +168,10 @@ def save(session: "Session", path: Path, force: bool) -> Result:
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", "choose another name, or write over it with --force")
     lines = transcript(session)
+    broken = next((line for line in lines if "\n" in line), None)
+    if broken is not None:
+        raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
+                         "undo does not take lines away; say it in another session without the break")  # fmt: skip
     try:
         write_whole(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf.errors import UsageError
+from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.output import Result
 from tinytf_cli.repl.verbs import answer, made_of, positional, verb
@@ -130,6 +130,8 @@ def display(session: "Session", words: tuple[str, ...]) -> Result:
     if not words:
         return answer("displays", _displays(session), *(_display_lines(session) or [Line("nothing is displayed")]))
     address = "".join(words)
+    if not address:
+        raise AddressError("'' is not an address", "such as: display L0H0.weights")
     found = address_view(session, address) if session.run else None
     if found is None:
         from tinytf.trace.address import parse_address

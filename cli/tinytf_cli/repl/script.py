@@ -51,11 +51,11 @@ def run_lines(session: "Session", lines: Lines, *, echo: bool, stop: bool, insid
             continue
         if inside:
             raise Failed(where, outcome)
+        if outcome.status == 130:  # whoever runs the script says so
+            return 130
         session.say(outcome, f"{where}: ")
         if outcome.failure is None and outcome.status == 1 and session.stderr is not None:
             session.stderr.write(f"tinytf: {where}: a check did not hold\n")
-        if outcome.status == 130:
-            return 130
         status = 1
         if stop:
             break
