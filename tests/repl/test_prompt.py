@@ -1,5 +1,6 @@
 """Keys at the prompt: what they run, what they leave on the line, and that none ends the session by accident."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing_keys import ALT, CANCEL, ENTER, LEAVE, TAB, UP, Typist, pasted, typi
 from tinytf_cli.repl import keys as listed_keys
 from tinytf_cli.repl.bindings import RUNS, listed
 from tinytf_cli.repl.bottom_bar import Bar, bar_of
+from tinytf_cli.repl.front import interact
 from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.repl.session import Session
 
 RUN = f'run "The cat sat"{ENTER}'
 
@@ -115,10 +118,16 @@ def test_a_megabyte_is_refused_in_one_line_and_what_was_typed_stays(
     typed(f"run The {pasted('x' * 1_000_000)}cat{ENTER}")
     assert typed.lines == ["run The cat"]
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == (
-        f"tinytf: error: what was pasted has 1,000,000 characters, and a session takes at most {LONGEST:,} at once"
-    )
+    assert said[0] == f"tinytf: error: 1,000,000 characters were pasted; a session takes at most {LONGEST:,}"
     assert len(said) == 2
+
+
+def test_a_burst_is_a_paste_also_where_the_terminal_does_not_say_so(
+    typed: Typist, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(f"{'x' * 300_000}{ENTER}run {'The cat ' * 500}{ENTER}{RUN}")
+    assert typed.lines[-1] == 'run "The cat sat"'
+    assert capsys.readouterr().err.count("characters were pasted") >= 1
 
 
 def test_up_finds_the_line_that_begins_the_same(typed: Typist) -> None:
@@ -136,6 +145,28 @@ def test_ctrl_r_searches(typed: Typist) -> None:
 def test_tab_types_at_once_what_can_only_be_meant(typed: Typist) -> None:
     typed(f"{RUN}fin{TAB}{ENTER}expla{TAB}L0H0.wei{TAB}[sat,ca{TAB}{ENTER}")
     assert [line.strip() for line in typed.lines[1:]] == ["finish", "explain L0H0.weights[sat,cat]"]
+
+
+def test_a_script_needs_nothing_of_the_prompt() -> None:
+    code = (
+        "import sys; from tinytf_cli.main import run; run(['repl', '-c', 'help keys']); "
+        "print('prompt_toolkit' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
+    assert interact(Session()) == 7
+
+
+def test_the_plain_loop_is_there_without_prompt_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("tinytf_cli.repl.prompt")
+    monkeypatch.setitem(sys.modules, "tinytf_cli.repl.prompt", None)
+    monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
+    assert interact(Session()) == 7
 
 
 def test_the_keys_that_help_lists_are_those_that_are_bound() -> None:

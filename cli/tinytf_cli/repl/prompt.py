@@ -1,7 +1,9 @@
 """A session at a terminal: a prompt with keys, completion, colours, history and a bar."""
 
 import contextlib
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,13 +11,15 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.input import Input
+from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.output import ColorDepth, Output
 
+from tinytf.text.printable import printable
 from tinytf_cli.interrupt import current
 from tinytf_cli.repl import keys
 from tinytf_cli.repl.bindings import bindings, listed
 from tinytf_cli.repl.bottom_bar import Bar, bar_of
+from tinytf_cli.repl.bursts import bracketed
 from tinytf_cli.repl.colouring import STYLE, LineLexer
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history_file import FileHistory, history_path
@@ -34,10 +38,8 @@ _DEPTHS = {
 
 def interact(session: "Session") -> int:
     """Talk until whoever sits there leaves; the answer is the exit status."""
-    from tinytf_cli.screen import Screen, clean_exit
-
     keys.KEYS[:] = listed()
-    with as_it_was(), clean_exit(Screen(session.stdout)):
+    with as_it_was():
         return Prompt(session).talk()
 
 
@@ -64,7 +66,7 @@ class Prompt:
             key_bindings=bindings(self._keep),
             enable_suspend=True,
             prompt_continuation=lambda width, line, wrapped: "" if wrapped else " " * width,
-            input=input,
+            input=bracketed(input or create_input()),
             output=output,
         )
 
@@ -72,16 +74,18 @@ class Prompt:
         """Read and run lines until the end."""
         if self.session.run is None:
             self._write(f"{banner(self.session)}\n")
-        while True:
-            try:
-                if self._one():
-                    return 0
-            except EOFError:
-                return 0
-            except KeyboardInterrupt:  # of the line, or between two
-                current().happened = False
+        with ending() as end:
+            while not end.told:
+                try:
+                    if self._one(end):
+                        break
+                except EOFError:
+                    break
+                except KeyboardInterrupt:  # of the line, or between two
+                    current().happened = False
+        return end.status
 
-    def _one(self) -> bool:
+    def _one(self, end: "End") -> bool:
         """Read once, and run what was typed; whether that was the end."""
         self._bar = bar_of(self.session)
         self._prompt.color_depth = _DEPTHS[self.session.terminal().depth]
@@ -91,10 +95,10 @@ class Prompt:
         lines = [line for line in typed.split("\n") if line.strip()] or [""]
         for line in lines:
             if len(lines) > 1:
-                self._write(f"{PROMPT}{line}\n")
+                self._write(f"{PROMPT}{printable(line, spaces=False)}\n")
             with as_it_was():
                 outcome = self.session.execute(line)
-            if outcome.leave:
+            if outcome.leave or end.told:
                 return True
             self.session.say(outcome)
             if outcome.status == 130:
@@ -114,8 +118,6 @@ class Prompt:
         if self.history.trouble and not self._said_trouble:
             self._said_trouble = True
             if self.session.stderr is not None:
-                from tinytf.text.printable import printable
-
                 said = printable(self.history.trouble, spaces=False)
                 self.session.stderr.write(f"tinytf: note: what is typed is not kept for later: {said}\n")
 
@@ -127,10 +129,38 @@ class Prompt:
 def banner(session: "Session") -> str:
     """One line to begin with."""
     from tinytf import __version__
-    from tinytf.text.printable import printable
 
     model = printable(session.model_words, spaces=False)
     return f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
+
+
+class End:
+    """Whether the program was told to end, which Python that a user typed can have caught."""
+
+    def __init__(self) -> None:
+        self.told = False
+
+    @property
+    def status(self) -> int:
+        return 128 + signal.SIGTERM if self.told else 0
+
+    def __call__(self, *_: object) -> None:
+        self.told = True
+        raise SystemExit(self.status)
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[End]:
+    """End as usual, the terminal clean, when the program is told to end."""
+    end = End()
+    if threading.current_thread() is not threading.main_thread():
+        yield end
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield end
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
