@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tinytf.checkpoints.huggingface.load import Header, load_directory, read_header
-from tinytf.checkpoints.run import FORMAT, load_run, read_config
+from tinytf.checkpoints.run import CHECKPOINTS, FORMAT, load_run, read_config
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
@@ -68,6 +68,10 @@ class Source(ABC):
         """The model card, where there is one."""
         return None
 
+    def corpus(self) -> Path | None:
+        """A text file of what the model was trained for, where one is known."""
+        return None
+
 
 @dataclass(frozen=True)
 class PresetSource(Source):
@@ -111,6 +115,15 @@ class RunSource(Source):
 
     def card(self) -> dict[str, Any] | None:
         return read_json(self.directory / "card.json") if (self.directory / "card.json").exists() else None
+
+    def corpus(self) -> Path | None:
+        """What was held out, beside a built-in model; else the first file that the run was trained on."""
+        from tinytf.training.remembered import files_of
+
+        shipped = self.directory / "held_out.txt"
+        run = self.directory.parents[1] if self.directory.absolute().parent.name == CHECKPOINTS else self.directory
+        there = [path for path in (shipped, *files_of(run)) if path.is_file()]
+        return next(iter(there), None)
 
 
 @dataclass(frozen=True)
@@ -184,6 +197,16 @@ def find_source(model: str) -> Source:
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
     return source_at(Path(model))
+
+
+def open_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model, or of a folder or file that holds nothing else. Raises as ``find_source`` does."""
+    path = Path(name)
+    if path.is_file() and path.suffix.lower() in (".json", ".txt"):
+        path = path.parent
+    if path.is_dir() and not (path / "config.json").exists():
+        return load_tokenizer_directory(path).tokenizer
+    return find_source(str(path) if path.is_dir() else name).vocabulary().tokenizer
 
 
 def source_at(path: Path) -> Source:

@@ -23,8 +23,8 @@ class Failure:
     marked: str = ""
 
 
-def explained(error: Exception) -> Failure:
-    """What an error means to whoever typed."""
+def explained(error: Exception, shows: str = "--debug shows where it happened") -> Failure:
+    """What an error means to whoever typed; ``shows`` says where more is told of one that is a fault of ours."""
     if isinstance(error, click.UsageError):
         return Failure(_usage_message(error), _usage_hint(error), 2)
     if isinstance(error, PlacedError):
@@ -33,8 +33,7 @@ def explained(error: Exception) -> Failure:
         return Failure(error.message, error.hint, error.exit_status)
     if isinstance(error, OSError):
         return Failure(str(error), "", 1)
-    said = "this is a fault of tinytf; --debug shows where it happened"
-    return Failure(f"{type(error).__name__}: {error}", said, 1)
+    return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)
 
 
 def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = None) -> None:

@@ -21,6 +21,11 @@ COMMANDS = (
     "attention",
     "grad",
     "explain",
+    "diff",
+    "neurons",
+    "lens",
+    "attribute",
+    "verify",
     "info",
     "tokens",
     "models",
@@ -30,6 +35,9 @@ COMMANDS = (
     "watch",
     "generate",
     "score",
+    "heads",
+    "rollout",
+    "learn",
     "repl",
 )
 

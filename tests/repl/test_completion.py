@@ -44,7 +44,7 @@ def _about(session: Session, line: str, word: str) -> str:
 
 def test_a_line_begins_with_any_verb_or_command(session: Session) -> None:
     assert set(_offers(session, "")) == ({*session.verbs, *COMMANDS} - {"repl"})
-    assert _offers(session, "att") == ["attention"]
+    assert _offers(session, "atte") == ["attention"]
     assert _offers(session, "un") == ["undisplay", "undo"]
 
 

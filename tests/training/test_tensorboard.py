@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-import tinytf.training.loop as loop
+import tinytf.training.run as the_run
 from tinytf.errors import TrainingError
 from tinytf.training.loop import train
 from tinytf.training.metrics import Metrics
@@ -114,13 +114,13 @@ def test_events_change_nothing_of_a_run(tmp_path: Path) -> None:
 def test_the_events_of_a_checkpoint_are_on_the_disk_before_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine, seen = loop.save_checkpoint, []
+    genuine, seen = the_run.save_checkpoint, []
 
     def saving(run: Path, *others: object) -> Path:
         seen.append(scalars(events_of(run), "loss")[-1][0])
         return genuine(run, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "save_checkpoint", saving)
+    monkeypatch.setattr(the_run, "save_checkpoint", saving)
     train(STORY, RECIPE, tmp_path, tensorboard=True)
     assert seen == [4, 8, 10]
 

@@ -1,4 +1,7 @@
-"""One number a head: where its attention goes, on one text."""
+"""One number a head: where its attention goes. Every score of a head has its one definition here.
+
+Weights are (…, Q, K). What is said twice are ``length`` tokens, and the same ``length`` again right behind them.
+"""
 
 from collections.abc import Callable
 
@@ -6,37 +9,86 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
+from tinytf.model.attention import Sight
 from tinytf.nearest import did_you_mean
 from tinytf.trace.trace import Trace
 
 
-def _entropy(weights: Tensor) -> Tensor:
+def entropy(weights: Tensor) -> Tensor:
     return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
 
 
-def _distance(weights: Tensor) -> Tensor:
+def distance(weights: Tensor) -> Tensor:
     place = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
     return (weights * (place[:, None] - place).abs()).sum(dim=-1).mean(dim=-1)
 
 
-def _previous(weights: Tensor) -> Tensor:
+def previous(weights: Tensor) -> Tensor:
     return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=-1)
 
 
-def _first(weights: Tensor) -> Tensor:
+def first(weights: Tensor) -> Tensor:
     return weights[..., 1:, 0].mean(dim=-1)
 
 
-def _self(weights: Tensor) -> Tensor:
+def own(weights: Tensor) -> Tensor:
     return weights.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
+def duplicate(weights: Tensor, length: int) -> Tensor:
+    """Mean weight, in the second copy, on the same token in the first: query length + i looks at key i."""
+    return weights[..., length:, :].diagonal(offset=0, dim1=-2, dim2=-1).mean(dim=-1)
+
+
+def induction(weights: Tensor, length: int) -> Tensor:
+    """Mean weight, in the second copy, on the token that followed the query's in the first (Olsson et al. 2022)."""
+    return weights[..., length:, :].diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=-1)
+
+
+def choosing(sight: Sight, length: int) -> Tensor:
+    """How many keys each query of a text may look at, (Q,); one that sees a single key has nothing to choose."""
+    allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
+    return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
+
+
+def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:
+    """Entropy divided by that of looking at all ``visible`` keys alike, mean over the queries that see more than one.
+
+    0 where no query does. ``visible`` (Q,) is what ``choosing`` counted.
+    """
+    many = visible > 1
+    share = torch.where(many, 1 / visible.clamp(min=2).log() / many.sum().clamp(min=1), 0.0)
+    return (torch.special.entr(weights).sum(dim=-1) * share.to(weights)).sum(dim=-1)
+
+
+def overlap(weights: Tensor, visible: Tensor) -> Tensor:
+    """How alike a head's weights are to those of the others of its layer: (…, H, Q, K) -> (…, H).
+
+    The Bhattacharyya coefficient Σ√(p·q) of the two distributions, 1 for the same and 0 where they share no key, mean
+    over the other heads and the queries that see more than one key. NaN for a single head, and where no query does.
+    """
+    roots = weights[..., (visible > 1).to(weights.device), :].sqrt().transpose(-3, -2)  # (…, Q, H, K)
+    alike = (roots @ roots.transpose(-2, -1)).mean(dim=-3)  # (…, H, H)
+    n_heads = weights.shape[-3]
+    others = alike.sum(dim=-1) - alike.diagonal(dim1=-2, dim2=-1)
+    return others / (n_heads - 1) if n_heads > 1 else torch.full_like(others, torch.nan)
+
+
+def by_offset(weights: Tensor) -> Tensor:
+    """The sum of the weights on each diagonal: (…, T, T) -> (…, 2T − 1), from key − query = 1 − T to T − 1."""
+    size = weights.shape[-1]
+    padded = torch.nn.functional.pad(weights.flip(-2), (0, size))  # (…, T, 2T)
+    # Rows of one column less: each begins one place earlier, so that a column of them is a diagonal.
+    skewed = padded.flatten(-2)[..., : size * (2 * size - 1)].unflatten(-1, (size, 2 * size - 1))
+    return skewed.sum(dim=-2)
+
+
 MEASURES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "entropy": (_entropy, "mean entropy of a query's weights, in nats: 0 is one key, ln T is all T alike"),
-    "distance": (_distance, "mean distance from query to key, in tokens, weighted"),
-    "previous": (_previous, "mean weight on the token before, queries 1…T−1"),
-    "first": (_first, "mean weight on the first token, queries 1…T−1"),
-    "self": (_self, "mean weight on the query's own token"),
+    "entropy": (entropy, "mean entropy of a query's weights, in nats: 0 is one key, ln T is all T alike"),
+    "distance": (distance, "mean distance from query to key, in tokens, weighted"),
+    "previous": (previous, "mean weight on the token before, queries 1…T−1"),
+    "first": (first, "mean weight on the first token, queries 1…T−1"),
+    "self": (own, "mean weight on the query's own token"),
 }
 """Each takes weights (…, Q, K) and gives (…); the text says what of."""
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinytf.analysis.heads import induction as induction_of
+from tinytf.analysis.heads import previous as previous_of
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 
@@ -34,6 +36,13 @@ def repeated_tokens(vocab_size: int, length: int, count: int, seed: int) -> Tens
     return torch.cat((once, once), dim=1)
 
 
+def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]:
+    """The mean next-token loss, in nats, within the first copy and in the second: logits (B, 2T, V), ids (B, 2T)."""
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    by_position = losses.view(len(ids), -1).mean(dim=0)  # (2T - 1,)
+    return float(by_position[: length - 1].mean()), float(by_position[length:].mean())
+
+
 @torch.no_grad()
 def repeat_scores(model: Transformer, *, length: int = 50, count: int = 16, seed: int = 0) -> Repeats:
     """Run repeated random tokens through a decoder and score its heads.
@@ -49,9 +58,8 @@ def repeat_scores(model: Transformer, *, length: int = 50, count: int = 16, seed
 
     def tap(name: str, tensor: Tensor) -> Tensor:
         if name == "weights":  # (B, H, 2T, 2T), once a layer
-            previous.append(tensor.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=(0, 2)))
-            second = tensor[:, :, length:, :]  # query length + i looks at key i + 1
-            induction.append(second.diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=(0, 2)))
+            previous.append(previous_of(tensor).mean(dim=0))
+            induction.append(induction_of(tensor, length).mean(dim=0))
         return tensor
 
     training = model.training
@@ -60,11 +68,5 @@ def repeat_scores(model: Transformer, *, length: int = 50, count: int = 16, seed
         logits = model(ids)  # (B, 2T, V)
     finally:
         model.train(training).use_attention("fused")
-    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
-    by_position = losses.view(count, -1).mean(dim=0)  # (2T - 1,)
-    return Repeats(
-        torch.stack(previous),
-        torch.stack(induction),
-        float(by_position[: length - 1].mean()),
-        float(by_position[length:].mean()),
-    )
+    first_loss, second_loss = copy_losses(logits, ids, length)
+    return Repeats(torch.stack(previous), torch.stack(induction), first_loss, second_loss)

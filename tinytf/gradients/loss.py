@@ -38,7 +38,10 @@ def require_targets(model: Transformer, length: int, targets: Targets) -> None:
     vocabulary = model.config.vocab_size
     for position, token_id in zip(targets.positions, targets.ids, strict=True):
         if not 0 <= position < length:
-            raise UsageError(f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}")
+            raise UsageError(
+                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
         if not 0 <= token_id < vocabulary:
             raise UsageError(f"there is no token {token_id}: the vocabulary has {vocabulary:,}, 0 to {vocabulary - 1}")
 

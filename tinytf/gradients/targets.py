@@ -24,8 +24,8 @@ def choose_targets(
     several tokens long, saying how it splits.
     """
     length = len(encoding.tokens)
-    asked = None if positions is None else _positions(positions, length)
-    named = None if target is None else _token(tokenizer, target, causal=causal)
+    asked = None if positions is None else named_positions(positions, length)
+    named = None if target is None else find_token(tokenizer, target, causal=causal)
     if causal:
         return encoding, _next_tokens(encoding, asked, named)
     masks = tuple(place for place, token in enumerate(encoding.tokens) if token.id == tokenizer.mask_id)
@@ -63,23 +63,31 @@ def _next_tokens(encoding: Encoding, asked: tuple[int, ...] | None, named: int |
     return Targets(places, tuple(encoding.tokens[place + 1].id for place in places))
 
 
-def _positions(words: str, length: int) -> tuple[int, ...]:
+def named_positions(words: str, length: int, option: str = "--positions") -> tuple[int, ...]:
+    """The positions that ``2`` or ``0-3,7`` are, each once; UsageError says what of ``option`` is wrong."""
     found: list[int] = []
     for word in words.split(","):
         match = _RANGE.fullmatch(word.strip())
         if match is None:
-            raise UsageError(f"--positions {words!r} is no list of positions", "write them as 2, or 0-3,7")
+            raise UsageError(f"{option} {words!r} is no list of positions", "write them as 2, or 0-3,7")
         first, last = int(match[1]), int(match[2] or match[1])
         if last >= length:
-            raise UsageError(f"there is no position {last}: the text has {length} tokens, 0 to {length - 1}")
+            raise UsageError(
+                f"there is no position {last}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
         if first > last:
             raise UsageError(f"positions {word.strip()} run backwards")
         found += range(first, last + 1)
     return tuple(dict.fromkeys(found))
 
 
-def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
-    """The one token that a word is, where a text goes on: with the space before it, if that is how it is written."""
+def find_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "--target") -> int:
+    """The one token that a word is, where a text goes on: with the space before it, if that is how it is written.
+
+    A space may be written as it is shown, ``·``. UsageError says what of ``option`` is wrong, and how a word of several
+    tokens splits.
+    """
     if re.fullmatch(r"#[0-9]{1,9}", word):
         number = int(word[1:])
         if number >= tokenizer.vocab_size:
@@ -89,7 +97,7 @@ def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
             )
         return number
     if not word:
-        raise UsageError("--target is empty", "name a token, such as --target mat")
+        raise UsageError(f"{option} is empty", f"name a token, such as {option} mat")
     special = tokenizer.library.token_to_id(word)
     if special is not None and special in tokenizer.special_ids:
         return special
@@ -97,17 +105,19 @@ def _token(tokenizer: Tokenizer, word: str, *, causal: bool) -> int:
     splits = [tokenizer.encode(text, special=False).tokens for text in spelled]
     for tokens in splits:
         if len(tokens) == 1:
-            return _known(tokenizer, word, tokens[0])
+            return _known(tokenizer, word, tokens[0], option)
+    if "·" in word:
+        return find_token(tokenizer, word.replace("·", " "), causal=causal, option=option)
     pieces = " │ ".join(token.shown for token in splits[0])
     raise UsageError(
-        f"--target {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"--target {word!r} is no token",
+        f"{option} {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"{option} {word!r} is no token",
         "name one of them, by its text or its number: " + ", ".join(f"'#{token.id}'" for token in splits[0][:4]),
     )
 
 
-def _known(tokenizer: Tokenizer, word: str, token: Token) -> int:
+def _known(tokenizer: Tokenizer, word: str, token: Token, option: str) -> int:
     if token.id in tokenizer.special_ids:
-        raise UsageError(f"--target {word!r} is not in the vocabulary: it would be {token.shown}")
+        raise UsageError(f"{option} {word!r} is not in the vocabulary: it would be {token.shown}")
     return token.id
 
 

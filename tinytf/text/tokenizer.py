@@ -206,6 +206,11 @@ class Tokenizer:
         token = Token(start, self.shown(start), 0, 0, self.piece_bytes(start), special=True)
         return Encoding("", (token,), f"{token.shown} added before")
 
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids that are put before every text, and those that are put after it."""
+        ids = self.encode("").ids
+        return ids[: self._added_before], ids[self._added_before :]
+
     def piece_bytes(self, token_id: int) -> bytes:
         """The bytes that a vocabulary entry stands for by itself."""
         piece = self.library.id_to_token(token_id)

@@ -61,7 +61,10 @@ def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
     first, _, last = text.partition("-")
     for digits in (first, last):
         if len(digits) > _DIGITS:
-            raise AddressError(f"there is no {what} {digits[:_DIGITS]}…: the model has {count}, counted from 0")
+            raise AddressError(
+                f"there is no {what} {digits[:_DIGITS]}…: the model has {count}, counted from 0",
+                "tinytf info shows what a model has",
+            )
     low, high = int(first), int(last or first)
     if high < low:
         raise AddressError(f"{what}s {low}-{high} run backwards")
@@ -69,7 +72,8 @@ def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
         raise AddressError(
             f"there is no {what} {high}: the model has {count} {what}{'s' if count > 1 else ''}, 0 to {count - 1}"
             if count > 1
-            else f"there is no {what} {high}: the model has one {what}, 0"
+            else f"there is no {what} {high}: the model has one {what}, 0",
+            "tinytf info shows what a model has",
         )
     return tuple(range(low, high + 1))
 

@@ -135,7 +135,7 @@ def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
     meaning = reader.either(0)
     if reader.kind:
         raise reader.wrong(f"the condition ends before {reader.value!r}", "join two by and, or by or")
-    return Condition(text.strip(), meaning)
+    return Condition(" ".join(text.split()), meaning)
 
 
 class _Reader:

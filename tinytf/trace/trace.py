@@ -158,7 +158,10 @@ class Trace:
         if re.fullmatch(r"-?[0-9]{1,18}", word):
             number = int(word)
             if not -size <= number < size:
-                raise AddressError(f"{axis} {number} is out of range: there are {size}, 0 to {size - 1}")
+                raise AddressError(
+                    f"{axis} {number} is out of range: there are {size}, 0 to {size - 1}",
+                    "a cell is named by numbers or by tokens of the text, such as [1,0]",
+                )
             return number % size
         if axis not in ("token", "query", "key"):
             raise AddressError(f"{axis} is counted by number, and {word!r} is not one")

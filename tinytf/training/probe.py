@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tinytf.analysis.heads import choosing, duplicate, entropy_share, induction, previous
 from tinytf.analysis.repeats import repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -82,21 +83,14 @@ class Probe:
         self.length = copy if config.causal and copy >= _SHORTEST_COPY else 0
         once = repeated_tokens(config.vocab_size, self.length or min(2 * _LONGEST_COPY, room), _SEQUENCES, seed)
         self.ids = once if self.length else once[:, : once.shape[1] // 2]
-        tokens = self.ids.shape[1]
-        allowed = Sight.of(config).allowed(tokens, None, torch.device("cpu"))  # (Q, K)
-        visible = torch.full((tokens,), tokens) if allowed is None else allowed.sum(dim=-1)
-        choosing = visible > 1
-        share = 1 / visible.clamp(min=2).log() / choosing.sum().clamp(min=1)
-        self._share = torch.where(choosing, share, 0.0)  # (Q,) what a nat of a query adds to the mean relative entropy
+        self._visible = choosing(Sight.of(config), self.ids.shape[1])  # (Q,)
 
     def _score(self, weights: Tensor) -> Tensor:
         """The scores of one layer: (B, H, Q, K) -> (scores, H), in the order of HeadScores."""
-        entropy = torch.special.entr(weights).sum(dim=-1).mean(dim=0)  # (H, Q)
-        means = [(entropy * self._share.to(weights)).sum(dim=-1), weights.diagonal(-1, -2, -1).mean(dim=(0, 2))]
+        found = [entropy_share(weights, self._visible), previous(weights)]
         if self.length:
-            second = weights[:, :, self.length :]  # query length + i: the same token is i, the one after it i + 1
-            means += [second.diagonal(offset, -2, -1).mean(dim=(0, 2)) for offset in (0, 1)]
-        return torch.stack(means)
+            found += [duplicate(weights, self.length), induction(weights, self.length)]
+        return torch.stack(found).mean(dim=1)
 
     @torch.no_grad()
     def measure(self, model: Transformer) -> HeadScores:

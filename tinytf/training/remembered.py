@@ -37,10 +37,7 @@ def remembered(run: Path) -> Corpus | None:
     """
     if not (run / CORPUS).exists():
         return None
-    try:
-        files = [(run / file["path"], file["sha256"]) for file in read_json(run / CORPUS)["files"]]
-    except (LookupError, TypeError):
-        raise CheckpointError(f"{run / CORPUS} does not say which files there were", "name them again") from None
+    files = _files(run)
     for path, _ in files:
         if not path.is_file():
             raise UsageError(f"{path}, which {run} was begun with, is gone", "name the files where they are now")
@@ -49,3 +46,15 @@ def remembered(run: Path) -> Corpus | None:
         if file.sha256 != sha256:
             raise UsageError(f"{path} is no longer what {run} was begun with", "name a copy of what it was")
     return corpus
+
+
+def files_of(run: Path) -> list[Path]:
+    """Where the files of the text that a run was begun with were then; none where it does not know."""
+    return [path for path, _ in _files(run)] if (run / CORPUS).exists() else []
+
+
+def _files(run: Path) -> list[tuple[Path, str]]:
+    try:
+        return [(run / file["path"], file["sha256"]) for file in read_json(run / CORPUS)["files"]]
+    except (LookupError, TypeError):
+        raise CheckpointError(f"{run / CORPUS} does not say which files there were", "name them again") from None

@@ -28,7 +28,7 @@ from tinytf_cli.options import DEVICES, DTYPES, complete_model
 @click.option("--width", type=click.IntRange(20, 1000), help="Columns to draw in.")
 @click.option("--ascii", is_flag=True, help="7-bit signs only.")
 @click.option("--plain", is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def command(
     words: tuple[str, ...],
     model: str,
@@ -43,6 +43,7 @@ def command(
     width: int | None,
     ascii: bool,
     plain: bool,
+    debug: bool,
 ) -> int:
     """Step through a forward pass: one model, open and warm, and a text, whose trace is walked like a program.
 
@@ -61,6 +62,7 @@ def command(
         raise UsageError("this is a session already", "model opens another model, run another text")
     settings = Settings(color=color, width=width, ascii=ascii, plain=plain)
     session = Session(Spec(model, device, dtype, seed), settings)
+    session.debug = debug
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not commands and not files
     begin = session.begin(" ".join(words), quiet=not interactive)

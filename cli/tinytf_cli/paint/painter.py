@@ -7,6 +7,7 @@ from rich.segment import Segment
 
 from tinytf_cli.paint.colour import role_style
 from tinytf_cli.paint.curves import paint_curves
+from tinytf_cli.paint.grid import paint_grid
 from tinytf_cli.paint.heat import paint_heat
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
@@ -17,6 +18,7 @@ from tinytf_cli.views.blocks import (
     Bars,
     Block,
     Curves,
+    Grid,
     Heading,
     Heat,
     Line,
@@ -31,7 +33,7 @@ from tinytf_cli.views.blocks import (
 def _paint_line(block: Line, terminal: Terminal) -> list[PaintedLine]:
     indent = [Segment(" " * block.indent)] if block.indent else []
     line = indent + segments(block.words, terminal)
-    return [line] if block.single else wrap(line, terminal.width, block.indent + 2)
+    return [line] if block.single else wrap(line, terminal.width, block.indent + block.hanging)
 
 
 def _paint_heading(block: Heading, terminal: Terminal) -> list[PaintedLine]:
@@ -47,6 +49,7 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     Table: paint_table,
     Values: paint_values,
     Heat: paint_heat,
+    Grid: paint_grid,
     Bars: paint_bars,
     RowBars: paint_row_bars,
     Thumbnails: paint_thumbnails,

@@ -14,6 +14,7 @@ from tinytf_cli.views.blocks import (
     Block,
     Cell,
     Curves,
+    Grid,
     Heading,
     Heat,
     Histogram,
@@ -81,6 +82,18 @@ def _heat(block: Heat) -> list[str]:
     return lines
 
 
+def _grid(block: Grid) -> list[str]:
+    lines = []
+    for row, label in enumerate(block.row_labels):
+        parts = [f"{title} {cells[row]}" for title, cells in block.beside]
+        for column, name in enumerate(block.column_labels):
+            before = f"{block.above[column]} " if block.above else ""
+            share = number(float(block.shares[row, column]), "%.2f")
+            parts.append(f"{before}{name} {block.verb} {block.words[row][column]} {share}".replace("  ", " "))
+        lines.append(f"Row {label}: {', '.join(parts)}.")
+    return lines
+
+
 def _bars(block: Bars) -> list[str]:
     return [f"{b.label}: {b.shown}." for b in block.bars]
 
@@ -128,6 +141,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], list[str]]] = {
     Table: _table,
     Values: _values,
     Heat: _heat,
+    Grid: _grid,
     Bars: _bars,
     RowBars: _row_bars,
     Thumbnails: _thumbnails,

@@ -15,6 +15,22 @@ NOTES = {
 """What a command does here besides."""
 
 
+TAKES: dict[str, tuple[str, ...]] = {
+    "explain": ("cell", "text"),
+    "grad": ("address",),
+    "info": ("model",),
+    "export": ("model", "file"),
+    "train": ("file",),
+    "runs": ("file",),
+    "watch": ("file",),
+    "models": ("file",),
+    "verify": ("file",),
+    "heads": ("file",),
+    "learn": ("topic",),
+}
+"""The kinds of words that commands take; the others take a text."""
+
+
 def adjust(session: "Session", name: str, parameters: dict[str, Any]) -> None:
     """Change what click has parsed of a command where a session reads it differently."""
     words: tuple[str, ...] = parameters.get("words") or ()

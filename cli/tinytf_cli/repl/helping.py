@@ -7,6 +7,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.commands import NOTES
 from tinytf_cli.repl.keys import KEYS
 from tinytf_cli.repl.verbs import TOPICS, Verb, find_name
@@ -23,10 +24,6 @@ _LINES = (
     ("!!", "shows the traceback of the last error"),
     ("# …", "is passed over"),
 )
-
-
-_ELSEWHERE = {"repl"}
-"""Commands that are none of a session."""
 
 
 def _conditions() -> Iterator[Block]:
@@ -112,12 +109,7 @@ def _overview(session: "Session") -> Iterator[Block]:
     for topic in TOPICS:
         yield from _of_topic(session, topic)
     yield Heading("commands", "of the command line, with the same options, on the present model and text")
-    yield Line(
-        ", ".join(
-            name for name in dict.fromkeys(session.names.values()) if name not in _ELSEWHERE | session.verbs.keys()
-        ),
-        indent=2,
-    )
+    yield Line(", ".join(name for name in COMMANDS if name != "repl"), indent=2)
     yield Line("")
     yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
 
@@ -128,7 +120,7 @@ def _of_topic(session: "Session", topic: str) -> Iterator[Block]:
         return
     verbs = [one for one in session.verbs.values() if one.topic == topic]
     yield Heading(topic, TOPICS[topic])
-    yield _pairs([(f"{one.name} {one.usage}".rstrip(), one.summary) for one in verbs])
+    yield _pairs([(one.name, one.summary) for one in verbs])
 
 
 def _on(session: "Session", name: str) -> Iterator[Block]:

@@ -10,7 +10,7 @@ from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result
 from tinytf_cli.repl.settings import SETTINGS, changed, find_setting
-from tinytf_cli.repl.verbs import answer, made_of, verb
+from tinytf_cli.repl.verbs import answer, positional, verb
 
 if TYPE_CHECKING:
     from tinytf_cli.repl.session import Session
@@ -104,7 +104,10 @@ def _shown(session: "Session", names: tuple[str, ...]) -> Result:
 
 @verb("undo", "u", topic="session", examples=("undo",))
 def undo(session: "Session") -> Result:
-    """Take back the last line that changed model, text, settings, stops or displays."""
+    """Take back the last line that changed the session.
+
+    That is its model, text, settings, stops and displays. Movements are not taken back: back goes back.
+    """
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Line, Span
 
@@ -115,7 +118,7 @@ def undo(session: "Session") -> Result:
 @verb("history", topic="session", usage="[N]", takes=("number",), examples=("history", "history 5"))
 @click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
 def history(session: "Session", count: int) -> Result:
-    """List the last lines; those that failed are marked, and those that undo would take back."""
+    """List the last lines: which failed, and which can be undone."""
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Cell, Column, Line, Span, Table
 
@@ -141,7 +144,10 @@ def history(session: "Session", count: int) -> Result:
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def save(session: "Session", path: Path, force: bool) -> Result:
-    """Write the lines of this session that did not fail to FILE, which source and tinytf repl -f run again."""
+    """Write the lines of this session to FILE, to be run again.
+
+    Lines that failed are left out. source FILE and tinytf repl -f FILE run them, and give the same output.
+    """
     from tinytf.files import write_whole
     from tinytf.text.printable import printable
     from tinytf_cli.views.blocks import Line
@@ -191,19 +197,42 @@ def source(session: "Session", path: Path) -> None:
         session.depth -= 1
 
 
-@verb("diff", topic="looking", examples=("diff",), usage="[--top N]",
-      claims=lambda session, words: not words or words[0].startswith("-"))  # fmt: skip
-@click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="Predictions compared.")
-def diff(session: "Session", top: int) -> Result:
-    """Compare the last two runs, of two texts or of two models: every layer, and what comes next."""
-    from tinytf_cli.views.run_difference import RunDifference
+@verb(
+    "diff", topic="looking", usage="[TEXT TEXT]", takes=("text",), examples=("diff", "diff --head L0H1 --top 3"),
+    claims=lambda session, words: _claims_diff(words),
+)  # fmt: skip
+@click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that is none yet.")
+@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of either.")
+@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+def diff(session: "Session", tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+    """Compare the last two runs: where they begin to differ, and how.
+
+    They are of two texts, or of one text through two models. With texts it is the command of the same name.
+    """
+    from tinytf.analysis.alignment import Side
+    from tinytf.analysis.difference import difference, parse_head
+    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
 
     runs = session.state.runs
     if len(runs) < 2:
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
-    before, now = ((session.model_of(run.spec), session.trace_of(run)) for run in runs)
-    view = RunDifference(before, now, top)
-    return made_of("diff", view.blocks, view.data)
+    a, b = (session.model_of(run.spec) for run in runs)
+    first, second = (session.trace_of(run).encoding for run in runs)
+    found = difference(
+        Side(a.transformer, a.tokenizer, first),
+        Side(b.transformer, b.tokenizer, second),
+        tolerance=tolerance,
+        head=None if head is None else parse_head(head, session.table),
+        top=top,
+    )
+    view = DifferenceView((a, b), (first, second), found, DifferenceChoice(None, rows))
+    return Result(view.blocks, view.data, view.events, view.tensors)
+
+
+def _claims_diff(words: tuple[str, ...]) -> bool:
+    """Whether these words are for the verb: its own options alone."""
+    return positional(diff.command, words) == ()
 
 
 @verb("help", "h", "?", topic="session", usage="[TOPIC]", takes=("topic",),

@@ -1,5 +1,6 @@
 """Verbs that look at the numbers of the recorded trace."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.output import Result
-from tinytf_cli.repl.verbs import answer, made_of, verb
+from tinytf_cli.repl.verbs import answer, made_of, positional, verb
 
 if TYPE_CHECKING:
     from tinytf.trace.address import Address
@@ -33,26 +34,25 @@ def print_address(session: "Session", words: tuple[str, ...]) -> Result | None:
 
     /shape shows its axes, /stats its mean, range and the like, /values every number, /json the same as data.
     """
-    flags = [_flag(word) for word in words if word.startswith("/")]
+    parts = [word.partition("/") for word in words]
+    flags = [_flag(flag) for _, slash, flag in parts if slash]
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
-    found = address_view(session, "".join(word for word in words if not word.startswith("/")))
+    found = address_view(session, "".join(address for address, _, _ in parts))
     flag = flags[0] if flags else ""
     if flag == "json":
-        result = found.result()
-        output = session.output(session.terminal(), "json", None)
-        output.show(result)
+        session.output(session.terminal(), "json", None).show(found.result())
         return None
     return replace(found, form=flag).result()
 
 
 @verb(
     "heat", topic="looking", usage="[ADDRESS]", takes=("address",),
-    examples=("heat L0H0", "heat L3", "heat L3H5.scores", "heat L0.ffn"),
+    examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: "Session", words: tuple[str, ...]) -> Result:
-    """Draw a step as a map in colour; of a head or a layer its attention weights."""
+    """Draw a step as a map in colour; of a head, its attention weights."""
     found = address_view(session, "".join(words), step="weights")
     if found.where.step is not None and not found.where.step.is_tensor:
         raise UsageError(f"{found.where.step.name} is no tensor", "such as heat L0H0")
@@ -68,7 +68,11 @@ def heat(session: "Session", words: tuple[str, ...]) -> Result:
 @click.option("--by", type=click.Choice(MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Result:
-    """Measure every head, or those of some layers: one number each, the largest first in a list."""
+    """Measure every head, or those of some layers, in one number each.
+
+    They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
+    name, which scores heads on many texts: heads --random, heads --by induction.
+    """
     from tinytf_cli.views.measured_heads import MeasuredHeads
 
     trace = session.trace
@@ -83,19 +87,18 @@ def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Resu
 
 
 def _claims_heads(words: tuple[str, ...]) -> bool:
-    """Whether these words are for the verb: a layer, and its own options."""
-    known = {"--by", "--top", *MEASURES}
-    return all(
-        word in known or word.startswith(("-", "L", "l")) or word.isdecimal() or word in ("json", "ndjson", "text")
-        for word in words
-    )
+    """Whether these words are for the verb: layers, and its own options."""
+    found = positional(heads.command, words)
+    by = re.search(r"(?:^|\s)--by[\s=](\S+)", " ".join(words))
+    known = by is None or by[1] in MEASURES
+    return found is not None and known and all(re.match(r"L[0-9*]", word) for word in found)
 
 
-@verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 2"))
+@verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
 def top(session: "Session", count: int, position: str | None) -> Result:
-    """Show the N most probable next tokens, or the most probable fills of each mask."""
+    """Show the most probable next tokens, or fills of each mask."""
     from tinytf_cli.views.predictions import prediction_blocks, predictions
 
     trace, tokenizer = session.trace, session.model.tokenizer
@@ -121,7 +124,7 @@ def _seen_from(trace: "Trace", row: int) -> "Trace":
 @verb("display", topic="looking", usage="[ADDRESS]", takes=("address",), examples=("display L0H0.weights", "display"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def display(session: "Session", words: tuple[str, ...]) -> Result:
-    """Show an address after each movement from now on, and now; without one, list those."""
+    """Show an address after each movement; without one, list those."""
     from tinytf_cli.views.blocks import Line
 
     if not words:
@@ -143,7 +146,7 @@ def display(session: "Session", words: tuple[str, ...]) -> Result:
       examples=("undisplay 1", "undisplay"))  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: "Session", words: tuple[str, ...]) -> Result:
-    """Display an address no longer, by itself or its number, or display none."""
+    """Display an address no longer, or none of them."""
     from tinytf_cli.views.blocks import Line
 
     shown, word = session.state.displays, "".join(words)
@@ -166,9 +169,9 @@ def _display_lines(session: "Session") -> list[Any]:
 
 
 def _flag(word: str) -> str:
-    found = [flag for flag in FLAGS if word[1:] and flag.startswith(word[1:])]
+    found = [flag for flag in FLAGS if word and flag.startswith(word)]
     if len(found) != 1:
-        raise UsageError(f"there is no {word!r}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
+        raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
     return found[0]
 
 

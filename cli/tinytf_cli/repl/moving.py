@@ -63,7 +63,10 @@ def back(session: "Session", count: int) -> Result:
 
 @verb("next", "n", topic="moving", examples=("next",), moves=True)
 def next_layer(session: "Session") -> Result:
-    """Go to the first step of the next layer; behind the last layer, to what follows."""
+    """Go to the first step of the next layer.
+
+    Behind the last layer it goes to what follows.
+    """
     place = require_place(session)
     require_room(session, place)
     rows = session.table.rows
@@ -74,7 +77,10 @@ def next_layer(session: "Session") -> Result:
 
 @verb("finish", topic="moving", examples=("finish",), moves=True)
 def finish(session: "Session") -> Result:
-    """Go to the last step of this layer, or of this part where it is no layer."""
+    """Go to the last step of this layer.
+
+    Outside of layers it goes to the last step of this part; from the end of one, to the end of the next.
+    """
     place = require_place(session)
     require_room(session, place)
     rows = session.table.rows
@@ -101,7 +107,7 @@ def go_on(session: "Session") -> Result:
 )  # fmt: skip
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS")
 def goto(session: "Session", words: tuple[str, ...]) -> Result:
-    """Go to a step by its address or number, or to the first one of a layer."""
+    """Go to a step by address or number, or to the first of a layer."""
     require_place(session)
     session.place = find_place(session, "".join(words))
     return standing(session)
@@ -127,7 +133,7 @@ def where(session: "Session") -> Result:
 @verb("list", "l", topic="moving", usage="[N]", takes=("number",), examples=("list", "list 30"))
 @click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
 def list_steps(session: "Session", count: int) -> Result:
-    """Show the steps around this one, N of them, and where the stops are."""
+    """Show the steps around this one, and where the stops are."""
     from tinytf_cli.repl.stopping import stops_at
     from tinytf_cli.views.place import around, list_blocks
 

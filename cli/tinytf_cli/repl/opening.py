@@ -1,7 +1,7 @@
 """Opening a model for a session: once, and with the traces that the session has recorded."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,12 +40,4 @@ def open_for(session: "Session", spec: Spec) -> Model:
         return session.trace_of(Run(spec, text, truncate, force))
 
     torch.set_num_threads(1 if opened.n_parameters < SMALL else _THREADS)
-    return SessionModel(
-        opened.name,
-        opened.transformer,
-        opened.tokenizer,
-        opened.source,
-        opened.tokenizer_note,
-        opened.file_notes,
-        recorded,
-    )
+    return SessionModel(**{one.name: getattr(opened, one.name) for one in fields(Model)}, recorded=recorded)

@@ -30,12 +30,15 @@ def run_lines(session: "Session", lines: Lines, *, echo: bool, stop: bool, insid
 
     ``stop`` ends at the first that fails; ``inside`` another line, by raising Failed, and says nothing.
     """
+    from tinytf_cli.paint.text import shown
+
     status = 0
     for where, line in lines:
         if not line.strip():
             continue
         if echo:
-            session.stdout.write(f"{PROMPT}{printable(line.rstrip(), spaces=False)}\n")
+            typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
+            session.stdout.write(f"{PROMPT}{typed}\n")
             session.stdout.flush()
         outcome = session.execute(line)
         if outcome.leave:
@@ -49,6 +52,8 @@ def run_lines(session: "Session", lines: Lines, *, echo: bool, stop: bool, insid
         if inside:
             raise Failed(where, outcome)
         session.say(outcome, f"{where}: ")
+        if outcome.failure is None and outcome.status == 1 and session.stderr is not None:
+            session.stderr.write(f"tinytf: {where}: a check did not hold\n")
         if outcome.status == 130:
             return 130
         status = 1

@@ -6,14 +6,15 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
     Runs one line, and never raises for what a user typed: an error, or Ctrl-C, is an Outcome. A line that fails leaves
     the session as it was. Output goes to ``session.stdout`` while it is made; an error goes nowhere: the front end says
     it, with ``session.say(outcome)``. Raises only ``ReaderGone`` and ``BrokenPipeError``: whoever read stdout has gone.
-    An empty line repeats the last movement.
+    An empty line repeats the last movement. It is called in the main thread, where Ctrl-C arrives.
 ``Outcome``
     ``status`` (0, 1, 2, 130), ``text`` that was written, ``failure`` (message, hint, marked place) or None, ``seconds``
     taken, ``leave`` (the session is over).
 ``session.names``
     Every word that a line can begin with, aliases too, to the name it stands for.
-``session.verbs``, ``session.find_command(name)``, ``session.verb_for(words)``
-    The table of Verb (``takes`` says the kind of each word, ``command.params`` its options), and click's commands.
+``session.verbs``, ``session.takes(word)``, ``session.find_command(name)``, ``session.verb_for(words)``
+    The table of Verb (``command.params`` are its options); the kinds of the words behind a verb or a command
+    (``verbs.KINDS``); click's command of a name; the verb that takes these words, or None where a command does.
 ``session.redirects(word)``
     Whether ``|`` and ``>`` behind this first word are about the output.
 ``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
@@ -38,6 +39,7 @@ import functools
 import shutil
 import sys
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -121,6 +123,7 @@ class Session(Host):
         self.page: Callable[[str], None] = page
         self.last_error: BaseException | None = None
         self.last_seconds = 0.0
+        self.debug = False
         self.scope: dict[str, Any] = {}
         self.depth = 0
         self.typed = Typed("")
@@ -294,6 +297,17 @@ class Session(Host):
             return None
         return found
 
+    def takes(self, word: str) -> tuple[str, ...]:
+        """The kinds (``verbs.KINDS``) of the words behind a verb or command, the last one's for all that follow."""
+        from tinytf_cli.repl.commands import TAKES
+
+        try:
+            name = find_name(word, self.names)
+        except UsageError:
+            return ()
+        found = self.verbs.get(name)
+        return TAKES.get(name, ("text",)) if found is None else found.takes
+
     def execute(self, line: str) -> Outcome:
         """Run one line."""
         began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
@@ -312,11 +326,9 @@ class Session(Host):
             leave = True
         except (KeyboardInterrupt, click.Abort):
             status = 130
-        except click.exceptions.Exit as end:
-            status = end.exit_code
         except Exception as error:
             self.last_error = error
-            failure = explained(error)
+            failure = explained(error, "!! shows where it happened")
             status = failure.status
         if interrupt.happened or status == 130:
             interrupt.happened, status, failure = False, 130, None
@@ -345,6 +357,8 @@ class Session(Host):
             print("tinytf: interrupted", file=self.stderr, flush=True)
         elif outcome.failure is not None:
             failure = outcome.failure
+            if self.debug and self.last_error is not None and self.stderr is not None:
+                self.stderr.write("".join(traceback.format_exception(self.last_error)))
             say(where + failure.message, failure.hint, failure.marked, self.stderr)
 
     def redirects(self, word: str) -> bool:
@@ -370,7 +384,7 @@ class Session(Host):
             return 0
         first, *words = typed.words
         word, slash, flag = first.partition("/")
-        if slash and word and "flag" in self._takes(word):  # as in print/stats
+        if slash and word and "flag" in self.takes(word):  # as in print/stats
             first, words = word, [f"/{flag}", *words]
         found = self.verb_for([first, *words])
         if found is None:
@@ -391,10 +405,13 @@ class Session(Host):
         adjust: Callable[[dict[str, Any]], None] = lambda parameters: None,
     ) -> int:
         """Run a command of click with the session behind it; ``adjust`` may change what was parsed."""
-        context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
-        with context:
-            adjust(context.params)
-            status = command.invoke(context)
+        try:
+            context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
+            with context:
+                adjust(context.params)
+                status = command.invoke(context)
+        except click.exceptions.Exit as end:  # behind --help
+            return end.exit_code
         return status if isinstance(status, int) else 0
 
     def _defaults(self, command: click.Command) -> dict[str, Any]:
@@ -476,14 +493,6 @@ class Session(Host):
         elif self.state != before[0] and name != "undo":
             self._undoable.append((len(self.lines) + 1, before))
         self.lines.append(Entry(line, done, name))
-
-    def _takes(self, word: str) -> tuple[str, ...]:
-        """The kinds of words that a verb takes; none for a word that is no verb."""
-        try:
-            found = self.verbs.get(find_name(word, self.names))
-        except UsageError:
-            return ()
-        return found.takes if found is not None else ()
 
     def _typed_name(self) -> str:
         """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tinytf.trace.address import Address
     from tinytf_cli.repl.session import Session
 
+_ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
 _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
 
 
@@ -24,7 +25,7 @@ _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
     examples=("break L3.weights", "break L*.weights if max > 0.99", "break L1H2.weights if entropy < 0.5"),
 )  # fmt: skip
 def break_at(session: "Session") -> Result:
-    """Stop at a step, or at a step whose numbers are so; without words, list the stops.
+    """Stop at a step, always or where its numbers are so; or list stops.
 
     A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf;
     joined by and, or and round brackets. It is of the numbers that are finite and not masked, of all the heads that
@@ -46,14 +47,17 @@ def break_at(session: "Session") -> Result:
     claims=lambda session, words: not (words and (Path(words[0]).is_dir() or words[0].startswith("--"))),
 )  # fmt: skip
 def watch(session: "Session") -> Result:
-    """Stop at any step whose numbers are so: as break, with the condition first.
+    """Stop at any step whose numbers are so.
 
-    A word that is a training run's folder is for the command of the same name.
+    With an address it stops at these steps alone. Conditions are those of break. The folder of a training run is for
+    the command of the same name.
     """
     typed = session.typed
     if not typed.rest:
         return listed(session)
     address, condition, at = _split(typed.rest)
+    if condition is None and _ADDRESS.match(typed.rest):
+        raise UsageError("watch takes a condition", f"such as watch {address} if max > 0.9; break {address} needs none")
     if condition is None:
         return _added(session, Stop(0, "watch", None, _condition(session, typed.rest, 0, None)))
     where = _address(session, address) if address else None

@@ -4,7 +4,7 @@ A verb is parsed by click, as every command is, and has the options that shape o
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,17 @@ def made_of(
         yield {"type": kind, "schema_version": SCHEMA_VERSION, **data()}
 
     return Result(blocks, whole, events, tensors)
+
+
+def positional(command: click.Command, words: Sequence[str]) -> tuple[str, ...] | None:
+    """The words that are no options of a command nor their values; None where an option is not one of its own."""
+    context = click.Context(command, info_name=command.name)
+    try:
+        values, rest, _ = command.make_parser(context).parse_args(list(words))
+    except click.UsageError:
+        return None
+    found = values.get("words")
+    return (*found, *rest) if isinstance(found, tuple) else tuple(rest)  # click has a value of its own for none
 
 
 def find_name(word: str, names: Mapping[str, str]) -> str:

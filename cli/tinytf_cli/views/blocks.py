@@ -26,13 +26,14 @@ Words: TypeAlias = "str | Span | Sequence[Span]"
 class Line:
     """One line, or a paragraph that may wrap between spans; a ``single`` one is cut where it is too long instead.
 
-    ``said`` is how a screen reader should hear it.
+    ``said`` is how a screen reader should hear it. What is wrapped stands ``hanging`` columns further in.
     """
 
     words: Words
     indent: int = 0
     said: str = ""
     single: bool = False
+    hanging: int = 2
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,27 @@ class Heat:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A word in every cell, coloured by its share of 1, which is written out where there is no colour.
+
+    ``above`` is a first line over the columns' labels, ``beside`` are columns of text (title, cells) before the words.
+    On a screen as many columns are drawn as fit, the last ones if ``keep_last``; ``many`` are what is then said to be
+    left out, and ``remedy`` how to see them. ``verb`` is for sentences.
+    """
+
+    words: Sequence[Sequence[str]]
+    shares: Array
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    above: Sequence[str] = ()
+    beside: Sequence[tuple[str, Sequence[str]]] = ()
+    keep_last: bool = False
+    many: str = "columns"
+    remedy: str = "--width widens"
+    verb: str = ""
+
+
+@dataclass(frozen=True)
 class Bar:
     label: str
     value: float
@@ -192,4 +214,4 @@ class Pieces:
     special: Sequence[bool] = field(default_factory=tuple)
 
 
-Block: TypeAlias = Line | Heading | Table | Values | Heat | Bars | RowBars | Thumbnails | Curves | Pieces
+Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Curves | Pieces

@@ -1,0 +1,124 @@
+"""``tinytf diff``: two texts, two models, or two dtypes of one model, step by step."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf_cli.options import model_options, output_options, recording_options
+from tinytf_cli.output import Output
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+
+_HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
+
+
+def _no_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no limit")
+    return value
+
+
+@click.command("diff")
+@click.argument("texts", nargs=-1, metavar="TEXT [TEXT]")
+@click.option("--versus", metavar="MODEL", help="Compare with this model, or this checkpoint of a run, on one text.")
+@click.option(
+    "--versus-dtype",
+    type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
+    help="Compare with the model in this dtype, on one text.",
+)
+@click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
+@model_options
+@recording_options
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    callback=_no_nan,
+    help="Relative difference that is none yet.  [default: what rounding may cost in the dtype]",
+)
+@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, such as L3H5, not of the worst one.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of either.")
+@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+@click.option(
+    "--fail-over",
+    type=click.FloatRange(0),
+    callback=_no_nan,
+    metavar="TOL",
+    help="Exit 1 if a step differs by more than TOL of its largest number.",
+)
+@output_options
+def command(
+    texts: tuple[str, ...],
+    versus: str | None,
+    versus_dtype: str | None,
+    truncate: bool,
+    open_model: Callable[[], "Model"],
+    force: bool,
+    tolerance: float | None,
+    head: str | None,
+    top: int,
+    rows: int | None,
+    fail_over: float | None,
+    output: Output,
+) -> int:
+    """Show where two runs begin to differ, and by how much at every step.
+
+    \b
+    Two texts on one model     tinytf diff "The cat sat" "The dog sat"
+    Two models, one text       tinytf diff --model A --versus B "The cat sat"
+    Two checkpoints of a run   tinytf diff -m RUN/checkpoints/step-000250 --versus RUN "The cat sat"
+    Two dtypes of one model    tinytf diff --versus-dtype bfloat16 "The cat sat"
+
+    One of the texts may be -, which is read from a pipe.
+    """
+    from tinytf_cli.output import Result
+    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+
+    first, second = _texts(texts, versus is not None or versus_dtype is not None)
+    model = open_model()
+    other = model if second is not None else _other(model, versus, versus_dtype)
+    found = model.diff(
+        first, second if second is not None else other,
+        tolerance=tolerance, head=head, top=top, truncate=truncate, force=force,
+    )  # fmt: skip
+    encodings = (
+        model.encode(first, truncate=truncate),
+        other.encode(first if second is None else second, truncate=truncate),
+    )
+    view = DifferenceView((model, other), encodings, found, DifferenceChoice(fail_over, rows))
+    output.show(Result(view.blocks, view.data, view.events, view.tensors))
+    return 0 if view.holds else 1
+
+
+def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
+    """The text, or with no other model the two of them."""
+    from tinytf_cli.inputs import read_texts
+
+    if versus and len(words) > 1:
+        raise UsageError(
+            f"{len(words)} texts and another model are two comparisons at once",
+            "compare two texts on one model, or two models on one text (in quotes)",
+        )
+    if not versus and len(words) != 2:
+        said = "there is nothing to compare with" if len(words) < 2 else f"these are {len(words)} texts"
+        raise UsageError(said, f"{_HOW}; quote a text of several words")
+    if words.count("-") > 1:
+        raise UsageError("a pipe holds one text, and both are -", "give one of them in quotes")
+    read = [read_texts((word,), lines=False)[0] for word in words or ("-",)]
+    return read[0], read[1] if len(read) > 1 else None
+
+
+def _other(model: "Model", versus: str | None, versus_dtype: str | None) -> "Model":
+    """The model to compare with: ``--versus`` or the same, on the same device, in its dtype or another."""
+    from tinytf.loading import load
+
+    given = click.get_current_context().params
+    return load(
+        given["model"] if versus is None else versus,
+        device=given["device"],
+        dtype=versus_dtype or given["dtype"],
+        seed=given["seed"],
+    )

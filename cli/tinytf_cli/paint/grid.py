@@ -1,0 +1,125 @@
+"""Grids of words in coloured cells, made to fit: with numbers, without, shorter words, fewer columns."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from rich.cells import cell_len
+from rich.segment import Segment
+
+from tinytf_cli.numbers import number
+from tinytf_cli.paint.colour import cell_style, level, role_style
+from tinytf_cli.paint.heat import legend
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.views.blocks import Grid, Heat
+
+_LONGEST = (14, 10, 7)
+"""Cells that a word may take on a screen: the most that fits, then the next."""
+_LABEL = 14
+_NUMBER = 5  # a blank and 0.00
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns are drawn, how wide each one's words are, and whether their shares are written."""
+
+    columns: range
+    widths: tuple[int, ...]
+    written: bool
+
+    def cells(self, column: int) -> int:
+        return self.widths[column] + (_NUMBER if self.written else 0) + 1
+
+
+def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
+    """On a screen as much as fits, and what was left out; elsewhere everything, in strips of columns."""
+    label_width = max((cell_len(shown(label, terminal)) for label in block.row_labels), default=0)
+    label_width = min(label_width, _LABEL) if terminal.cuts else label_width
+    beside = [(title, cells, max(len(text) for text in (title, *cells))) for title, cells in block.beside]
+    room = max(1, terminal.width - label_width - 3 - sum(width + 1 for _, _, width in beside) - bool(beside))
+    lines: list[PaintedLine] = []
+    for layout in _layouts(block, room, terminal):
+        lines += [[]] if lines else []
+        heads = [*([block.above] if block.above else []), block.column_labels]
+        for place, names in enumerate(heads):
+            titles = "".join(
+                (shown(title, terminal) if place == len(heads) - 1 else "").rjust(width) + " "
+                for title, _, width in beside
+            )
+            head = "".join(
+                pad_text(shown(names[c], terminal), layout.cells(c) - 1, terminal) + " " for c in layout.columns
+            )
+            gap = " " if beside else ""
+            lines.append([Segment(" " * (label_width + 3) + titles + gap + head, role_style("dim"))])
+        for row, label in enumerate(block.row_labels):
+            line = [Segment("  " + pad_text(shown(label, terminal), label_width, terminal) + " ")]
+            line += [Segment(cells[row].rjust(width) + " ") for _, cells, width in beside]
+            line += [Segment(" ")] if beside else []
+            line += [segment for c in layout.columns for segment in _cell(block, row, c, layout, terminal)]
+            lines.append(line)
+        lines += _left_out(block, layout, terminal)
+    if terminal.coloured:
+        lines.append(legend(Heat(block.shares, (), (), "unit"), terminal))
+    return lines
+
+
+def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
+    """One that fits a screen, or as many strips as hold everything."""
+    widths = tuple(
+        max(cell_len(shown(text, terminal)) for text in (name, *(row[c] for row in block.words)))
+        for c, name in enumerate(block.column_labels)
+    )
+    if block.above:
+        widths = tuple(max(w, len(text)) for w, text in zip(widths, block.above, strict=True))
+    everything = range(len(widths))
+    if not terminal.cuts:
+        start = 0
+        while start < len(widths):
+            layout = _Layout(everything, widths, written=True)
+            fitting = _fitting(layout, everything[start:], room)
+            yield _Layout(everything[start : start + fitting], widths, written=True)
+            start += fitting
+        return
+    tries = [(longest, True) for longest in _LONGEST[:1]] if terminal.coloured else []
+    tries += [(longest, not terminal.coloured) for longest in _LONGEST]
+    for longest, written in tries:
+        layout = _Layout(everything, tuple(min(width, longest) for width in widths), written)
+        if sum(layout.cells(c) for c in everything) <= room:
+            break
+    else:
+        order = everything[::-1] if block.keep_last else everything
+        fitting = _fitting(layout, order, room)
+        kept = everything[len(widths) - fitting :] if block.keep_last else everything[:fitting]
+        layout = _Layout(kept, layout.widths, layout.written)
+    yield layout
+
+
+def _fitting(layout: _Layout, order: range, room: int) -> int:
+    """How many columns, in this order, fit; at least one."""
+    total = np.cumsum([layout.cells(c) for c in order])
+    return max(1, int((total <= room).sum()))
+
+
+def _cell(block: Grid, row: int, column: int, layout: _Layout, terminal: Terminal) -> Iterator[Segment]:
+    share = float(block.shares[row, column])
+    text = pad_text(shown(block.words[row][column], terminal), layout.widths[column], terminal)
+    if layout.written:
+        text += " " + number(share, "%.2f").rjust(_NUMBER - 1)
+    if not terminal.coloured:
+        yield Segment(text + " ")
+        return
+    index = int(level(np.array([share], dtype=np.float32), "unit", 1.0)[0])
+    yield Segment(text + " ", cell_style("unit", index))
+
+
+def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedLine]:
+    """What a screen has no room for, in words."""
+    count = len(block.column_labels)
+    missing = [c for c in range(count) if c not in layout.columns]
+    if not terminal.cuts or not missing:
+        return []
+    names = block.above or block.column_labels
+    ends = names[missing[0]] if len(missing) == 1 else f"{names[missing[0]]} to {names[missing[-1]]}"
+    said = f"left out: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
+    return wrap([Segment("  " + shown(said, terminal), role_style("dim"))], terminal.width, 2)

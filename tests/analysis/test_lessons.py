@@ -1,0 +1,230 @@
+"""Every lesson on models of every kind: right answers against numpy in float64, and no number that is not the run's."""
+
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from architectures import KINDS, config_of, lively
+
+from tinytf.errors import UsageError
+from tinytf.lessons import NAMES, Lesson, Live, find, lesson, lessons
+from tinytf.loading import Model, load
+from tinytf.text.train import train_bpe, train_wordpiece
+
+TEXT, OTHER = "The cat sat on the mat", "A dog ran away from the big red cat"
+CORPUS = [f"{TEXT}. {OTHER}. " * 4]
+
+
+def small(kind: str) -> Model:
+    config = config_of(kind)
+    tokenizer = train_bpe(CORPUS, 290) if config.causal else train_wordpiece(CORPUS, 110)
+    return Model(
+        kind, lively(config_of(kind, vocab_size=tokenizer.vocab_size, context=64)), tokenizer, "random weights"
+    )
+
+
+@pytest.fixture(scope="module")
+def opened() -> Callable[[str], Model]:
+    found: dict[str, Model] = {}
+
+    def model(name: str) -> Model:
+        if name not in found:
+            found[name] = load(name, device="cpu") if name not in KINDS else small(name)
+        return found[name]
+
+    return model
+
+
+MODELS = ("tiny", "tiny-encoder", "llama, grouped")
+ALL = (*MODELS, *(kind for kind in KINDS if kind not in MODELS))
+
+
+@pytest.fixture(params=ALL)
+def live(request: pytest.FixtureRequest, opened: Callable[[str], Model]) -> Live:
+    model = opened(request.param)
+    return Live(model, None if request.param in MODELS else TEXT)
+
+
+def test_every_question_has_one_right_answer_among_choices_that_differ(live: Live) -> None:
+    for one in lessons(live):
+        asked = one.question
+        assert 2 <= len(asked.choices) <= 4, one.name
+        assert len(set(asked.choices)) == len(asked.choices), one.name
+        assert 0 <= asked.answer < len(asked.choices)
+        assert asked.text.endswith("?")
+
+
+def test_every_lesson_says_what_for_in_two_to_five_sentences_and_shows_numbers(live: Live) -> None:
+    for one in lessons(live):
+        assert 2 <= len(re.findall(r"[.?](?: |$)", one.why)) <= 5, one.name
+        assert one.shown or one.figures, one.name
+        for address in (*one.shown, *one.revealed):
+            assert live.at(address).size, address
+        assert live.model.explain(live.trace, one.cell)[0].holds, one.cell
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max())
+    return powers / powers.sum()
+
+
+def numbers_of(live: Live) -> dict[str, list[float]]:
+    """The right answers, computed here from the recorded q, k, v, block inputs and weights, in float64."""
+    config, trace, row, here = live.config, live.trace, live.row, live.here
+    model, length = live.model.transformer, live.length
+    width = config.d_head
+    q, k, v = (trace[f"L0.{name}"].double().numpy() for name in ("q", "k", "v"))
+    query, key = (trace.steps.by_name["scores"].inputs[i] for i in (0, 1))
+    q, k = (trace[f"L0.{name}"].double().numpy() for name in (query, key))
+    allowed = np.ones((length, length), dtype=bool)
+    if config.causal:
+        allowed = np.tril(allowed)
+        if config.window:
+            allowed &= ~np.tril(allowed, -config.window)
+    scores = q[0] @ k[0].T
+    weights = softmax(np.where(allowed[row], scores[row] / math.sqrt(width), -np.inf))
+    seen = [i for i in range(length) if allowed[row][i]]
+    kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
+    place = min(2, length - 1)
+    blocks = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")]
+    ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
+    x = trace["L0.in" if config.norm_order == "pre" else "L0.mid"].double().numpy()[here]
+    centred = x - x.mean() if config.norm == "layernorm" else x
+    normed = centred / math.sqrt((centred**2).mean() + config.norm_eps)
+    attn = trace["L0.attn"].double().numpy()[here]
+    right: dict[str, list[float]] = {
+        "tokens": [4 * length**2],
+        "embeddings": [model.embed.tokens.weight.numel()],
+        "qkv": [32, *model.blocks[0].attention.split_heads(torch.zeros(32, length, config.n_heads * width)).shape[1:]],
+        "scores": [2 * max((scores[row][i] for i in seen), key=abs)],
+        "scaling": [scores[row][i] / math.sqrt(width) for i in kept],
+        "mask": list(np.flatnonzero(allowed[place])),
+        "softmax": [weights[i] for i in kept],
+        "values": [float(weights @ v[0][:, 0])],
+        "heads": [width],
+        "residual": [float(trace["L0.in"][here, int(np.abs(attn).argmax())])],
+        "norm": [normed[np.abs(centred).argmax()]],
+        "feed-forward": [sum(ffn)],
+        "stack": [live.model.n_parameters + sum(blocks)],
+        "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
+    }
+    if config.positions == "rotary":
+        pair = min(1, width // 2 - 1)
+        if config.rope_scaling == "none":
+            right["positions"] = [here * config.rope_theta ** (-2 * pair / width)]
+    else:
+        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
+    if config.head == "none":
+        right["logits"] = [length * config.vocab_size]
+        right["sampling"] = [1 / config.vocab_size]
+        right["loss"] = [math.log(config.vocab_size)]
+        right["optimiser"] = [3 * live.model.n_parameters]
+        return right
+    logits = live.logits
+    order = np.sort(logits)[::-1]
+    right["logits"] = [math.exp(order[0] - order[9])]
+    right["sampling"] = [softmax(logits / 0.5).max()]
+    position, token, _ = live.target
+    found = live.gradients
+    with torch.no_grad():
+        again = model(torch.tensor([found.encoding.ids]))[0, position].double().numpy()
+    p = softmax(again)[token]
+    right["loss"] = [-math.log(p)]
+    right["backward"] = [(p - 1) / len(found.targets.ids)]
+    return right
+
+
+def test_the_right_answers_are_those_of_float64_numpy(live: Live) -> None:
+    expected = numbers_of(live)
+    assert len(expected) >= 17
+    for name, right in expected.items():
+        found = lesson(name, live).question.value
+        assert found == pytest.approx(right, rel=2e-4, abs=2e-5), name
+
+
+def test_the_first_step_of_adam_is_that_of_the_paper(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    asked = lesson("optimiser", live).question
+    gradient = live.gradients.parameters["blocks.3.ffn.down.weight"].double()
+    largest = gradient.flatten()[gradient.abs().argmax()]
+    mean, square = 0.1 * largest, 0.05 * largest**2  # of Kingma and Ba 2015, with betas 0.9 and 0.95
+    assert asked.value[0] == pytest.approx(float(-1e-3 * (mean / 0.1) / ((square / 0.05).sqrt() + 1e-8)), rel=1e-6)
+
+
+def test_learning_leaves_the_weights_as_they_are(opened: Callable[[str], Model]) -> None:
+    model = opened("llama, grouped")
+    before = {name: tensor.clone() for name, tensor in model.transformer.state_dict().items()}
+    list(lessons(Live(model, TEXT)))
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.transformer.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.transformer.parameters())
+
+
+_OF_THE_MODEL = {"embeddings", "heads", "feed-forward", "stack", "cache", "concat"}
+"""Their questions are about sizes, or change with the text in what they quote alone."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_another_text_gives_other_numbers(opened: Callable[[str], Model], name: str) -> None:
+    model = opened(name)
+    one, other = Live(model, TEXT), Live(model, OTHER)
+    for first, second in zip(lessons(one), lessons(other), strict=True):
+        if first.name not in _OF_THE_MODEL:
+            assert first.question.text != second.question.text, first.name
+        shown = [
+            [live.at(address).tolist() for address in made.shown] for live, made in ((one, first), (other, second))
+        ]
+        assert not first.shown or shown[0] != shown[1], first.name
+
+
+def test_the_seed_orders_the_choices_and_nothing_else(opened: Callable[[str], Model]) -> None:
+    model = opened("tiny")
+
+    def asked(seed: int, text: str = TEXT) -> list[Lesson]:
+        live = Live(model, text, seed=seed)
+        return [lesson(name, live) for name in NAMES if name != "concat"]  # whose column is drawn
+
+    assert asked(3) == asked(3)
+    orders = [[one.question.choices for one in asked(seed)] for seed in (0, 1)]
+    assert orders[0] != orders[1]
+    assert [set(one) for one in orders[0]] == [set(one) for one in orders[1]]
+    assert len({one.question.answer for one in asked(0)}) > 1
+
+
+def test_a_text_of_one_token_has_all_lessons(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"), "The")
+    assert live.length == 1
+    assert [one.name for one in lessons(live)] == list(NAMES)
+    assert lesson("mask", live).question.value == (0,)
+
+
+def test_a_lesson_costs_only_what_it_shows(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    lesson("tokens", live)
+    assert "trace" not in vars(live)
+    lesson("softmax", live)
+    assert "gradients" not in vars(live)
+
+
+def test_a_lesson_that_there_is_not_names_the_nearest() -> None:
+    assert find("7") == find("mask") == 7
+    with pytest.raises(UsageError, match="no lesson 'sofmax'") as raised:
+        find("sofmax")
+    assert raised.value.hint == "did you mean softmax?"
+
+
+def test_the_six_questions_of_the_attention_guide_are_among_them(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    wanted = {
+        "qkv": "What is the shape of Q, of K and of V",
+        "scaling": "What are the values after scaling?",
+        "softmax": "What are their weights?",
+        "heads": "what is d_k",
+        "feed-forward": "How many parameters",
+        "mask": "attend to with the causal mask?",
+    }
+    for name, words in wanted.items():
+        assert words in lesson(name, live).question.text

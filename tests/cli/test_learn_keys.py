@@ -1,0 +1,215 @@
+"""The lessons under real keys: a pseudo-terminal of 80 × 24, and what its screen shows."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+from prompt_toolkit.input import create_pipe_input
+from rich.cells import cell_len
+
+from tinytf.lessons import Live
+from tinytf.lessons.titles import NAMES
+from tinytf.loading import load
+from tinytf_cli.lesson_pages import Pages
+from tinytf_cli.lessons_screen import KeyReader
+from tinytf_cli.paint.terminal import Terminal as ScreenOf
+from tinytf_cli.place import Place
+
+COLUMNS, ROWS = 80, 24
+_DRAWN = b"\x1b[?2026l"
+
+
+class Terminal:
+    """A terminal with tinytf learn in it; ``screen`` is what somebody in front of it sees."""
+
+    def __init__(self, *arguments: str, state: Path) -> None:
+        environ = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state), "OMP_NUM_THREADS": "1"}
+        for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+            environ.pop(name, None)
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self.stream = pyte.ByteStream(self.screen)
+        self.seen = b""
+        words = ["-m", "tinytf_cli", "learn", *arguments]
+        self.child = pexpect.spawn(sys.executable, words, env=environ, dimensions=(ROWS, COLUMNS), timeout=60)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def until(self, words: str, seconds: float = 60.0) -> str:
+        """The screen as soon as ``words`` are on it, and it is drawn to its end."""
+        end = time.monotonic() + seconds
+        while not (words in self.text and self.seen.endswith(_DRAWN)):
+            assert time.monotonic() < end, self.text
+            try:
+                self._feed(self.child.read_nonblocking(65_536, 1))
+            except pexpect.TIMEOUT:
+                continue
+            except pexpect.EOF:
+                raise AssertionError(self.text) from None
+        return self.text
+
+    def _feed(self, data: bytes) -> None:
+        self.seen += data
+        # pyte knows no alternate screen and no synchronised output; the rest is as a terminal does it
+        self.stream.feed(data)
+
+    def press(self, keys: str, words: str) -> str:
+        self.child.send(keys)
+        return self.until(words)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(rows, columns)
+        self.child.setwinsize(rows, columns)
+
+    def leave(self, keys: str) -> int:
+        self.child.send(keys)
+        while True:
+            try:
+                self._feed(self.child.read_nonblocking(65_536, 60))
+            except pexpect.EOF:
+                break
+        self.child.close()
+        return self.child.exitstatus
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def the_screen_is_whole(text: str) -> None:
+    """Every row is used at most to its end, the keys stand in the last row, and no row was wrapped into another."""
+    lines = text.splitlines()
+    assert len(lines) == ROWS
+    assert lines[-1].startswith("space ")
+    assert lines[0].rstrip().endswith(f"of {len(NAMES)}")
+    for label in ("why", "formula", "PyTorch", "predict"):
+        assert sum(line.startswith(f"{label} ") for line in lines) == 1, label
+
+
+def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
+    terminal = Terminal("1", "-m", "tiny", state=state)
+    terminal.until("1 of 21")
+    for number, name in enumerate(NAMES, 1):
+        text = terminal.until(f"{number} of 21")
+        assert text.startswith(f"{name}  ")
+        the_screen_is_whole(text)
+        assert "1-4 answer" in text
+        answered = terminal.press("1", "✓")
+        the_screen_is_whole(answered)
+        assert ("\nright  " in answered) != ("✗" in answered and "\nno, " in answered)
+        if number < len(NAMES):
+            terminal.child.send(" \r"[number % 2])
+    text = terminal.press("b", "20 of 21")
+    assert "✓" in text  # what was answered stays so
+    explained = terminal.press("e", "any key back")
+    assert "checked: the terms add up to the recorded" in explained
+    terminal.press("x", "20 of 21")
+    terminal.resize(60, 12)
+    small = terminal.until("up down scroll")
+    assert small.startswith("backward")
+    assert "no loss" not in small
+    scrolled = terminal.press("\x1b[6~", "loss smaller.")
+    assert not scrolled.startswith("backward")
+    terminal.resize(COLUMNS, ROWS)
+    terminal.until("space next")
+    assert terminal.leave("q") == 0
+    assert terminal.seen.count(b"\x1b[?1049h") == terminal.seen.count(b"\x1b[?1049l") == 1
+    end = terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]
+    assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
+    assert b"left at lesson 20, backward" in end
+    assert end.count(b"\x1b[") == 1
+
+
+def test_the_place_is_remembered_and_ctrl_c_leaves_too(state: Path) -> None:
+    (state / "tinytf").mkdir(parents=True)
+    (state / "tinytf" / "learn.json").write_text('{"lesson": 7}', "utf-8")
+    terminal = Terminal(state=state)
+    text = terminal.until("on from lesson 7, where you left")
+    assert text.startswith("mask  ")
+    terminal.press(" ", "8 of 21")
+    assert terminal.leave("\x03") == 0
+    assert '"lesson": 8' in (state / "tinytf" / "learn.json").read_text("utf-8")
+    assert terminal.seen.count(b"\x1b[?1049l") == 1
+    assert b"Traceback" not in terminal.seen
+
+
+def words_of(typed: str, count: int) -> list[str]:
+    """What the first keys of some typed text are taken for."""
+
+    async def read() -> list[str]:
+        with create_pipe_input() as source:
+            keys = KeyReader(source)
+            with source.raw_mode(), source.attach(keys.read):
+                source.send_text(typed)
+                return [await keys.next() for _ in range(count)]
+
+    return asyncio.run(read())
+
+
+def test_keys_are_words() -> None:
+    assert words_of(" \rb3eq", 6) == ["next", "next", "back", "3", "explain", "leave"]
+    assert words_of("\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[C\x1b[D", 6) == [
+        "up",
+        "down",
+        "page up",
+        "page down",
+        "next",
+        "back",
+    ]
+    assert words_of("\x03\x04Zé\x1b[15~", 5) == ["leave", "leave", "other", "other", "other"]
+    assert words_of("\x1b", 1) == ["other"]  # escape alone
+
+
+def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    place = Place(tmp_path / "file" / "learn.json")
+    assert place.read(21) is None
+    place.write(3)
+    said = place.trouble
+    assert "cannot remember the place" in said
+    place.write(4)
+    assert place.trouble == said
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"lesson": 0}', '{"lesson": 99}', '{"lesson": "7"}', '{"lesson": true}']
+)
+def test_a_place_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "learn.json"
+    path.write_text(content, "utf-8")
+    assert Place(path).read(21) is None
+
+
+def test_all_lessons_behind_each_other_end_at_the_beginning(tmp_path: Path) -> None:
+    place = Place(tmp_path / "learn.json")
+    pages = Pages(Live(load("tiny", device="cpu")), 21, ScreenOf(width=80, cuts=True), place)
+    pages.lines(80, 24)
+    pages.press(str(pages.lesson().question.answer + 1))
+    assert pages.press("next") is False
+    assert place.read(21) == 1
+    assert pages.farewell() == "that was the last of 21 lessons; 1 of 1 foreseen"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10), (20, 3)])
+@pytest.mark.parametrize("seven_bits", [False, True])
+def test_a_screen_of_any_size_is_filled_to_its_last_row(
+    tmp_path: Path, size: tuple[int, int], seven_bits: bool
+) -> None:
+    columns, rows = size
+    screen = ScreenOf(width=columns, cuts=True, ascii=seven_bits)
+    live = Live(load("tiny", device="cpu"), "The cat 🐈 sat. " * 20)
+    for number in (1, 8, 18):
+        pages = Pages(live, number, screen, Place(tmp_path / "learn.json"))
+        for key in ("", "2", "explain", "page down"):
+            if key:
+                pages.press(key)
+            lines = pages.lines(columns, rows)
+            assert len(lines) == rows
+            assert max(map(cell_len, lines)) <= columns

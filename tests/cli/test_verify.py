@@ -1,0 +1,136 @@
+"""tinytf verify: claimed beside true, the score, the status, and what it refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from driving import Tinytf, is_a_clean_error, without_colour
+from rich.cells import cell_len
+
+from tinytf.worked import open_example, shipped, verify
+
+EXAMPLE = """
+title = "two products\\u001b[31m"
+[given]
+A = [[1.0, 2.0], [3.0, 4.0]]
+[[step]]
+name = "B"
+title = "Twice"
+value = "A * 2"
+claim = [[2.0, 4.0], [6.1, 8.0]]
+rows = ["one", "two"]
+note = "3 times 2 is 6"
+[[step]]
+name = "C"
+value = "sum(B)"
+claim = 20.1
+[[step]]
+name = "D"
+value = "A[0]"
+[[step]]
+name = "E"
+value = "A[1]"
+claim = [3.0, 4.0]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.toml"
+    path.write_text(EXAMPLE, "utf-8")
+    return path
+
+
+def test_claimed_true_and_difference_stand_side_by_side(tinytf: Tinytf, own: Path) -> None:
+    ran = tinytf("verify", own)
+    assert ran.status == 1
+    rows = [re.findall(r"[^\s│]+", line) for line in ran.lines if line.startswith(("  one", "  two"))]
+    assert rows == [
+        ["one", "2.0✓", "4.0✓", "2", "4", "0", "0"],
+        ["two", "6.1✗", "8.0✓", "6", "8", "+0.1", "0"],
+    ]
+    assert "✗ B   3 of 4 hold   Twice   A * 2" in ran.lines
+    assert "  3 times 2 is 6" in ran.lines
+    assert "  it follows from what the author claims before" in ran.lines
+    assert "✓ E   all 2 hold   A[1]" in ran.lines
+    assert "own: 5 of 7 claims hold" in ran.lines
+    assert ran.lines[-1].startswith("checked: tinytf and float64 numpy agree on every step")
+    assert "\x1b[31m" not in ran.out
+
+
+def test_right_and_wrong_are_told_apart_without_colour_and_with_it(tinytf: Tinytf, own: Path) -> None:
+    coloured = tinytf("verify", own, "--color", "always").out
+    assert "\x1b[32m✓" in coloured.replace("\x1b[0m", "")
+    plain = tinytf("verify", own, "--color", "never").lines
+    assert [line.rstrip() for line in without_colour(coloured).splitlines()] == [line.rstrip() for line in plain]
+    assert "6.1x" in tinytf("verify", own, "--ascii").out
+    assert tinytf("verify", own, "--ascii").out.isascii()
+    assert "claimed 0 6.1 wrong" in tinytf("verify", own, "--plain").out
+
+
+def test_an_example_that_holds_exits_0(tinytf: Tinytf, own: Path) -> None:
+    own.write_text(EXAMPLE.replace("6.1", "6.0").replace("20.1", "20.0"), "utf-8")
+    ran = tinytf("verify", own, "--wrong")
+    assert ran.status == 0
+    assert "own: 7 of 7 claims hold" in ran.lines
+    assert not any(line.startswith(("✓", "✗")) for line in ran.lines)
+
+
+def test_the_data_are_those_of_the_library(tinytf: Tinytf) -> None:
+    data = json.loads(tinytf("verify", "cat-sleeps", "--json").out)
+    found = verify(open_example("cat-sleeps"))
+    assert data["kind"] == "verification"
+    assert (data["claims"], data["hold"], data["holds"]) == (found.claims, found.holding, False)
+    for step, checked in zip(data["steps"], found.steps, strict=True):
+        assert step["true"] == checked.true.tolist()
+        assert step["holds"] == (None if checked.holds is None else checked.holds.tolist())
+    events = [json.loads(line) for line in tinytf("verify", "cat-sleeps", "--format", "ndjson").lines]
+    assert [event["type"] for event in events] == ["verification", *["step"] * len(data["steps"]), "check"]
+    assert [event for event in events if event["type"] == "step"] == [{"type": "step", **s} for s in data["steps"]]
+
+
+def test_without_a_file_the_shipped_ones_are_listed_with_their_scores(tinytf: Tinytf) -> None:
+    ran = tinytf("verify")
+    assert ran.status == 0
+    for name in shipped():
+        assert any(re.fullmatch(rf"{name}: [\d,]+ of [\d,]+ claims hold.*", line) for line in ran.lines), name
+    data = json.loads(tinytf("verify", "--json").out)
+    assert [one["name"] for one in data["worked_examples"]] == list(shipped())
+
+
+def test_several_files_are_verified_in_turn(tinytf: Tinytf, own: Path) -> None:
+    ran = tinytf("verify", own, "cat-sleeps", "--json")
+    assert [one["name"] for one in json.loads(ran.out)["verifications"]] == ["own", "cat-sleeps"]
+    assert tinytf("verify", own, "cat-sleeps").out.count("claims hold") == 2
+
+
+@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_every_line_of_an_example_fits_the_screen(tinytf: Tinytf, name: str, width: int) -> None:
+    ran = tinytf("verify", name, "--full", "--width", str(width), screen=True)
+    assert max(map(cell_len, without_colour(ran.out).splitlines())) <= width
+
+
+def test_token_ids_are_checked_by_the_tokenizer_that_is_given(tinytf: Tinytf, own: Path) -> None:
+    own.write_text("[[step]]\nname = 'ids'\nvalue = \"token_ids('The cat sat')\"\nclaim = [1, 2, 3]\n", "utf-8")
+    assert "0 of 0 claims hold; 3 not checked" in tinytf("verify", own).out
+    assert tinytf("verify", own).status == 0
+    ran = tinytf("verify", own, "--tokenizer", "tiny")
+    assert ran.status == 1
+    assert "0 of 3 hold" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cat-sleep",), "did you mean cat-sleeps?"),
+        (("no-such-file.toml",), "cannot read no-such-file.toml"),
+        ((".",), ". is a folder"),
+        (("cat-sleeps", "--tokenizer", "tinny"), "did you mean tiny?"),
+    ],
+)
+def test_what_cannot_be_verified_is_refused(tinytf: Tinytf, arguments: tuple[str, ...], said: str) -> None:
+    ran = tinytf("verify", *arguments)
+    assert is_a_clean_error(ran, 2)
+    assert said in ran.err

@@ -1,0 +1,178 @@
+"""What digits allow, which cells hold, and whose fault a wrong one is."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinytf.worked import parse, verify
+from tinytf.worked.claims import cells_that_hold, read_claim
+from tinytf.worked.example import ExampleError
+
+CHAIN = """
+seed = 4
+[given]
+A = [[1.0, 2.0], [3.0, 4.0]]
+W = {random = [2, 3], scale = 0.5}
+
+[[step]]
+name = "B"
+value = "A + 1"
+claim = [[2.0, 3.0], [4.0, 6.0]]
+
+[[step]]
+name = "C"
+value = "B * 2"
+claim = [[4.0, 6.0], [8.0, 12.0]]
+
+[[step]]
+name = "D"
+value = "sum(C)"
+claim = 30
+
+[[step]]
+name = "E"
+value = "shape(A @ W)"
+claim = [2, 3]
+"""
+
+
+def example(tmp_path: Path, text: str):
+    path = tmp_path / "own.toml"
+    path.write_text(text, "utf-8")
+    return parse(path)
+
+
+@pytest.mark.parametrize(
+    ("claim", "truth", "holds"),
+    [
+        ("0.340", 0.3404, True),
+        ("0.340", 0.3406, False),
+        ("0.34", 0.3449, True),
+        ("2.1e6", 2_099_712, True),
+        ("2.1e6", 2_160_000, False),
+        ("1.00", 0.9949, False),
+        ("-0.5", -0.5499, True),
+        ("inf", np.inf, True),
+        ("-inf", np.inf, False),
+        ("nan", np.nan, True),
+        ("0.0", np.nan, False),
+    ],
+)
+def test_a_claim_allows_half_a_unit_of_its_last_digit(claim: str, truth: float, holds: bool) -> None:
+    assert bool(cells_that_hold(read_claim(Decimal(claim), None), np.array(truth))) is holds
+
+
+def test_whole_numbers_and_words_and_yes_or_no_are_exact() -> None:
+    assert cells_that_hold(read_claim([3, 4], None), np.array([3.0, 4.6])).tolist() == [True, False]
+    assert cells_that_hold(read_claim(["a", "b"], None), np.array(["a", "c"])).tolist() == [True, False]
+    assert cells_that_hold(read_claim(True, None), np.array(0.9)).tolist() is False
+    assert cells_that_hold(read_claim(Decimal("3.0"), 0.7), np.array(3.6)).tolist() is True
+
+
+def test_cells_that_the_truth_has_not_do_not_hold() -> None:
+    holds = cells_that_hold(read_claim([1, 2, 3], None), np.array([1.0, 2.0]))
+    assert holds.tolist() == [True, True, False]
+    assert not cells_that_hold(read_claim([[1, 2]], None), np.array([1.0, 2.0])).any()
+
+
+def test_a_wrong_cell_that_follows_from_a_wrong_one_is_told_from_one_that_does_not(tmp_path: Path) -> None:
+    found = verify(example(tmp_path, CHAIN))
+    b, c, d, e = found.steps
+    assert b.holds.tolist() == [[True, True], [True, False]]
+    assert not b.carried.any()
+    assert c.holds.tolist() == [[True, True], [True, False]]
+    assert c.carried.tolist() == [[False, False], [False, True]]
+    assert d.holds.tolist() is False  # true 28; the author's own C sums to 30
+    assert d.carried.tolist() is True
+    assert e.holding == 2
+    assert (found.claims, found.holding, found.holds) == (11, 8, False)
+    assert b.off.tolist() == [[0, 0], [0, 1]]
+
+
+def test_a_gradient_is_that_of_the_written_formula(tmp_path: Path) -> None:
+    text = """
+[given]
+x = [0.5, -1.0]
+[[step]]
+name = "loss"
+value = "sum(x * x * x)"
+[[step]]
+name = "g"
+value = "gradient(loss, x)"
+claim = [0.75, 3.00]
+[[step]]
+name = "learnt"
+value = "[learns(loss, x), learns(loss, loss)]"
+claim = [true, false]
+"""
+    found = verify(example(tmp_path, text))
+    assert found.holds
+    assert found.steps[1].true.tolist() == pytest.approx([0.75, 3.0])
+
+
+def test_without_a_tokenizer_ids_and_what_follows_from_them_are_not_checked(tmp_path: Path) -> None:
+    text = """
+[[step]]
+name = "ids"
+value = "token_ids('The cat')"
+claim = [1, 2]
+[[step]]
+name = "count"
+value = "size(ids)"
+claim = 2
+[[step]]
+name = "one"
+value = "1"
+claim = 1
+"""
+    found = verify(example(tmp_path, text))
+    assert [bool(step.skipped) for step in found.steps] == [True, True, False]
+    assert (found.claims, found.skipped, found.holds) == (1, 3, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("titel = 1", "line 1, field 'titel'", "no such field"),
+        ("title = 1", "line 1, field 'title'", "is a number, and should be a text"),
+        ("title = 'x'", "line 1", "there is no [[step]]"),
+        ("[given]\nA = [[1], [1, 2]]", "line 2, field 'A'", "rows of different lengths"),
+        ("[given]\nA = []", "line 2, field 'A'", "is empty"),
+        ("[given]\npi = 3", "line 2, field 'pi'", "is a constant"),
+        ("[given]\nA = {random = [1, -2]}", "line 2, field 'A'", "{random = [rows, columns]}"),
+        ("[given]\nA = {random = [9999999, 99]}", "line 2, field 'A'", "at most 20,000,000"),
+        ("[given]\nA = [1, 'x']", "line 2, field 'A'", "side by side"),
+        ("[[step]]\nname = 'a'", "line 1 of step 'a'", "a step needs 'value'"),
+        ("[[step]]\nvalue = '1'", "line 1 of step 1", "a step needs 'name'"),
+        ("[[step]]\nname = 'a b'\nvalue = '1'", "line 2, field 'name' of step 'a b'", "is no name"),
+        (
+            "[[step]]\nname='a'\nvalue='1'\n[[step]]\nname='a'\nvalue='1'",
+            "line 5, field 'name' of step 'a'",
+            "there already",
+        ),
+        ("[[step]]\nname='a'\nvalue='b'", "line 3, field 'value' of step 'a'", "no 'b' before this step"),
+        ("[[step]]\nname='a'\nvalue='1/0'", "line 3, field 'value' of step 'a'", "divides by 0"),
+        ("[[step]]\nname='a'\nvalue='1'\nclaim={b=1}", "line 4, field 'claim' of step 'a'", "is a table"),
+        ("[[step]]\nname='a'\nvalue='1'\nclaim=[[1],2]", "line 4, field 'claim' of step 'a'", "different lengths"),
+        ("[[step]]\nname='a'\nvalue='1'\ntolerance=-1", "line 4, field 'tolerance' of step 'a'", "0 or more"),
+        ("[[step]]\nname='a'\nvalue='1'\nrows=[1]", "line 4, field 'rows' of step 'a'", "list of words"),
+        ('about = """\nname = 1\n"""\n[[step]]\nnames="a"', "line 5, field 'names' of step 1", "no such field"),
+        ("[[step", "not TOML", "expected"),
+    ],
+)
+def test_a_fault_is_said_with_its_line_and_field(tmp_path: Path, text: str, where: str, said: str) -> None:
+    with pytest.raises(ExampleError) as refused:
+        verify(example(tmp_path, text))
+    assert where in refused.value.message
+    assert said in refused.value.message
+    assert refused.value.exit_status == 2
+
+
+def test_random_tensors_are_those_of_the_seed(tmp_path: Path) -> None:
+    first, again = (verify(example(tmp_path, CHAIN)).example.given[1].value for _ in range(2))
+    other = example(tmp_path, CHAIN.replace("seed = 4", "seed = 5")).given[1].value
+    assert json.dumps(first.tolist()) == json.dumps(again.tolist())
+    assert not np.allclose(first, other)

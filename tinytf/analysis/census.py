@@ -1,0 +1,259 @@
+"""What every head of a model does: its scores on random tokens said twice and on text, and a label in a line.
+
+Attention weights are scored as they pass, one layer of a few sequences at a time; none are kept. Shapes: B sequences
+of a batch, H heads, T tokens (Q and K where query and key differ).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinytf.analysis.head_labels import Named, named
+from tinytf.analysis.heads import (
+    by_offset,
+    choosing,
+    distance,
+    duplicate,
+    entropy,
+    entropy_share,
+    first,
+    induction,
+    overlap,
+    own,
+    previous,
+)
+from tinytf.analysis.repeats import copy_losses, repeated_tokens
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.model.attention import Sight
+from tinytf.model.transformer import Transformer
+from tinytf.trace.taps import stepwise
+
+SEQUENCES = 16
+SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one before: induction is previous
+_USUAL_COPY = 50
+
+_ROOM = 256 * 2**20  # bytes of one layer's attention that a batch may take
+_COPIES = 8  # tensors of the size of the weights that are there at once: scores, scaled, masked, what scoring makes
+
+SCORES = {
+    "induction": "mean weight, in the second copy, on the token that followed the query's in the first",
+    "duplicate": "mean weight, in the second copy, on the query's token in the first",
+    "previous": "mean weight on the token before",
+    "first": "mean weight on the first token",
+    "self": "mean weight on the query's own token",
+    "offset": "where most weight goes, key − query in tokens, of the offsets that half of the queries have",
+    "offset_weight": "mean weight at that offset",
+    "entropy": "mean entropy of a query's weights, in nats",
+    "entropy_share": "entropy divided by that of looking at every visible token alike",
+    "distance": "mean distance from query to key in tokens, weighted",
+    "agreement": "mean overlap Σ√(p·q) with the other heads of the layer: 1 look alike, 0 share no token",
+}
+"""Every score of the census, and what it is."""
+
+ON_REPEATS = ("induction", "duplicate", "previous")
+"""Scores that are read on random tokens, where nothing but place and repetition says where to look."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """``values`` are scores of every head by their names in SCORES, each (layers, heads), float64.
+
+    They are means over so many ``sequences`` of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of tokens
+    that are said twice, and lack on text. ``agreement`` is NaN for a head that is alone in its layer.
+    """
+
+    sequences: int
+    tokens: int
+    values: Mapping[str, Tensor]
+
+    def of(self, layer: int, head: int) -> dict[str, float]:
+        """The scores of one head by name."""
+        return {name: float(score[layer, head]) for name, score in self.values.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data: a score is layers × heads, null where it is no number."""
+        found: dict[str, Any] = {"sequences": self.sequences, "tokens": self.tokens}
+        for name, score in self.values.items():
+            found[name] = [[one if math.isfinite(one) else None for one in row] for row in score.tolist()]
+        return found
+
+
+@dataclass(frozen=True)
+class Census:
+    """Every head of a model. ``repeats`` are its scores on random tokens said twice, ``text`` those on text, if any.
+
+    A copy has ``length`` tokens. The losses, in nats a token, are over either copy; None where no next token is
+    predicted. ``labels`` are layers × heads.
+    """
+
+    config: ModelConfig
+    length: int
+    seed: int
+    repeats: Scores
+    text: Scores | None
+    first_loss: float | None
+    second_loss: float | None
+    labels: tuple[tuple[Named, ...], ...]
+
+    def measured_on(self, by: str) -> Scores:
+        """Where a score is read: those of ON_REPEATS there, the others on text where there is some."""
+        return self.repeats if by in ON_REPEATS or self.text is None else self.text
+
+    def score(self, by: str) -> Tensor:
+        """One of SCORES for every head, (layers, heads)."""
+        return self.measured_on(by).values[by]
+
+
+def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 0) -> int:
+    """The length of a copy: the one given, else 50 or what fits the context beside ``added`` tokens.
+
+    With a window every token must be seen from where it is said again. UsageError for a length that does not fit.
+    """
+    most = (config.context - added) // 2
+    most = min(most, config.window - 1) if config.window else most
+    where = f"a context of {config.context:,}" + (f" with a window of {config.window:,}" if config.window else "")
+    if most < SHORTEST_COPY:
+        raise UsageError(f"not even {SHORTEST_COPY} tokens can be said twice in {where}", "heads are told apart there")
+    if length is not None and not SHORTEST_COPY <= length <= most:
+        said = "is too short to tell heads apart" if length < SHORTEST_COPY else f"does not fit {where} twice"
+        raise UsageError(f"a copy of {length:,} tokens {said}", f"give a length from {SHORTEST_COPY} to {most:,}")
+    return min(_USUAL_COPY, most) if length is None else length
+
+
+def census(
+    model: Transformer,
+    windows: Iterable[Tensor] = (),
+    *,
+    length: int | None = None,
+    count: int = SEQUENCES,
+    seed: int = 0,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+    progress: Progress = lambda done, of: None,
+) -> Census:
+    """Score every head on ``count`` sequences of random tokens said twice, and on at most as many ``windows`` of text.
+
+    ``windows`` are ids (T,), all of one length; ``before`` and ``after`` are put around the random ones, as a tokenizer
+    does around a text; ``length`` is that of a copy. ``progress`` hears how many sequences are done, of how many at
+    most. The model is left as it was. Raises UsageError for a length that does not fit.
+    """
+    config = model.config
+    length = copy_length(config, length, added=len(before) + len(after))
+    twice = repeated_tokens(config.vocab_size, length, count, seed)
+    around = [torch.tensor(added, dtype=torch.long).expand(count, -1) for added in (before, after)]
+    ids = torch.cat((around[0], twice, around[1]), dim=1)
+    copies = slice(len(before), len(before) + 2 * length)
+    text = iter(windows)
+    opening = next(text, None)
+    of = count if opening is None else 2 * count
+    losses: list[tuple[float, float]] = []
+
+    def predicted(hidden: Tensor, batch: Tensor) -> None:
+        if config.causal and model.head is not None:
+            for row, said in zip(hidden[:, copies], batch[:, copies], strict=True):  # (T, V) of one sequence at a time
+                losses.append(copy_losses(model.unembed(row)[None], said[None], length))
+
+    repeats = _Tally(config, ids.shape[1], copies)
+    _run(model, iter(ids), repeats, lambda done: progress(done, of), predicted)
+    heard: _Tally | None = None
+    if opening is not None:
+        heard = _Tally(config, len(opening))
+        _run(model, islice(chain((opening,), text), count), heard, lambda done: progress(count + done, of))
+    on_repeats, on_text = repeats.scores(), None if heard is None else heard.scores()
+    places = ((layer, range(config.n_heads)) for layer in range(config.n_layers))
+    return Census(
+        config=config,
+        length=length,
+        seed=seed,
+        repeats=on_repeats,
+        text=on_text,
+        first_loss=sum(first for first, _ in losses) / len(losses) if losses else None,
+        second_loss=sum(second for _, second in losses) / len(losses) if losses else None,
+        labels=tuple(
+            tuple(
+                named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
+                for head in heads
+            )
+            for layer, heads in places
+        ),
+    )
+
+
+@torch.no_grad()
+def _run(
+    model: Transformer,
+    sequences: Iterator[Tensor],
+    tally: "_Tally",
+    progress: Callable[[int], None],
+    also: Callable[[Tensor, Tensor], None] = lambda hidden, ids: None,
+) -> None:
+    """Let sequences (T,) go through the model, a few at a time, and ``tally`` see the weights of each layer."""
+    device = model.embed.tokens.weight.device
+
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        if name == "weights":  # (B, H, T, T), once a layer
+            tally.add(tensor.float())
+        return tensor
+
+    with stepwise(model, tap), torch.autocast(device.type, enabled=False):  # no other scores in a caller's autocast
+        while batch := list(islice(sequences, tally.batch)):
+            ids = torch.stack(batch).to(device)
+            also(model.hidden(ids), ids)
+            tally.sequences += len(batch)
+            progress(tally.sequences)
+
+
+class _Tally:
+    """Sums of the scores of one kind of sequence of ``tokens`` tokens, over sequences; layers come in their order.
+
+    ``copies`` are the places of what is said twice, where something is.
+    """
+
+    def __init__(self, config: ModelConfig, tokens: int, copies: slice | None = None) -> None:
+        self.tokens, self.copies = tokens, copies
+        self.sequences = 0
+        self.batch = max(1, min(SEQUENCES, _ROOM // (4 * _COPIES * config.n_heads * tokens**2)))
+        self._visible = choosing(Sight.of(config), tokens)  # (Q,)
+        self._layer = 0
+        self._sums = [dict[str, Tensor]() for _ in range(config.n_layers)]
+
+    def add(self, weights: Tensor) -> None:
+        """The next layer's weights (B, H, T, T)."""
+        found = {
+            "previous": previous(weights),
+            "first": first(weights),
+            "self": own(weights),
+            "entropy": entropy(weights),
+            "entropy_share": entropy_share(weights, self._visible),
+            "distance": distance(weights),
+            "agreement": overlap(weights, self._visible),
+            "offset": by_offset(weights.sum(dim=0, keepdim=True)),  # (1, H, 2T − 1)
+        }
+        if self.copies is not None:
+            said, length = weights[..., self.copies, self.copies], (self.copies.stop - self.copies.start) // 2
+            found |= {"duplicate": duplicate(said, length), "induction": induction(said, length)}
+        sums = self._sums[self._layer]
+        for name, score in found.items():
+            summed = score.cpu().double().sum(dim=0)
+            sums[name] = sums[name] + summed if name in sums else summed
+        self._layer = (self._layer + 1) % len(self._sums)
+
+    def scores(self) -> Scores:
+        """The means over all sequences that were added."""
+        means = {
+            name: torch.stack([sums[name] for sums in self._sums]) / self.sequences for name in self._sums[0]
+        }  # (layers, H), the offsets (layers, H, 2T − 1)
+        offsets = torch.arange(1 - self.tokens, self.tokens)
+        queries = self.tokens - offsets.abs()  # how many have a key at that offset
+        share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
+        weight, place = share.max(dim=-1)
+        means |= {"offset": offsets[place].double(), "offset_weight": weight}
+        return Scores(self.sequences, self.tokens, {name: means[name] for name in SCORES if name in means})

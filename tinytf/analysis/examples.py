@@ -1,0 +1,215 @@
+"""Where in a corpus a unit is most active: the corpus is a stream, and what is kept of it does not grow with it.
+
+Shapes: B windows, T tokens of a window, U units, K examples kept of each.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinytf.analysis.neurons import Unit
+from tinytf.errors import TokenizerError, UsageError
+from tinytf.model.parts import rotary_table
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Tokenizer
+
+BEFORE, AFTER = 12, 6
+"""Tokens of an example that are kept on either side."""
+
+_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some tokens of a document that go through the model together.
+
+    ``own`` are the places of the text's own tokens, the others were added; the first of them is token ``start`` of
+    document ``document``.
+    """
+
+    ids: list[int]
+    own: range
+    document: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """A place where a unit is active: token ``position`` of ``document``, counted from 0, is ``ids[at]``."""
+
+    activation: float
+    document: int
+    position: int
+    ids: tuple[int, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The strongest places of each unit in a corpus, the strongest first, and how many tokens were looked at."""
+
+    units: dict[Unit, tuple[Example, ...]]
+    tokens: int
+    documents: int
+
+
+def windows_of(
+    tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]], length: int, vocab_size: int
+) -> Iterator[Window]:
+    """Windows of at most ``length`` tokens of documents that come in pieces, each with whether its document ends.
+
+    The tokens that the tokenizer adds to a text are added to each window. Raises UsageError where they leave no room,
+    TokenizerError for a token that a model of ``vocab_size`` does not know.
+    """
+    document = place = 0
+    for text, ends in pieces:
+        tokens = tokenizer.encode(text).tokens
+        ids = [token.id for token in tokens]
+        if max(ids, default=0) >= vocab_size:
+            raise TokenizerError(f"the text has a token of id {max(ids)}, and the model knows {vocab_size:,} tokens")
+        added = [token.special and token.start == token.end for token in tokens]
+        first = next((i for i, one in enumerate(added) if not one), len(ids))
+        last = max((i + 1 for i, one in enumerate(added) if not one), default=first)
+        before, own, after = ids[:first], ids[first:last], ids[last:]
+        room = length - len(before) - len(after)
+        if room < 1:
+            raise UsageError(f"a window of {length} tokens has no room for a token of the text", "choose a longer one")
+        for start in range(0, len(own), room):
+            part = own[start : start + room]
+            yield Window([*before, *part, *after], range(first, first + len(part)), document, place + start)
+        place = 0 if ends else place + len(own)
+        document += ends
+
+
+@dataclass
+class Strongest:
+    """The K strongest places of each of U units so far: tensors of a size that is known from the beginning."""
+
+    units: int
+    top: int
+    strength: Tensor = field(init=False)
+    activation: Tensor = field(init=False)
+    place: Tensor = field(init=False)  # (U, K, 2): document, position
+    context: Tensor = field(init=False)  # (U, K, BEFORE + 1 + AFTER), −1 where there is no token
+
+    def __post_init__(self) -> None:
+        shape = (self.units, self.top)
+        self.strength = torch.full(shape, -1.0)
+        self.activation = torch.zeros(shape)
+        self.place = torch.zeros((*shape, 2), dtype=torch.int64)
+        self.context = torch.full((*shape, BEFORE + 1 + AFTER), -1, dtype=torch.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in (self.strength, self.activation, self.place, self.context))
+
+    def add(self, values: Tensor, windows: Sequence[Window], ids: Tensor) -> None:
+        """Activations (B, T, U) of some windows with their padded ids (B, T), −1 where there is none."""
+        n, length = ids.shape
+        own = torch.zeros(n, length, dtype=torch.bool)
+        origin = torch.zeros(n, 2, dtype=torch.int64)
+        for at, window in enumerate(windows):
+            own[at, window.own.start : window.own.stop] = True
+            origin[at] = torch.tensor([window.document, window.start - window.own.start])
+        strength = values.abs().nan_to_num(nan=math.inf).masked_fill(~own[:, :, None], -1.0)
+        flat = strength.flatten(0, 1).T  # (U, B·T)
+        best = flat.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]  # (U, K), the earliest of equals
+        row, token = best // length, best % length
+        around = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
+        there = (around >= 0) & (around < length)
+        context = ids[row[..., None], around.clamp(0, length - 1)].masked_fill(~there, -1)
+        place = origin[row] + torch.stack((torch.zeros_like(token), token), dim=-1)
+        self._merge(flat.gather(1, best), values.flatten(0, 1).T.gather(1, best), place, context)
+
+    def _merge(self, strength: Tensor, activation: Tensor, place: Tensor, context: Tensor) -> None:
+        both = torch.cat((self.strength, strength), dim=1)
+        order = both.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
+        self.strength = both.gather(1, order)
+        self.activation = torch.cat((self.activation, activation), dim=1).gather(1, order)
+        self.place = torch.cat((self.place, place), dim=1).gather(1, order[..., None].expand(-1, -1, 2))
+        wide = order[..., None].expand(-1, -1, context.shape[-1])
+        self.context = torch.cat((self.context, context), dim=1).gather(1, wide)
+
+    def examples(self, unit: int) -> tuple[Example, ...]:
+        """The places of one unit, the strongest first."""
+        found = []
+        for k in range(self.top):
+            if float(self.strength[unit, k]) < 0:
+                break
+            around = self.context[unit, k].tolist()
+            before = [i for i in around[:BEFORE] if i >= 0]
+            after = [i for i in around[BEFORE + 1 :] if i >= 0]
+            document, position = self.place[unit, k].tolist()
+            ids = (*before, around[BEFORE], *after)
+            found.append(Example(float(self.activation[unit, k]), document, position, ids, len(before)))
+        return tuple(found)
+
+
+@torch.no_grad()
+def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> Examples:
+    """Run windows through a model and keep the ``top`` places of each unit where its activation is largest in size.
+
+    A few windows are held at a time, and of those that are gone the examples alone.
+    """
+    units = tuple(dict.fromkeys(units))
+    kept = Strongest(len(units), top)
+    by_layer: dict[int, list[int]] = {}
+    for unit in units:
+        by_layer.setdefault(unit.layer, []).append(unit.index)
+    columns = [Unit(layer, index) for layer, indices in by_layer.items() for index in indices]
+    order = [columns.index(unit) for unit in units]
+    caught: dict[int, Tensor] = {}
+    tokens = documents = 0
+    training = model.training
+    with ExitStack() as stack:
+        stack.callback(model.train, training)
+        model.eval()
+        for layer, indices in by_layer.items():
+            block: Any = model.blocks[layer]
+            hook = block.ffn.down.register_forward_pre_hook(_catching(caught, layer, indices))
+            stack.callback(hook.remove)
+        for batch in _batches(windows):
+            ids = _padded(batch)
+            _run(model, ids, max(by_layer, default=-1))
+            values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
+            kept.add(values, batch, ids)
+            tokens += sum(len(window.own) for window in batch)
+            documents = max(documents, batch[-1].document + 1)
+    return Examples({unit: kept.examples(place) for place, unit in enumerate(units)}, tokens, documents)
+
+
+def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
+    def hook(module: torch.nn.Module, args: tuple[Tensor, ...]) -> None:
+        caught[layer] = args[0][..., indices]  # (B, T, F) -> (B, T, units of the layer)
+
+    return hook
+
+
+def _batches(windows: Iterable[Window]) -> Iterator[list[Window]]:
+    left = iter(windows)
+    while batch := list(islice(left, _BATCH)):
+        yield batch
+
+
+def _padded(batch: Sequence[Window]) -> Tensor:
+    length = max(len(window.ids) for window in batch)
+    return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
+
+
+def _run(model: Transformer, ids: Tensor, last: int) -> None:
+    """One pass as far as layer ``last``; what is behind the end of a text cannot be seen from within it."""
+    real = ids >= 0
+    device = model.embed.tokens.weight.device
+    mask = None if model.config.causal or bool(real.all()) else real.to(device)
+    x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
+    rotation = None
+    if model.config.positions == "rotary":
+        rotation = rotary_table(ids.shape[1], model.config.rope, device, x.dtype)
+    for block in model.blocks[: last + 1]:
+        x = block(x, rotation, mask)

@@ -1,0 +1,215 @@
+"""The logit lens: what a model would say if the residual stream of each layer were its last.
+
+Every state of the stream goes through the model's own final norm and head (nostalgebraist 2020, "interpreting GPT: the
+logit lens").
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.errors import MemoryShortage, UsageError
+from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.model.transformer import Transformer
+from tinytf.trace.trace import Trace
+
+_CHUNK_BYTES = 16 * 2**20
+"""Of one float64 tensor of logits: that many positions of a layer are read at a time."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the residual stream says at one place, P positions.
+
+    ``name`` is its address. ``top_ids`` and ``top_probabilities`` are (P, k), the most probable token first;
+    ``entropy`` (P,) and ``divergence`` (P,), KL(final ‖ here), in nats; ``ranks`` (from 1) and ``probabilities`` of the
+    tracked tokens are (P, N).
+    """
+
+    name: str
+    layer: int | None
+    top_ids: Tensor
+    top_probabilities: Tensor
+    entropy: Tensor
+    divergence: Tensor
+    ranks: Tensor
+    probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class Lens:
+    """The stages in the order in which the stream passes them; the last is the model's own output.
+
+    ``through`` says what reads them. ``difference`` is the largest between the last stage and what the forward pass
+    itself gave, where that was recorded: the same modules on the same numbers, so exactly 0.
+    """
+
+    positions: tuple[int, ...]
+    tracked: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    through: str
+    difference: float
+
+    @property
+    def holds(self) -> bool:
+        return self.difference == 0.0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything by name, each with a leading axis of the stages."""
+        names = ("top_ids", "top_probabilities", "entropy", "divergence", "ranks", "probabilities")
+        found = {name: torch.stack([getattr(stage, name) for stage in self.stages]) for name in names}
+        return {**found, "positions": torch.tensor(self.positions), "tracked": torch.tensor(self.tracked)}
+
+
+def require_readable(model: Transformer) -> None:
+    """Raise UsageError where a model has no head to read its layers with."""
+    if model.head is None:
+        raise UsageError(
+            "this model has no language-model head, so nothing reads its layers as tokens",
+            "take a model that predicts tokens, such as tiny or tiny-encoder",
+        )
+
+
+@torch.no_grad()
+def lens(
+    trace: Trace,
+    positions: Sequence[int] | None = None,
+    *,
+    top: int = 5,
+    tracked: Sequence[int] = (),
+    sublayers: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
+    force: bool = False,
+) -> Lens:
+    """Read the embeddings and every layer of ``trace`` at ``positions``, with ``sublayers`` behind attention too.
+
+    Without positions: all of a decoder, the masked ones of an encoder (all, if none is). The logits of one layer are
+    held, (positions, vocabulary), those of the last; the others are read a few positions at a time.
+
+    Raises UsageError for a model without a head, for a position or a token that is not there, MemoryShortage where the
+    logits of one layer are more than the free memory, unless ``force`` is true.
+    """
+    model = trace.model
+    require_readable(model)
+    places = _places(trace, positions)
+    chosen = torch.tensor(_known(trace, tracked), dtype=torch.int64, device=trace.model_input.device)
+    if not force:
+        _require_room(trace, len(places))
+    steps = _steps(trace, sublayers)
+    last = model.final_norm(trace.step(*steps[-1]))  # (T, C)
+    final = _read(model, last, places)  # (P, V), the only logits of a whole layer
+    vocabulary = final.shape[-1]
+    count = max(1, _CHUNK_BYTES // (8 * vocabulary))
+    starts = range(0, len(places), count)
+    read: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
+    for number, start in enumerate(starts):
+        rows = places[start : start + count]
+        expected = _Expected.of(final[start : start + count])
+        for place, step in enumerate(steps):
+            ends = place == len(steps) - 1
+            logits = final[start : start + count] if ends else model.unembed(model.final_norm(trace.step(*step)[rows]))
+            read[place].append(_reading(logits, expected, min(top, vocabulary), chosen))
+            on_progress(number * len(steps) + place + 1, len(starts) * len(steps))
+    stages = tuple(
+        Stage(_name(step), step[1], *(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
+        for step, found in zip(steps, read, strict=True)
+    )
+    return Lens(tuple(places), tuple(chosen.tolist()), stages, _through(trace), _difference(trace, last))
+
+
+def _places(trace: Trace, positions: Sequence[int] | None) -> list[int]:
+    length = len(trace.tokens)
+    if positions is None:
+        return list(range(length)) if trace.config.causal else list(trace.recording.logit_rows)
+    for position in positions:
+        if not 0 <= position < length:
+            raise UsageError(
+                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
+    return list(positions)
+
+
+def _known(trace: Trace, ids: Sequence[int]) -> list[int]:
+    size = trace.config.vocab_size
+    for token_id in ids:
+        if not 0 <= token_id < size:
+            raise UsageError(f"there is no token {token_id:,}: the model has {size:,}, 0 to {size - 1:,}")
+    return list(dict.fromkeys(ids))
+
+
+def _require_room(trace: Trace, rows: int) -> None:
+    hidden = trace.last_hidden
+    needed = rows * trace.config.vocab_size * hidden.itemsize
+    if needed < UNASKED or needed <= (free := free_bytes(hidden.device)):
+        return
+    raise MemoryShortage(
+        f"the logits of {rows:,} positions hold {in_gib(needed)}, and {in_gib(free)} are free",
+        "choose fewer by --position, such as --position -1; --force reads them anyway",
+    )
+
+
+def _steps(trace: Trace, sublayers: bool) -> list[tuple[str, int | None]]:
+    """The states of the residual stream; in a post-norm model each is what its norm gave."""
+    pre = trace.config.norm_order == "pre"
+    inside = (("mid", "out") if pre else ("norm1", "norm2"))[0 if sublayers else 1 :]
+    start = "embed.norm" if trace.config.embed_norm else "embed.out"
+    return [(start, None), *((name, layer) for layer in range(trace.config.n_layers) for name in inside)]
+
+
+def _name(step: tuple[str, int | None]) -> str:
+    name, layer = step
+    return name if layer is None else f"L{layer}.{name}"
+
+
+def _through(trace: Trace) -> str:
+    head = "the head" if trace.config.head == "lm" else "the head (dense, activation, norm, unembedding)"
+    if trace.config.final_norm:
+        return f"the final norm and {head}"
+    return f"{head}; there is no final norm, each block ends in its own"
+
+
+def _read(model: Transformer, hidden: Tensor, rows: Sequence[int]) -> Tensor:
+    """Logits (P, V) as the model itself makes them of all positions or of some: the same product, to the last bit."""
+    return model.unembed(hidden if list(rows) == list(range(len(hidden))) else hidden[list(rows)])
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The final distribution at some positions: probabilities (P, V), and Σ p·ln p (P,), in float64."""
+
+    probs: Tensor
+    negative_entropy: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> "_Expected":
+        probs = logits.softmax(dim=-1, dtype=torch.float64)
+        return cls(probs, _mean_log_probability(probs, probs, logits.double()))
+
+
+def _mean_log_probability(weights: Tensor, probs: Tensor, logits: Tensor) -> Tensor:
+    """Σ w·ln p in each row, for weights that sum to 1: Σ w·x − ln Σ eˣ, the latter from the largest logit's p."""
+    best, place = logits.max(dim=-1, keepdim=True)
+    log_sum = (best - probs.gather(-1, place).log())[:, 0]
+    return torch.linalg.vecdot(weights, logits) - log_sum
+
+
+def _reading(logits: Tensor, expected: _Expected, top: int, tracked: Tensor) -> tuple[Tensor, ...]:
+    """The fields of a Stage for some positions, from its logits (P, V) and the final distribution there."""
+    best = logits.topk(top, dim=-1).indices  # (P, k)
+    probs, wide = logits.softmax(dim=-1, dtype=torch.float64), logits.double()
+    entropy = -_mean_log_probability(probs, probs, wide)
+    divergence = expected.negative_entropy - _mean_log_probability(expected.probs, probs, wide)
+    own = tracked.expand(len(logits), -1)  # (P, N)
+    ranks = [(logits > logits[:, token, None]).sum(dim=-1) + 1 for token in tracked]
+    placed = torch.stack(ranks, dim=-1) if ranks else own
+    return best, probs.gather(-1, best), entropy, divergence.clamp(min=0.0), placed, probs.gather(-1, own)
+
+
+def _difference(trace: Trace, last: Tensor) -> float:
+    """How far the last stage is from what the forward pass itself gave: its last hidden state, and its logits."""
+    rows = trace.recording.logit_rows
+    pairs = [(last, trace.last_hidden), (_read(trace.model, last, rows), trace.recorded_logits)]
+    return float(torch.stack([(found.double() - given.double()).abs().max() for found, given in pairs]).max())

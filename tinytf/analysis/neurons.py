@@ -1,0 +1,275 @@
+"""Feed-forward units: which are active on a text, and what their output directions say of the vocabulary.
+
+Shapes: T tokens, F units of a layer (d_ff), C d_model, V vocabulary, U chosen units.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tinytf.config import ModelConfig
+from tinytf.errors import AddressError, UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+from tinytf.trace.trace import Trace
+
+_UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
+_ROWS = 64  # positions, or units, that the whole vocabulary is computed for at a time
+ORDERS = ("activation", "contribution")
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    """One of the d_ff units of a layer, ``L3.17``."""
+
+    layer: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"L{self.layer}.{self.index}"
+
+
+def parse_unit(text: str, config: ModelConfig) -> Unit:
+    """The unit that ``L3.17`` names. AddressError where it is no unit of such a model."""
+    match = _UNIT.fullmatch(text.strip())
+    if match is None:
+        raise AddressError(f"{text!r} is not a unit", "unit 17 of layer 3 is L3.17")
+    layer, index = int(match[1]), int(match[2])
+    for what, number, count in (("layer", layer, config.n_layers), ("unit", index, config.d_ff)):
+        if number >= count:
+            raise AddressError(f"there is no {what} {number}: the model has {count:,} of them, 0 to {count - 1:,}")
+    return Unit(layer, index)
+
+
+@dataclass(frozen=True)
+class Active:
+    """A unit at one token: its ``activation``, a number of ``ffn.act``.
+
+    ``contribution`` is what it adds to the predicted token's logit directly, by way of the residual stream and the
+    final norm with the scale that this has here; None where there is no such way.
+    """
+
+    unit: Unit
+    activation: float
+    contribution: float | None = None
+
+
+@dataclass(frozen=True)
+class TokenUnits:
+    """The units of one position, the most active first, and the id that the model predicts there with its logit."""
+
+    position: int
+    predicted: int | None
+    logit: float | None
+    units: tuple[Active, ...]
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A unit's output weights (its row of W₂) as logits: ids with what an activation of 1 adds to their logits.
+
+    Before the division by the final norm's scale, which differs from token to token. ``norm`` is that of the row.
+    """
+
+    unit: Unit
+    norm: float
+    promoted: tuple[tuple[int, float], ...]
+    suppressed: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """The units of every token of a text, and the directions of all that are among them.
+
+    ``reading`` says how directions were read; where they were not ``directions`` is empty, and it says why.
+    ``contributing`` likewise of contributions.
+    """
+
+    by: str
+    tokens: tuple[TokenUnits, ...]
+    directions: tuple[Direction, ...]
+    reading: str
+    contributing: str
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit that is shown, once, in the order of the text."""
+        return tuple(dict.fromkeys(active.unit for token in self.tokens for active in token.units))
+
+
+class Readout:
+    """How the output of a feed-forward unit reaches the logits of a model."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
+    @property
+    def has_directions(self) -> bool:
+        return self.model.head is not None
+
+    @property
+    def direct(self) -> bool:
+        """Whether what a unit adds to the residual stream comes to the logits through one norm alone."""
+        config = self.model.config
+        return config.head == "lm" and config.norm_order == "pre"
+
+    @property
+    def reading(self) -> str:
+        if not self.has_directions:
+            return "this model has no language-model head, so the units' directions are not read"
+        if self.direct:
+            centred = ", centred" if self._centres else ""
+            return f"rows of {self._name}{centred}, times the final norm's gain, through the unembedding"
+        if self.model.config.head == "mlm":
+            return f"rows of {self._name} through the unembedding, without the head's dense layer and norm between"
+        return f"rows of {self._name} through the unembedding, without the norms that come after each sum"
+
+    @property
+    def _name(self) -> str:
+        return "W_down" if self.model.config.gated else "W₂"
+
+    @property
+    def contributing(self) -> str:
+        if self.direct:
+            return "activation · direction of the predicted token ÷ the final norm's scale there"
+        if not self.has_directions:
+            return "this model has no language-model head, so there is no logit to contribute to"
+        return "norms or layers come between a unit and the logits, so it has no direct part of them"
+
+    @cached_property
+    def _norm(self) -> Any:
+        return self.model.final_norm
+
+    @property
+    def _centres(self) -> bool:
+        return isinstance(self._norm, nn.LayerNorm)
+
+    def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
+        """The ``top`` tokens that each unit promotes and suppresses most."""
+        if not self.has_directions:
+            return ()
+        unembedding = self.model.unembedding.float()
+        found: list[Direction] = []
+        for start in range(0, len(units), _ROWS):
+            part = units[start : start + _ROWS]
+            rows = torch.stack([self._row(unit) for unit in part])  # (U, C)
+            logits = self._folded(rows) @ unembedding.T  # (U, V)
+            k = min(top, logits.shape[1])
+            most, least = logits.topk(k), logits.topk(k, largest=False)
+            for place, unit in enumerate(part):
+                ends = [
+                    tuple(zip(end.indices[place].tolist(), end.values[place].tolist(), strict=True))
+                    for end in (most, least)
+                ]
+                found.append(Direction(unit, float(rows[place].norm()), ends[0], ends[1]))
+        return tuple(found)
+
+    def _row(self, unit: Unit) -> Tensor:
+        block: Any = self.model.blocks[unit.layer]
+        return block.ffn.down.weight[:, unit.index].float()  # W₂ as it is stored has a column a unit
+
+    def _folded(self, rows: Tensor) -> Tensor:
+        """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
+        if not self.direct:
+            return rows
+        return (rows - rows.mean(dim=-1, keepdim=True) if self._centres else rows) * self._norm.weight.float()
+
+    def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """What a vector in the residual stream is multiplied with for its part of a logit: (T, C).
+
+        ``hidden`` (T, C) goes into the final norm, ``ids`` (T,) are the tokens whose logits are asked about.
+        """
+        x = hidden.double()
+        centred = x - x.mean(dim=-1, keepdim=True) if self._centres else x
+        scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
+        asked = self.model.unembedding[ids].double() * self._norm.weight.double() / scale
+        return asked - asked.mean(dim=-1, keepdim=True) if self._centres else asked
+
+
+@torch.no_grad()
+def neurons(
+    trace: Trace, *, top: int = 3, by: str = "activation", units: Sequence[Unit] = (), tokens: int = 5
+) -> Neurons:
+    """The ``top`` units of each token in all recorded layers, or the given ``units`` at every token.
+
+    ``by`` orders them by the size of their activation or of their contribution; ``tokens`` are read at either end of a
+    direction. Raises UsageError for another order, and for contributions where there are none.
+    """
+    if by not in ORDERS:
+        raise UsageError(f"units are not ordered by {by!r}", did_you_mean(by, ORDERS))
+    readout = Readout(trace.model)
+    if by == "contribution" and not readout.direct:
+        raise UsageError(f"units cannot be ordered by contribution: {readout.contributing}", "leave --by out")
+    predicted, logits = _predicted(trace)
+    questions = None
+    if readout.direct:
+        assert predicted is not None
+        last = trace.step("out", trace.config.n_layers - 1)
+        questions = readout.questions(last, predicted)
+    found = _chosen(trace, units, questions) if units else _strongest(trace, top, by, questions)
+    rows = tuple(
+        TokenUnits(
+            position,
+            None if predicted is None else int(predicted[position]),
+            None if logits is None else float(logits[position]),
+            active,
+        )
+        for position, active in enumerate(found)
+    )
+    shown = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
+    return Neurons(by, rows, readout.directions(shown, tokens), readout.reading, readout.contributing)
+
+
+def _predicted(trace: Trace) -> tuple[Tensor | None, Tensor | None]:
+    """The most probable id at each position and its logit, (T,) each."""
+    if trace.model.head is None:
+        return None, None
+    hidden = trace.last_hidden
+    best = [trace.model.unembed(part).max(dim=-1) for part in hidden.split(_ROWS)]
+    return torch.cat([one.indices for one in best]), torch.cat([one.values for one in best])
+
+
+def _contributions(trace: Trace, layer: int, act: Tensor, questions: Tensor | None) -> Tensor | None:
+    """What each unit adds to the predicted tokens' logits, (T, F)."""
+    if questions is None:
+        return None
+    block: Any = trace.model.blocks[layer]
+    return act.double() * (questions @ block.ffn.down.weight.double())
+
+
+def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> list[tuple[Active, ...]]:
+    """The strongest units of each token; one layer's are held at a time."""
+    strength = torch.empty(len(trace.tokens), 0, dtype=torch.float64)
+    best: list[list[Active]] = [[] for _ in trace.tokens]
+    for layer in trace.recording.layers:
+        act = trace.step("ffn.act", layer)
+        parts = _contributions(trace, layer, act, questions)
+        ranked = (act if by == "activation" or parts is None else parts).double().abs().nan_to_num(nan=math.inf)
+        most = ranked.topk(min(top, ranked.shape[1]), dim=-1)
+        strength = torch.cat((strength, most.values.cpu()), dim=-1)
+        for position, indices in enumerate(most.indices.tolist()):
+            best[position] += [_active(Unit(layer, i), act, parts, position) for i in indices]
+    order = strength.sort(dim=-1, descending=True, stable=True).indices[:, :top].tolist()
+    return [tuple(best[position][place] for place in places) for position, places in enumerate(order)]
+
+
+def _chosen(trace: Trace, units: Sequence[Unit], questions: Tensor | None) -> list[tuple[Active, ...]]:
+    by_layer: dict[int, tuple[Tensor, Tensor | None]] = {}
+    for layer in {unit.layer for unit in units}:
+        act = trace.step("ffn.act", layer)
+        by_layer[layer] = act, _contributions(trace, layer, act, questions)
+    return [
+        tuple(_active(unit, *by_layer[unit.layer], position) for unit in dict.fromkeys(units))
+        for position in range(len(trace.tokens))
+    ]
+
+
+def _active(unit: Unit, act: Tensor, parts: Tensor | None, position: int) -> Active:
+    part = None if parts is None else float(parts[position, unit.index])
+    return Active(unit, float(act[position, unit.index]), part)

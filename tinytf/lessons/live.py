@@ -1,0 +1,178 @@
+"""The text and the model that lessons are about, run when a lesson first asks for it."""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tinytf.config import ModelConfig
+from tinytf.gradients.loss import Targets
+from tinytf.gradients.targets import choose_targets
+from tinytf.gradients.trace import GradientTrace, record_gradients
+from tinytf.lessons.asking import Asked
+from tinytf.loading import Model
+from tinytf.trace.derive import probabilities
+from tinytf.trace.record import record
+from tinytf.trace.trace import Trace
+
+Numbers = NDArray[np.float64]
+_LAST = 8
+"""Places at the end of a text whose predictions are weighed against each other."""
+_TEXTS = {True: "The cat sat on the mat", False: "the little dog [MASK] to the park"}
+
+
+def default_text(model: Model) -> str:
+    """A short sentence for a model; one with a mask to fill where it is an encoder that has one."""
+    if not model.config.causal and model.tokenizer.mask_id is None:
+        return _TEXTS[True]
+    return _TEXTS[model.config.causal]
+
+
+class Live:
+    """One text through one model, from which every number of every lesson is taken.
+
+    Lessons follow one head, the first of the first block, and one token, ``here``: a decoder's last, of an encoder the
+    first mask, or the last word where there is none. ``row`` is the query whose attention is worked through.
+    """
+
+    def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
+        self.model, self.seed = model, seed
+        self.encoding = model.encode(default_text(model) if text is None else text, truncate=truncate)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    @property
+    def length(self) -> int:
+        return len(self.encoding.tokens)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Every step of the text."""
+        return record(self.model.transformer, self.encoding, self.model.tokenizer.mask_id)
+
+    def asked(self, name: str) -> Asked:
+        """What makes the question of a lesson."""
+        return Asked(name, self.seed)
+
+    def at(self, address: str) -> Numbers:
+        """The numbers at an address, in float64."""
+        found: Numbers = self.trace[address].detach().double().cpu().numpy()
+        return found
+
+    def token(self, place: int) -> str:
+        """A token as it is printed."""
+        return self.encoding.tokens[place].shown
+
+    @cached_property
+    def mask(self) -> int | None:
+        """The place of the first mask in the text."""
+        mask_id = self.model.tokenizer.mask_id
+        return next((i for i, token in enumerate(self.encoding.tokens) if token.id == mask_id), None)
+
+    @cached_property
+    def here(self) -> int:
+        if self.config.causal:
+            return self.length - 1
+        if self.mask is not None:
+            return self.mask
+        words = [i for i, token in enumerate(self.encoding.tokens) if not token.special]
+        return words[-1] if words else self.length - 1
+
+    @property
+    def row(self) -> int:
+        return min(2, self.length - 1) if self.config.causal else self.here
+
+    def seen(self, query: int) -> range:
+        """The keys that a query may look at."""
+        if not self.config.causal:
+            return range(self.length)
+        first = max(0, query + 1 - self.config.window) if self.config.window else 0
+        return range(first, query + 1)
+
+    def strongest(self, most: int) -> list[int]:
+        """Of the keys that ``row`` sees those with the largest weights, in the order of the text."""
+        weights = self.at("L0H0.weights")[self.row]
+        keys = sorted(self.seen(self.row), key=lambda key: -weights[key])[:most]
+        return sorted(keys)
+
+    @property
+    def final(self) -> str:
+        """The step that logits, or the model's user, read."""
+        if self.config.head == "mlm":
+            return "head.norm"
+        return "final.norm" if self.config.final_norm else f"L{self.config.n_layers - 1}.norm2"
+
+    @property
+    def has_head(self) -> bool:
+        return self.config.head != "none"
+
+    @cached_property
+    def open(self) -> int:
+        """The place whose prediction is looked at: where the last few leave the choice most open; an encoder's mask."""
+        if not self.config.causal:
+            return self.here
+        places = range(max(self.length // 2, self.length - _LAST), self.length)
+        rows = [probabilities(self.trace.logits_at(place).double()) for place in places]
+        return places[int(np.argmax([float(torch.special.entr(row).sum()) for row in rows]))]
+
+    @cached_property
+    def logits(self) -> Numbers:
+        """The logits (V,) at ``open``."""
+        found: Numbers = self.trace.logits_at(self.open).detach().double().cpu().numpy()
+        return found
+
+    @cached_property
+    def probabilities(self) -> Numbers:
+        """The probabilities (V,) at ``open``."""
+        found: Numbers = probabilities(torch.from_numpy(self.logits)).double().numpy()
+        return found
+
+    @cached_property
+    def likeliest(self) -> tuple[int, ...]:
+        """The ten tokens with the largest logits at ``open``."""
+        return tuple(int(i) for i in np.argsort(-self.logits, kind="stable")[:10])
+
+    def piece(self, token_id: int) -> str:
+        """A token of the vocabulary as it is printed."""
+        return self.model.tokenizer.shown(token_id)
+
+    @cached_property
+    def gradients(self) -> GradientTrace:
+        """The text with its backward pass; what is to be predicted, ``goal`` says."""
+        encoding, tokenizer = self.encoding, self.model.tokenizer
+        if self.config.causal and self.length > 1:
+            targets = Targets(tuple(range(self.length - 1)), tuple(encoding.ids[1:]))
+        elif self._hides:
+            encoding, targets = choose_targets(tokenizer, encoding, causal=False, positions=str(self.here))
+        else:
+            targets = Targets((self.open,), (self.likeliest[0],))
+        return record_gradients(self.model.transformer, encoding, targets)
+
+    @property
+    def _hides(self) -> bool:
+        """Whether a word of the text is masked to be found again: an encoder's text has no mask of its own."""
+        return not self.config.causal and self.mask is None and self.model.tokenizer.mask_id is not None
+
+    @property
+    def goal(self) -> str:
+        """What the loss asks for, in words."""
+        if self.config.causal and self.length > 1:
+            return "each token is asked for the one that comes next in the text"
+        if self._hides:
+            return f"token {self.here}, {self.token(self.here)}, is masked and asked for"
+        return "nothing says what is right here, so the model's own first guess is taken for it"
+
+    @property
+    def standing(self) -> str:
+        """How a target came to be one, in two or three words."""
+        known = (self.config.causal and self.length > 1) or self._hides
+        return "is right" if known else "is taken for right"
+
+    @property
+    def target(self) -> tuple[int, int, float]:
+        """The last of the predictions: its position, the token that is right, and the loss there."""
+        found = self.gradients
+        return found.targets.positions[-1], found.targets.ids[-1], found.losses[-1]

@@ -1,0 +1,174 @@
+"""Every step of a worked example, computed with tinytf's operations and again in float64 numpy."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.worked.example import Example
+from tinytf.worked.language import LanguageError, NeedsTokenizer
+from tinytf.worked.operations import CONSTANTS, OPERATIONS
+
+_STEP = 1e-4
+"""How far an entry is moved for its finite difference, in units of the entry or 1."""
+_MOST_ENTRIES = 5_000
+"""Entries of a tensor whose gradient finite differences check."""
+
+
+class Evaluation:
+    """The values of an example's names in one kind of arithmetic, each computed when it is first asked for.
+
+    ``instead`` replaces values: what the author claims, or a tensor with one entry moved.
+    """
+
+    def __init__(
+        self, example: Example, tokenizer: Tokenizer | None = None, instead: Mapping[str, Any] | None = None
+    ) -> None:
+        self.example, self.tokenizer = example, tokenizer
+        self.formulas = {step.name: step.formula for step in example.steps}
+        self.values: dict[str, Any] = dict(CONSTANTS)
+        self.values |= {one.name: self.taken(one.value) for one in example.given}
+        self.given = frozenset(one.name for one in example.given)
+        self.values |= {name: self.taken(value) for name, value in (instead or {}).items()}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a name. Raises LanguageError where it cannot be computed."""
+        if name not in self.values:
+            self.values[name] = self.formulas[name].compute(self.__getitem__, self)
+        return self.values[name]
+
+    def call(self, name: str, arguments: list[Any]) -> Any:
+        own = self._own().get(name)
+        if own is not None:
+            return own(*arguments)
+        return self.operation(name)(*arguments)
+
+    def _own(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "gradient": self.gradient,
+            "learns": self.learns,
+            "token_ids": lambda text: self.tensor([token.id for token in self._encoded(text)]),
+            "tokens": lambda text: np.array([token.shown for token in self._encoded(text)], dtype=np.str_),
+        }
+
+    def _encoded(self, text: Any) -> Any:
+        if self.tokenizer is None:
+            raise NeedsTokenizer("it takes a tokenizer: --tokenizer PATH")
+        if not isinstance(text, str):
+            raise LanguageError("a tokenizer takes a text")
+        return self.tokenizer.encode(text).tokens
+
+    def learns(self, loss: str, name: str) -> bool:
+        """Whether a name is something given, a parameter, that the loss depends on."""
+        return name in self.given and bool((abs(self.gradient(loss, name)) > 0).any())
+
+    def operation(self, name: str) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def taken(self, value: Any) -> Any:
+        """A given value in this arithmetic."""
+        raise NotImplementedError
+
+    def tensor(self, parts: list[Any]) -> Any:
+        raise NotImplementedError
+
+    def transposed(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def gradient(self, loss: str, name: str) -> Any:
+        raise NotImplementedError
+
+
+class ByTinytf(Evaluation):
+    """With torch in float64 and the functions that tinytf's model is made of; gradients by autograd."""
+
+    def operation(self, name: str) -> Callable[..., Any]:
+        return OPERATIONS[name].tinytf
+
+    def taken(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            return torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        return value
+
+    def tensor(self, parts: list[Any]) -> Any:
+        if parts and all(isinstance(part, str) for part in parts):
+            return np.array(parts, dtype=np.str_)
+        return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
+
+    def transposed(self, value: Any) -> Any:
+        return value.mT if value.dim() > 1 else value
+
+    def gradient(self, loss: str, name: str) -> Any:
+        top, of = self[loss], self[name]
+        if not isinstance(of, torch.Tensor) or not of.requires_grad:
+            raise LanguageError(f"{name} is no tensor that a gradient could be of")
+        if not isinstance(top, torch.Tensor) or top.numel() != 1:
+            raise LanguageError(f"{loss} is no single number that a gradient could start from")
+        if not top.requires_grad:
+            return torch.zeros_like(of)
+        (found,) = torch.autograd.grad(top.reshape(()), of, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(of) if found is None else found
+
+
+class ByNumpy(Evaluation):
+    """In numpy's float64 by textbook formulas; gradients by finite differences of the whole chain."""
+
+    def operation(self, name: str) -> Callable[..., Any]:
+        return OPERATIONS[name].plain
+
+    def taken(self, value: Any) -> Any:
+        return value
+
+    def tensor(self, parts: list[Any]) -> Any:
+        if parts and all(isinstance(part, str) for part in parts):
+            return np.array(parts, dtype=np.str_)
+        return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
+
+    def transposed(self, value: Any) -> Any:
+        return np.swapaxes(value, -1, -2) if np.ndim(value) > 1 else value
+
+    def gradient(self, loss: str, name: str) -> Any:
+        """Five points, of order h⁴ (Abramowitz and Stegun 1964, 25.3.6)."""
+        of = np.asarray(self[name], dtype=np.float64)
+        if of.size > _MOST_ENTRIES:
+            raise LanguageError(f"{name} has {of.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most")
+        found = np.zeros_like(of)
+        for place in np.ndindex(of.shape):
+            h = _STEP * max(1.0, abs(float(of[place])))
+            near, far = (
+                (self._moved(loss, name, place, k * h) - self._moved(loss, name, place, -k * h)) for k in (1, 2)
+            )
+            found[place] = (8 * near - far) / (12 * h)
+        return found
+
+    def _moved(self, loss: str, name: str, place: tuple[int, ...], by: float) -> float:
+        value = np.array(self[name], dtype=np.float64)
+        value[place] += by
+        kept = {given: self.values[given] for given in self.given}
+        return float(ByNumpy(self.example, self.tokenizer, kept | {name: value})[loss])
+
+
+def cells(value: Any) -> NDArray[Any]:
+    """A value as an array: float64, or words."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, str):
+        return np.array(value, dtype=np.str_)
+    array = np.asarray(value)
+    return array if array.dtype.kind in "US" else array.astype(np.float64)
+
+
+def largest_difference(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    """How far two computations are apart, in units of the number or of 1; ∞ for other shapes, words or infinities."""
+    if ours.shape != theirs.shape or ours.dtype.kind != theirs.dtype.kind:
+        return math.inf
+    if ours.dtype.kind in "US":
+        return 0.0 if (ours == theirs).all() else math.inf
+    with np.errstate(invalid="ignore"):
+        off = np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs))
+    off = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, off)
+    return float(np.where(np.isnan(off), math.inf, off).max(initial=0.0))

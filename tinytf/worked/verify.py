@@ -1,0 +1,132 @@
+"""What of a worked example holds: every claimed cell beside the true one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.worked.claims import Numbers, cells_that_hold, differences
+from tinytf.worked.evaluate import ByNumpy, ByTinytf, Evaluation, cells, largest_difference
+from tinytf.worked.example import Example, ExampleError, Step
+from tinytf.worked.language import LanguageError, NeedsTokenizer
+
+AGREEMENT = 1e-9
+"""How far tinytf and numpy may be apart, relative to the number or 1."""
+GRADIENT_AGREEMENT = 1e-7
+"""The same for gradients, where numpy takes finite differences."""
+
+
+@dataclass(frozen=True)
+class CheckedStep:
+    """A step with the ``true`` cells, and of each claimed cell whether it ``holds`` and ``off``, claimed − true.
+
+    ``carried`` is true where a cell that does not hold is what the author's own numbers before it give: the fault is
+    theirs. ``apart`` is how far the two computations differ, and ``allowed`` how far they may. A step that could not
+    be checked has no cells, and ``skipped`` says why.
+    """
+
+    step: Step
+    true: NDArray[Any] | None = None
+    holds: NDArray[np.bool_] | None = None
+    off: Numbers | None = None
+    carried: NDArray[np.bool_] | None = None
+    apart: float = 0.0
+    allowed: float = AGREEMENT
+    skipped: str = ""
+
+    @property
+    def claims(self) -> int:
+        return 0 if self.holds is None else self.holds.size
+
+    @property
+    def holding(self) -> int:
+        return 0 if self.holds is None else int(self.holds.sum())
+
+    @property
+    def agrees(self) -> bool:
+        return self.apart <= self.allowed
+
+
+@dataclass(frozen=True)
+class Verification:
+    """An example with all of its steps checked."""
+
+    example: Example
+    steps: tuple[CheckedStep, ...]
+
+    @cached_property
+    def claims(self) -> int:
+        """Claimed cells that were checked."""
+        return sum(step.claims for step in self.steps)
+
+    @cached_property
+    def holding(self) -> int:
+        return sum(step.holding for step in self.steps)
+
+    @cached_property
+    def skipped(self) -> int:
+        """Claimed cells that were not checked."""
+        return sum(step.step.claim.shown.size for step in self.steps if step.skipped and step.step.claim is not None)
+
+    @cached_property
+    def worst(self) -> CheckedStep:
+        """The step on which tinytf and numpy are furthest apart, in units of what is allowed."""
+        return max(self.steps, key=lambda step: step.apart / step.allowed)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim holds that could be checked, and both computations agree on all of them."""
+        return self.claims == self.holding and self.worst.agrees
+
+
+def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification:
+    """Compute every step anew, by tinytf and by numpy, and hold the claims against it.
+
+    ``tokenizer`` is for steps that ask for token ids; without one those are skipped. Raises ExampleError, with line and
+    field, for a step that cannot be computed.
+    """
+    ours, theirs = ByTinytf(example, tokenizer), ByNumpy(example, tokenizer)
+    author = ByNumpy(example, tokenizer, _claimed(example))
+    return Verification(example, tuple(_check(example, step, ours, theirs, author) for step in example.steps))
+
+
+def _claimed(example: Example) -> Mapping[str, Any]:
+    """The author's numbers under their names, but for words."""
+    return {step.name: step.claim.values for step in example.steps if step.claim is not None and not step.claim.words}
+
+
+def _check(example: Example, step: Step, ours: Evaluation, theirs: Evaluation, author: Evaluation) -> CheckedStep:
+    try:
+        true, again = cells(ours[step.name]), cells(theirs[step.name])
+    except NeedsTokenizer as error:
+        return CheckedStep(step, skipped=error.message)
+    except LanguageError as error:
+        where = f"{example.path}, line {step.line}, field 'value' of step {step.name!r}"
+        raise ExampleError(f"{where}: {error.message}", error.hint) from None
+    allowed = GRADIENT_AGREEMENT if step.formula.calls & {"gradient"} else AGREEMENT
+    checked = CheckedStep(step, true=true, apart=largest_difference(true, again), allowed=allowed)
+    if step.claim is None:
+        return checked
+    holds = cells_that_hold(step.claim, true)
+    return CheckedStep(
+        step,
+        true=true,
+        holds=holds,
+        off=differences(step.claim, true),
+        carried=_carried(step, author) & ~holds if not holds.all() else ~holds,
+        apart=checked.apart,
+        allowed=allowed,
+    )
+
+
+def _carried(step: Step, author: Evaluation) -> NDArray[np.bool_]:
+    """Which claimed cells follow from what the author claims before this step."""
+    assert step.claim is not None
+    try:
+        return cells_that_hold(step.claim, cells(step.formula.compute(author.__getitem__, author)))
+    except LanguageError:
+        return np.zeros(step.claim.shape, dtype=bool)
