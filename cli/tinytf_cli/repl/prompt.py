@@ -4,10 +4,11 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import Application
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
@@ -36,11 +37,13 @@ _DEPTHS = {
 }
 
 
-def interact(session: "Session") -> int:
-    """Talk until whoever sits there leaves; the answer is the exit status."""
+def interact(session: "Session", ready: Callable[[], None]) -> int:
+    """Talk until whoever sits there leaves; ``ready`` is called when the prompt is there. The answer is the status."""
     keys.KEYS[:] = listed()
     with as_it_was():
-        return Prompt(session).talk()
+        prompt = Prompt(session)
+        prompt.app.after_render += lambda app: ready()
+        return prompt.talk()
 
 
 class Prompt:
@@ -69,6 +72,11 @@ class Prompt:
             input=bracketed(input or create_input()),
             output=output,
         )
+
+    @property
+    def app(self) -> Application[str]:
+        """What reads and draws."""
+        return self._prompt.app
 
     def talk(self) -> int:
         """Read and run lines until the end."""
