@@ -18,7 +18,9 @@ from tinytf_cli.repl.bindings import RUNS, listed
 from tinytf_cli.repl.bottom_bar import Bar, bar_of
 from tinytf_cli.repl.front import interact
 from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.repl.prompt import banner
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Spec
 
 RUN = f'run "The cat sat"{ENTER}'
 
@@ -184,6 +186,14 @@ def test_help_keys_lists_them(typed: Typist, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         listed_keys.KEYS[:] = before
     assert "Alt-Down, F8" in typed.out.text
+
+
+def test_the_banner_is_one_line_that_fits() -> None:
+    session = Session(Spec("a/very/long/path/to/a/folder/with/a/model/in/it"))
+    said = {banner(session, width) for width in range(20, 200)}
+    assert all(len(banner(session, width)) < width for width in range(20, 200))
+    assert max(said, key=len).endswith("Ctrl-D leaves")
+    assert not any("\n" in line for line in said)
 
 
 def test_the_bar_says_model_text_place_memory_and_time(typed: Typist) -> None:

@@ -14,6 +14,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.output import ColorDepth, Output
+from rich.cells import cell_len
 
 from tinytf.text.printable import printable
 from tinytf_cli.interrupt import current
@@ -81,7 +82,7 @@ class Prompt:
     def talk(self) -> int:
         """Read and run lines until the end."""
         if self.session.run is None:
-            self._write(f"{banner(self.session)}\n")
+            self._write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
         with ending() as end:
             while not end.told:
                 try:
@@ -134,12 +135,18 @@ class Prompt:
         self.session.stdout.flush()
 
 
-def banner(session: "Session") -> str:
-    """One line to begin with."""
+def banner(session: "Session", width: int) -> str:
+    """One line to begin with, as much of it as fits."""
     from tinytf import __version__
 
-    model = printable(session.model_words, spaces=False)
-    return f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
+    name = f"tinytf {__version__}"
+    model = f"{name}, {printable(session.model_words, spaces=False)}"
+    lines = (
+        f"{model}: run TEXT begins, help lists what there is, Ctrl-D leaves",
+        f"{model}: help lists what there is",
+        f"{name}: help lists what there is",
+    )
+    return next((line for line in lines if cell_len(line) < width), name)
 
 
 class End:
