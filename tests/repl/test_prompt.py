@@ -1,5 +1,6 @@
 """Keys at the prompt: what they run, what they leave on the line, and that none ends the session by accident."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,6 +96,15 @@ def test_ctrl_c_of_a_python_loop_ends_the_line_alone(typed: Typist) -> None:
     typed(f"! raise KeyboardInterrupt{ENTER}{RUN}")
     assert typed.err.text == "tinytf: interrupted\n"
     assert _place(typed) == "tokens"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_told_to_end_it_ends_also_where_python_has_caught_that(typed: Typist) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    status = typed(f"! import os, signal; os.kill(os.getpid(), signal.SIGTERM){ENTER}{RUN}")
+    assert status == 143
+    assert len(typed.lines) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_pasted_lines_run_one_after_the_other(typed: Typist) -> None:
