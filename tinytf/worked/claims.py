@@ -47,7 +47,7 @@ def read_claim(data: Any, tolerance: float | None) -> Claim:
     if any(words):
         nothing = np.zeros(shape)
         return Claim(shown, nothing, nothing, words=True)
-    values = np.array([float(cell) for cell in cells]).reshape(shape)
+    values = np.array([_float(cell) for cell in cells]).reshape(shape)
     allowed = [_half_unit(cell) if tolerance is None else tolerance for cell in cells]
     return Claim(shown, values, np.array(allowed).reshape(shape))
 
@@ -95,13 +95,23 @@ def _half_unit(cell: bool | int | Decimal) -> float:
         return 0.0
     if isinstance(cell, int):
         return 0.5
-    return 0.5 * 10.0 ** _exponent(cell) if cell.is_finite() else 0.0
+    return float(Decimal((0, (5,), _exponent(cell) - 1))) if cell.is_finite() else 0.0
+
+
+def _float(cell: int | Decimal) -> float:
+    try:
+        return float(cell)
+    except OverflowError:
+        raise ValueError("holds a number that is too large") from None
 
 
 def cells_that_hold(claim: Claim, truth: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which claimed cells the truth lies within the tolerance of; a cell that the truth has not, does not hold."""
+    """Which claimed cells the truth lies within the tolerance of.
+
+    A cell that the truth has not does not hold, and none does of a claim that leaves cells of the truth out.
+    """
     holds = np.zeros(claim.shape, dtype=bool)
-    if len(claim.shape) != truth.ndim:
+    if len(claim.shape) != truth.ndim or any(a < b for a, b in zip(claim.shape, truth.shape, strict=True)):
         return holds
     if (truth.dtype.kind in "US") != claim.words:
         return holds

@@ -91,7 +91,8 @@ def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification
     """
     ours, theirs = ByTinytf(example, tokenizer), ByNumpy(example, tokenizer)
     author = ByNumpy(example, tokenizer, _claimed(example))
-    return Verification(example, tuple(_check(example, step, ours, theirs, author) for step in example.steps))
+    with np.errstate(all="ignore"):  # infinities and what is no number are shown as such
+        return Verification(example, tuple(_check(example, step, ours, theirs, author) for step in example.steps))
 
 
 def _claimed(example: Example) -> Mapping[str, Any]:

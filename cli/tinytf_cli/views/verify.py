@@ -146,6 +146,7 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
             yield from _tables(checked, terminal)
     else:
         yield Line([_WRONG, Span(" "), name, Span(f"   {_some(checked)}", "bad"), *head])
+        yield from _other_shape(checked)
         yield from _tables(checked, terminal)
         yield from _carried(checked)
     if step.note:
@@ -160,6 +161,14 @@ def _all(claims: int) -> str:
 
 def _some(checked: CheckedStep) -> str:
     return "does not hold" if checked.claims == 1 else f"{checked.holding:,} of {checked.claims:,} hold"
+
+
+def _other_shape(checked: CheckedStep) -> Iterator[Block]:
+    assert checked.step.claim is not None
+    assert checked.true is not None
+    claimed, true = (" × ".join(map(str, shape)) or "one" for shape in (checked.step.claim.shape, checked.true.shape))
+    if claimed != true:
+        yield Line(Span(f"the claim has another shape: {claimed}, and the truth {true}", "bad"), indent=2)
 
 
 def _carried(checked: CheckedStep) -> Iterator[Block]:
@@ -308,7 +317,8 @@ def _form(checked: CheckedStep) -> str:
     digits = max(
         (len(text.partition(".")[2]) for text in claim.shown.ravel().tolist() if "e" not in text.lower()), default=2
     )
-    return f"%.{digits + 2}f" if np.abs(finite).max(initial=0.0) < 1e6 else number_format(true.astype(np.float32))
+    largest = float(np.abs(finite).max(initial=0.0))
+    return f"%.{digits + 2}f" if not largest or 10.0 ** -(digits + 1) <= largest < 1e6 else "%.4g"
 
 
 def _true(value: Any, form: str) -> str:
@@ -326,7 +336,7 @@ def _true(value: Any, form: str) -> str:
 def _off(value: float, holds: bool, form: str) -> str:
     if math.isnan(value):
         return ""
-    text = _true(value, form if form != "whole" or value == round(value) else "%.3g")
+    text = _true(value, form if form != "whole" or value.is_integer() else "%.3g")
     if holds and not text.strip("-0."):
         return "0"
     return text if text.startswith("-") else f"+{text}"
