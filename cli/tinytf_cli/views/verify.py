@@ -40,8 +40,7 @@ class VerifyView:
             yield Line("")
             yield Line(_safe(" ".join(example.about.split())))
         for checked in self.found.steps:
-            good = checked.agrees and not checked.skipped and checked.holding == checked.claims
-            if not (self.wrong and good):
+            if not (self.wrong and checked.agrees and not checked.skipped and _right(checked)):
                 yield from _step(checked, self.full, terminal)
         yield Line("")
         yield Line(_score(self.found))
@@ -140,7 +139,7 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
     if not checked.claims:
         yield Line([Span("= ", "dim"), name, Span("   not claimed", "dim"), *head])
         yield from _tables(checked, terminal)
-    elif checked.holding == checked.claims:
+    elif _right(checked):
         yield Line([_RIGHT, Span(" "), name, Span(f"   {_all(checked.claims)}", "good"), *head])
         if full:
             yield from _tables(checked, terminal)
@@ -155,20 +154,25 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
         yield Line(Span(f"tinytf and numpy differ here by {checked.apart:.1e}", "bad"), indent=2)
 
 
+def _right(checked: CheckedStep) -> bool:
+    return checked.holding == checked.claims and checked.of_one_shape
+
+
 def _all(claims: int) -> str:
     return "holds" if claims == 1 else f"all {claims:,} hold"
 
 
 def _some(checked: CheckedStep) -> str:
-    return "does not hold" if checked.claims == 1 else f"{checked.holding:,} of {checked.claims:,} hold"
+    one = checked.claims == 1 and not checked.holding
+    return "does not hold" if one else f"{checked.holding:,} of {checked.claims:,} hold"
 
 
 def _other_shape(checked: CheckedStep) -> Iterator[Block]:
-    assert checked.step.claim is not None
+    assert checked.holds is not None
     assert checked.true is not None
-    claimed, true = (" × ".join(map(str, shape)) or "one" for shape in (checked.step.claim.shape, checked.true.shape))
-    if claimed != true:
-        yield Line(Span(f"the claim has another shape: {claimed}, and the truth {true}", "bad"), indent=2)
+    if not checked.of_one_shape:
+        claimed, true = (" × ".join(map(str, one.shape)) or "one number" for one in (checked.holds, checked.true))
+        yield Line(Span(f"of another shape: {claimed} claimed, {true} true", "bad"), indent=2)
 
 
 def _carried(checked: CheckedStep) -> Iterator[Block]:
