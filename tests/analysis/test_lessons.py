@@ -228,3 +228,10 @@ def test_the_six_questions_of_the_attention_guide_are_among_them(opened: Callabl
     }
     for name, words in wanted.items():
         assert words in lesson(name, live).question.text
+
+
+def test_positions_drown_embeddings_only_where_they_are_added_to_them(opened: Callable[[str], Model]) -> None:
+    why = {name: lesson(find("embeddings"), Live(opened(name))).why for name in ("tiny", "tiny-encoder")}
+    assert all("multiplies what it finds by 11.31" in said for said in why.values())
+    assert "drown" in why["tiny-encoder"]
+    assert "position" not in why["tiny"]

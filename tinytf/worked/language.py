@@ -61,7 +61,7 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 def _power(a: Any, b: Any) -> Any:
     """Whole numbers stay exact while they fit a float; beyond that a power would take all time and memory."""
-    small = isinstance(a, int) and isinstance(b, int) and 0 <= b and a.bit_length() * b <= _MOST_BITS
+    small = isinstance(a, int) and isinstance(b, int) and b >= 0 and a.bit_length() * b <= _MOST_BITS
     return a**b if small or not isinstance(a, int) else float(a) ** b
 
 
