@@ -197,6 +197,8 @@ def test_the_seed_orders_the_choices_and_nothing_else(opened: Callable[[str], Mo
 def test_a_text_of_one_token_has_all_lessons(opened: Callable[[str], Model]) -> None:
     live = Live(opened("tiny"), "The")
     assert live.length == 1
+    assert lesson("mask", live).question.text.startswith("Of 1 token, ")
+    assert "32 texts of 1 token each" in lesson("qkv", live).question.text
     assert [one.name for one in lessons(live)] == list(NAMES)
     assert lesson("mask", live).question.value == (0,)
 
