@@ -197,6 +197,8 @@ def test_the_seed_orders_the_choices_and_nothing_else(opened: Callable[[str], Mo
 def test_a_text_of_one_token_has_all_lessons(opened: Callable[[str], Model]) -> None:
     live = Live(opened("tiny"), "The")
     assert live.length == 1
+    assert lesson("mask", live).question.text.startswith("Of 1 token, ")
+    assert "32 texts of 1 token each" in lesson("qkv", live).question.text
     assert [one.name for one in lessons(live)] == list(NAMES)
     assert lesson("mask", live).question.value == (0,)
 
@@ -228,3 +230,10 @@ def test_the_six_questions_of_the_attention_guide_are_among_them(opened: Callabl
     }
     for name, words in wanted.items():
         assert words in lesson(name, live).question.text
+
+
+def test_positions_drown_embeddings_only_where_they_are_added_to_them(opened: Callable[[str], Model]) -> None:
+    why = {name: lesson(find("embeddings"), Live(opened(name))).why for name in ("tiny", "tiny-encoder")}
+    assert all("multiplies what it finds by 11.31" in said for said in why.values())
+    assert "drown" in why["tiny-encoder"]
+    assert "position" not in why["tiny"]

@@ -134,3 +134,33 @@ def test_what_cannot_be_verified_is_refused(tinytf: Tinytf, arguments: tuple[str
     ran = tinytf("verify", *arguments)
     assert is_a_clean_error(ran, 2)
     assert said in ran.err
+
+
+def test_a_claim_of_another_shape_infinities_and_very_small_numbers_are_shown(tinytf: Tinytf, tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(
+        """
+[given]
+A = [[1, 2], [3, 4]]
+[[step]]
+name = "short"
+value = "A"
+claim = [[1, 2]]
+[[step]]
+name = "endless"
+value = "[inf, 2, -inf] + 0"
+claim = [1.0, inf, 3.0]
+[[step]]
+name = "small"
+value = "1e-12"
+claim = 2e-12
+""",
+        "utf-8",
+    )
+    ran = tinytf("verify", path)
+    assert ran.status == 1
+    assert "✗ short   2 of 2 hold   A" in ran.lines
+    assert "  of another shape: 1 × 2 claimed, 2 × 2 true" in ran.lines
+    assert "1e-12  │  +1e-12" in ran.out
+    assert re.search(r"inf +2 +-inf +│ +-inf +\+inf +\+inf", ran.out)
+    assert not ran.err

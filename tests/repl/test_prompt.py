@@ -1,5 +1,7 @@
 """Keys at the prompt: what they run, what they leave on the line, and that none ends the session by accident."""
 
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,11 @@ from typing_keys import ALT, CANCEL, ENTER, LEAVE, TAB, UP, Typist, pasted, typi
 from tinytf_cli.repl import keys as listed_keys
 from tinytf_cli.repl.bindings import RUNS, listed
 from tinytf_cli.repl.bottom_bar import Bar, bar_of
+from tinytf_cli.repl.front import interact
 from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.repl.prompt import banner
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Spec
 
 RUN = f'run "The cat sat"{ENTER}'
 
@@ -92,6 +98,15 @@ def test_ctrl_c_of_a_python_loop_ends_the_line_alone(typed: Typist) -> None:
     assert _place(typed) == "tokens"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_told_to_end_it_ends_also_where_python_has_caught_that(typed: Typist) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    status = typed(f"! import os, signal; os.kill(os.getpid(), signal.SIGTERM){ENTER}{RUN}")
+    assert status == 143
+    assert len(typed.lines) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_pasted_lines_run_one_after_the_other(typed: Typist) -> None:
     typed(pasted('run "The cat sat"\r\nstep 2\r\n\r\nheat L0H0\r\n') + ENTER)
     assert typed.lines == ['run "The cat sat"', "step 2", "heat L0H0"]
@@ -115,10 +130,16 @@ def test_a_megabyte_is_refused_in_one_line_and_what_was_typed_stays(
     typed(f"run The {pasted('x' * 1_000_000)}cat{ENTER}")
     assert typed.lines == ["run The cat"]
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == (
-        f"tinytf: error: what was pasted has 1,000,000 characters, and a session takes at most {LONGEST:,} at once"
-    )
+    assert said[0] == f"tinytf: error: 1,000,000 characters were pasted; a session takes at most {LONGEST:,}"
     assert len(said) == 2
+
+
+def test_a_burst_is_a_paste_also_where_the_terminal_does_not_say_so(
+    typed: Typist, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(f"{'x' * 300_000}{ENTER}run {'The cat ' * 500}{ENTER}{RUN}")
+    assert typed.lines[-1] == 'run "The cat sat"'
+    assert capsys.readouterr().err.count("characters were pasted") >= 1
 
 
 def test_up_finds_the_line_that_begins_the_same(typed: Typist) -> None:
@@ -138,6 +159,28 @@ def test_tab_types_at_once_what_can_only_be_meant(typed: Typist) -> None:
     assert [line.strip() for line in typed.lines[1:]] == ["finish", "explain L0H0.weights[sat,cat]"]
 
 
+def test_a_script_needs_nothing_of_the_prompt() -> None:
+    code = (
+        "import sys; from tinytf_cli.main import run; run(['repl', '-c', 'help keys']); "
+        "print('prompt_toolkit' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
+    assert interact(Session()) == 7
+
+
+def test_the_plain_loop_is_there_without_prompt_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("tinytf_cli.repl.prompt")
+    monkeypatch.setitem(sys.modules, "tinytf_cli.repl.prompt", None)
+    monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
+    assert interact(Session()) == 7
+
+
 def test_the_keys_that_help_lists_are_those_that_are_bound() -> None:
     names = " ".join(name for name, _ in listed())
     assert all(name in names for _, name, _ in RUNS)
@@ -153,6 +196,14 @@ def test_help_keys_lists_them(typed: Typist, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         listed_keys.KEYS[:] = before
     assert "Alt-Down, F8" in typed.out.text
+
+
+def test_the_banner_is_one_line_that_fits() -> None:
+    session = Session(Spec("a/very/long/path/to/a/folder/with/a/model/in/it"))
+    said = {banner(session, width) for width in range(20, 200)}
+    assert all(len(banner(session, width)) < width for width in range(20, 200))
+    assert max(said, key=len).endswith("Ctrl-D leaves")
+    assert not any("\n" in line for line in said)
 
 
 def test_the_bar_says_model_text_place_memory_and_time(typed: Typist) -> None:

@@ -57,8 +57,10 @@ def _begin(columns: int, rows: int, folder: Path) -> Seen:
     environment = {name: value for name, value in os.environ.items() if name not in _BY_ITSELF}
     environment.update(TERM="xterm-256color", XDG_STATE_HOME=str(folder), LC_ALL="C.UTF-8")
     # Ctrl-C reaches the shell too, which would end with its child.
-    script = 'trap : INT; before=$(stty -g); "$0" -m tinytf_cli; echo "status $?"; '
-    script += '[ "$before" = "$(stty -g)" ] && echo "as before"'
+    script = (
+        'trap : INT; before=$(stty -g); "$0" -m tinytf_cli; echo "status $?"; '
+        '[ "$before" = "$(stty -g)" ] && echo "as before"'
+    )
     child = pexpect.spawn(
         "/bin/sh", ["-c", script, sys.executable], env=environment, dimensions=(rows, columns), timeout=_PATIENCE
     )

@@ -3,20 +3,19 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from tinytf_cli.repl import history_file
 from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.prompt import Prompt
 from tinytf_cli.repl.session import Session
 
 ALT = {"up": "\x1b[1;3A", "down": "\x1b[1;3B", "right": "\x1b[1;3C"}
-UP, RIGHT, TAB, LEAVE, CANCEL, ENTER = "\x1b[A", "\x1b[C", "\t", "\x04", "\x03", "\r"
+UP, TAB, LEAVE, CANCEL, ENTER = "\x1b[A", "\t", "\x04", "\x03", "\r"
 
 
 def pasted(text: str) -> str:
@@ -26,13 +25,12 @@ def pasted(text: str) -> str:
 
 @dataclass
 class Typist:
-    """A prompt and its keys; ``say`` says of the whole talk what was written."""
+    """A prompt and its keys."""
 
     prompt: Prompt
     keys: PipeInput
     out: Ear
     err: Ear
-    written: list[str] = field(default_factory=list)
 
     def __call__(self, keys: str) -> int:
         """Type keys, leave, and answer with the status."""
@@ -55,6 +53,3 @@ def typist(folder: Path, monkeypatch: pytest.MonkeyPatch, session: Session | Non
     session.stdout, session.stderr = out.stream, err.stream
     with create_pipe_input() as keys:
         yield Typist(Prompt(session, input=keys, output=DummyOutput()), keys, out, err)
-
-
-KEPT = history_file.KEPT

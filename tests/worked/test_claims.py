@@ -78,6 +78,11 @@ def test_cells_that_the_truth_has_not_do_not_hold() -> None:
     assert not cells_that_hold(read_claim([[1, 2]], None), np.array([1.0, 2.0])).any()
 
 
+def test_a_claim_that_leaves_cells_of_the_truth_out_does_not_hold(tmp_path: Path) -> None:
+    found = verify(example(tmp_path, "[given]\na = [1, 2]\n[[step]]\nname = 's'\nvalue = 'a'\nclaim = [1]\n"))
+    assert (found.claims, found.holding, found.holds) == (1, 1, False)
+
+
 def test_a_wrong_cell_that_follows_from_a_wrong_one_is_told_from_one_that_does_not(tmp_path: Path) -> None:
     found = verify(example(tmp_path, CHAIN))
     b, c, d, e = found.steps
@@ -161,6 +166,12 @@ claim = 1
         ("[[step]]\nname='a'\nvalue='1'\nrows=[1]", "line 4, field 'rows' of step 'a'", "list of words"),
         ('about = """\nname = 1\n"""\n[[step]]\nnames="a"', "line 5, field 'names' of step 1", "no such field"),
         ("[[step", "not TOML", "expected"),
+        ("[given]\na = " + "9" * 400, "line 2, field 'a'", "too large"),
+        ("[given]\na = [" + "9" * 400 + "]", "line 2, field 'a'", "too large"),
+        ("[[step]]\nname='a'\nvalue='1'\nclaim=" + "9" * 400, "line 4, field 'claim' of step 'a'", "too large"),
+        ("[[step]]\nname='a'\nvalue='softmax()'", "line 3, field 'value' of step 'a'", "cannot take these arguments"),
+        ("[[step]]\nname='a'\nvalue='sinusoidal(3, 5)'", "line 3, field 'value' of step 'a'", "d_model is even"),
+        ("[[step]]\nname='a'\nvalue='9**250 * 9**250'", "line 3", "too large"),
     ],
 )
 def test_a_fault_is_said_with_its_line_and_field(tmp_path: Path, text: str, where: str, said: str) -> None:
@@ -169,6 +180,18 @@ def test_a_fault_is_said_with_its_line_and_field(tmp_path: Path, text: str, wher
     assert where in refused.value.message
     assert said in refused.value.message
     assert refused.value.exit_status == 2
+
+
+def test_a_number_has_a_transpose_and_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_bytes(b"\xef\xbb\xbf[given]\na = 3\n[[step]]\nname = 's'\nvalue = 'a.T + 1e999'\nclaim = 1e999999\n")
+    assert verify(parse(path)).holds
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinities_and_what_is_no_number_are_values_like_others(tmp_path: Path) -> None:
+    text = "[given]\na = [0.0, 1.0]\n[[step]]\nname = 's'\nvalue = 'log(a) * [1, 0] + [0, 1] * inf'\n"
+    assert verify(example(tmp_path, text + "claim = [nan, inf]\n")).holds
 
 
 def test_random_tensors_are_those_of_the_seed(tmp_path: Path) -> None:

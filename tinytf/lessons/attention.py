@@ -14,6 +14,10 @@ _TEXTS = 32
 """Texts in the batch that shapes are asked for."""
 
 
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
 def qkv(live: Live, number: int) -> Lesson:
     config, here = live.config, live.here
     heads, groups, width, length = config.n_heads, config.n_kv_heads, config.d_head, live.length
@@ -34,7 +38,7 @@ def qkv(live: Live, number: int) -> Lesson:
         ]
     shared = f" Here {config.heads_per_kv} query heads share one key and value head." if groups != heads else ""
     question = live.asked("qkv").words(
-        f"{_TEXTS} texts of {length} tokens each go through this model: d_model {config.d_model}, {heads} heads of "
+        f"{_TEXTS} texts of {_tokens(length)} each go through this model: d_model {config.d_model}, {heads} heads of "
         f"{width}. What is {what}, heads before tokens?",
         right,
         wrong,
@@ -127,7 +131,7 @@ def mask(live: Live, number: int) -> Lesson:
 
     others = [range(place + 1), range(count), after, range(place), range(place, place + 1), range(0), range(place + 2)]
     if config.causal:
-        text = f"Of {count} tokens, counted from 0: what does position {place} attend to with the causal mask?"
+        text = f"Of {_tokens(count)}, counted from 0: what does position {place} attend to with the causal mask?"
         hidden = sum(count - len(live.seen(query)) for query in range(count))
         reveal = f"To itself and what came before: {hidden:,} of {count**2:,} scores are −∞ in every head."
         why = (
@@ -144,7 +148,7 @@ def mask(live: Live, number: int) -> Lesson:
             )
         revealed = ("L0H0.masked",)
     else:
-        text = f"Of {count} tokens, counted from 0: what does position {place} attend to in this encoder?"
+        text = f"Of {_tokens(count)}, counted from 0: what does position {place} attend to in this encoder?"
         reveal = f"To all of them: none of the {count**2:,} scores is hidden, and the text has no padding."
         hides = (
             "training hides words of the text instead, as [MASK], and asks for them"

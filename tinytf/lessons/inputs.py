@@ -53,10 +53,9 @@ def embeddings(live: Live, number: int) -> Lesson:
         f"{vocab:,} × {width:,} = {vocab * width:,}. A text reads only {count:,} × {width:,} = {count * width:,} "
         "of them.",
     )
+    why = "" if config.positions == "rotary" else ", so that the positions to be added do not drown it"
     scaled = (
-        f" This model multiplies what it finds by {config.embed_scale:.4g}, so that positions do not drown it."
-        if config.embed_scale != 1
-        else ""
+        f" This model multiplies what it finds by {config.embed_scale:.4g}{why}." if config.embed_scale != 1 else ""
     )
     return Lesson(
         number, "embeddings", TITLES["embeddings"],

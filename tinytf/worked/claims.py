@@ -47,7 +47,7 @@ def read_claim(data: Any, tolerance: float | None) -> Claim:
     if any(words):
         nothing = np.zeros(shape)
         return Claim(shown, nothing, nothing, words=True)
-    values = np.array([float(cell) for cell in cells]).reshape(shape)
+    values = np.array([_float(cell) for cell in cells]).reshape(shape)
     allowed = [_half_unit(cell) if tolerance is None else tolerance for cell in cells]
     return Claim(shown, values, np.array(allowed).reshape(shape))
 
@@ -95,7 +95,14 @@ def _half_unit(cell: bool | int | Decimal) -> float:
         return 0.0
     if isinstance(cell, int):
         return 0.5
-    return 0.5 * 10.0 ** _exponent(cell) if cell.is_finite() else 0.0
+    return float(Decimal((0, (5,), _exponent(cell) - 1))) if cell.is_finite() else 0.0
+
+
+def _float(cell: int | Decimal) -> float:
+    try:
+        return float(cell)
+    except OverflowError:
+        raise ValueError("holds a number that is too large") from None
 
 
 def cells_that_hold(claim: Claim, truth: NDArray[Any]) -> NDArray[np.bool_]:

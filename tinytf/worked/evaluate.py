@@ -42,10 +42,11 @@ class Evaluation:
         return self.values[name]
 
     def call(self, name: str, arguments: list[Any]) -> Any:
-        own = self._own().get(name)
-        if own is not None:
-            return own(*arguments)
-        return self.operation(name)(*arguments)
+        function = self._own().get(name) or self.operation(name)
+        try:
+            return function(*arguments)
+        except TypeError:
+            raise LanguageError(f"{name} cannot take these arguments", f"it is {OPERATIONS[name].usage}") from None
 
     def _own(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -100,7 +101,9 @@ class ByTinytf(Evaluation):
         return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
 
     def transposed(self, value: Any) -> Any:
-        return value.mT if value.dim() > 1 else value
+        if isinstance(value, str):
+            raise LanguageError("words have no .T")
+        return value.mT if isinstance(value, torch.Tensor) and value.dim() > 1 else value
 
     def gradient(self, loss: str, name: str) -> Any:
         top, of = self[loss], self[name]
@@ -159,7 +162,10 @@ def cells(value: Any) -> NDArray[Any]:
     if isinstance(value, str):
         return np.array(value, dtype=np.str_)
     array = np.asarray(value)
-    return array if array.dtype.kind in "US" else array.astype(np.float64)
+    try:
+        return array if array.dtype.kind in "US" else array.astype(np.float64)
+    except OverflowError:
+        raise LanguageError("gives a number that is too large") from None
 
 
 def largest_difference(ours: NDArray[Any], theirs: NDArray[Any]) -> float:

@@ -18,6 +18,8 @@ from tinytf.worked.operations import CONSTANTS, OPERATIONS
 
 MOST_RANDOM = 20_000_000
 """Numbers that a given random tensor may have."""
+_MOST_WHOLE = 2**63
+"""Where whole numbers of tensors end."""
 
 
 class ExampleError(TinytfError):
@@ -68,7 +70,7 @@ class Example:
 def parse(path: Path) -> Example:
     """Read a worked example. Raises ExampleError, which names the line and the field."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         hint = "tinytf verify lists those that come with tinytf; samples/worked/README.md says how to write one"
         raise ExampleError(f"cannot read {path}: {error.strerror}", hint) from None
@@ -174,6 +176,8 @@ class _Reader:
         return tuple(found)
 
     def _given_value(self, name: str, value: Any, generator: np.random.Generator) -> Any:
+        if isinstance(value, int) and abs(value) >= _MOST_WHOLE:
+            raise self.fault("is too large a whole number", table="given", field=name)
         if isinstance(value, (str, bool, int)):
             return value
         if isinstance(value, Decimal):

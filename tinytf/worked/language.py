@@ -10,6 +10,8 @@ from tinytf.nearest import did_you_mean
 
 LONGEST = 2_000
 """Characters of a formula."""
+_MOST_BITS = 1_024
+"""Of a power of whole numbers."""
 
 
 class LanguageError(Exception):
@@ -58,7 +60,8 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def _power(a: Any, b: Any) -> Any:
-    small = isinstance(a, int) and isinstance(b, int) and 0 <= b <= 64
+    """Whole numbers stay exact while they fit a float; beyond that a power would take all time and memory."""
+    small = isinstance(a, int) and isinstance(b, int) and b >= 0 and a.bit_length() * b <= _MOST_BITS
     return a**b if small or not isinstance(a, int) else float(a) ** b
 
 
@@ -84,7 +87,10 @@ class Formula:
         except (ValueError, RecursionError, MemoryError) as error:
             raise LanguageError(f"the formula cannot be read: {error}") from None
         names, calls = set[str](), set[str]()
-        _check(tree, known, operations, names, calls)
+        try:
+            _check(tree, known, operations, names, calls)
+        except RecursionError:
+            raise LanguageError("the formula is nested too deeply") from None
         return cls(_on_one_line(text), tree, frozenset(names), frozenset(calls))
 
     def compute(self, value_of: Callable[[str], Any], dialect: Dialect) -> Any:
@@ -95,6 +101,10 @@ class Formula:
             raise
         except ZeroDivisionError:
             raise LanguageError("divides by 0") from None
+        except OverflowError:
+            raise LanguageError("gives a number that is too large") from None
+        except RecursionError:
+            raise LanguageError("the formula is nested too deeply") from None
         except (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError) as error:
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LanguageError(f"cannot be computed: {said[:160]}") from None
@@ -140,7 +150,7 @@ def _check(
         names.add(node.id)
         return
     if isinstance(node, ast.Constant):
-        if node.value is not None and not isinstance(node.value, (int, float, str)):
+        if not isinstance(node.value, (int, float, str)):
             raise LanguageError(f"{node.value!r} has no place in a formula")
         return
     if isinstance(node, ast.Attribute) and node.attr != "T":

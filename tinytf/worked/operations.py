@@ -152,6 +152,8 @@ def _normed(name: str) -> Callable[..., Any]:
 
 
 def _sinusoidal(length: int, d_model: int) -> Any:
+    if d_model % 2:
+        raise ValueError(f"d_model is even, a sine and a cosine of each frequency, and not {d_model}")
     _require(length * d_model)
     return sinusoidal_table(length, d_model, torch.device("cpu"), torch.float64)
 

@@ -47,6 +47,11 @@ class CheckedStep:
         return 0 if self.holds is None else int(self.holds.sum())
 
     @property
+    def of_one_shape(self) -> bool:
+        """Whether the claim has as many cells as the truth along every axis: one that leaves some out does not hold."""
+        return self.holds is None or self.true is None or self.holds.shape == self.true.shape
+
+    @property
     def agrees(self) -> bool:
         return self.apart <= self.allowed
 
@@ -80,7 +85,8 @@ class Verification:
     @property
     def holds(self) -> bool:
         """Whether every claim holds that could be checked, and both computations agree on all of them."""
-        return self.claims == self.holding and self.worst.agrees
+        right = self.claims == self.holding and all(step.of_one_shape for step in self.steps)
+        return right and self.worst.agrees
 
 
 def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification:
@@ -91,7 +97,8 @@ def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification
     """
     ours, theirs = ByTinytf(example, tokenizer), ByNumpy(example, tokenizer)
     author = ByNumpy(example, tokenizer, _claimed(example))
-    return Verification(example, tuple(_check(example, step, ours, theirs, author) for step in example.steps))
+    with np.errstate(all="ignore"):  # infinities and what is no number are shown as such
+        return Verification(example, tuple(_check(example, step, ours, theirs, author) for step in example.steps))
 
 
 def _claimed(example: Example) -> Mapping[str, Any]:

@@ -63,8 +63,7 @@ def command(
     One of --at and --sweep says of what. In an encoder the prediction is that of the first [MASK].
     """
     from tinytf_cli.counted import counted
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.ablate import AblationSweepView, AblationView
 
     if bool(addresses) == (sweep is not None):
@@ -79,24 +78,14 @@ def command(
         settings["reference"] = model.reference(reference)
     number = None if target is None else model.find_token(target, "--target")
     named = None if number is None else f"#{number}"
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, force=force)
-            view: AblationView | AblationSweepView
-            with counted(output.stderr, "texts and ablations:" if sweep else "texts of the mean:") as on_progress:
-                if sweep is None:
-                    found = model.ablate(
-                        trace, addresses, target=named, top=top or 5, on_progress=on_progress, **settings
-                    )
-                    view = AblationView(model, trace, found)
-                else:
-                    over = model.ablation_sweep(trace, sweep, target=named, on_progress=on_progress, **settings)
-                    view = AblationSweepView(model, trace, over, top or 8)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.check.holds
+    def view_of(text: str) -> AblationView | AblationSweepView:
+        trace = model.trace(text, truncate=truncate, force=force)
+        with counted(output.stderr, "texts and ablations:" if sweep else "texts of the mean:") as on_progress:
+            if sweep is None:
+                found = model.ablate(trace, addresses, target=named, top=top or 5, on_progress=on_progress, **settings)
+                return AblationView(model, trace, found)
+            over = model.ablation_sweep(trace, sweep, target=named, on_progress=on_progress, **settings)
+            return AblationSweepView(model, trace, over, top or 8)
 
-    show_all(output, results(), "ablations", lines)
-    return 0 if holds else 1
+    return show_views(output, map(view_of, texts), "ablations", lines)

@@ -110,8 +110,8 @@ def refuse(length: int) -> None:
         from tinytf_cli.failing import say
 
         say(
-            f"what was pasted has {length:,} characters, and a session takes at most {LONGEST:,} at once",
-            "a text of that length belongs in a file: tinytf trace - < FILE, and lines in one of source",
+            f"{length:,} characters were pasted; a session takes at most {LONGEST:,}",
+            "a text of that length belongs in a file: tinytf trace - < FILE",
         )
 
     if get_app().is_running:

@@ -65,9 +65,15 @@ def bar_of(session: "Session") -> Bar:
         place,
         role,
         _in_bytes(held),
-        f"{took * 1000:.0f} ms" if took < 1 else f"{took:.1f} s",
+        _time(took),
         session.settings.ascii,
     )
+
+
+def _time(seconds: float) -> str:
+    if not seconds:
+        return ""  # nothing has been run
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _in_bytes(number: int) -> str:

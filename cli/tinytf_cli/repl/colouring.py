@@ -67,7 +67,11 @@ class LineLexer(Lexer):
         lines = document.lines
 
         def of_line(number: int) -> StyleAndTextTuples:
-            return coloured(self._session, lines[number]) if number < len(lines) else []
+            line = lines[number] if number < len(lines) else ""
+            try:
+                return coloured(self._session, line)
+            except Exception:  # a fault here must not end the session
+                return [("", line)]
 
         return of_line
 

@@ -1,5 +1,6 @@
 """What the word at the cursor can become: read from the session's tables, without opening or computing anything."""
 
+import contextlib
 import functools
 import itertools
 import os
@@ -14,7 +15,7 @@ from prompt_toolkit.document import Document
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
-from tinytf_cli.repl.addressing import Offer, addresses, layers
+from tinytf_cli.repl.addressing import Offer, addresses, cell_words, layers
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.pieces import Piece, pieces_of
 from tinytf_cli.repl.settings import SETTINGS, find_setting
@@ -35,7 +36,11 @@ class SessionCompleter(Completer):
         self._session = session
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        start, offers = offered(self._session, document.current_line_before_cursor)
+        with contextlib.suppress(Exception):  # a fault here must not end the session
+            yield from self._found(document.current_line_before_cursor)
+
+    def _found(self, line: str) -> Iterator[Completion]:
+        start, offers = offered(self._session, line)
         for one in itertools.islice(offers, _MOST):
             yield Completion(
                 one.word + (" " if one.whole else ""),
@@ -118,7 +123,8 @@ def _behind(session: "Session", before: list[str], begun: str) -> Iterator[Offer
     if waiting is not None:
         return _of_parameter(session, command, waiting, begun)
     if begun.startswith("-") and "--" not in before:
-        return _options(command, begun)
+        also = session.find_command(name) if verb is not None else None  # of the same name, for other words
+        return _options(begun, *command.params, *(also.params if also is not None else ()))
     if verb is not None:
         return _of_verb(session, verb, before[1:], begun, place)
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
@@ -141,18 +147,19 @@ def _placed(command: click.Command, words: list[str]) -> tuple[int, click.Option
     return count, waiting
 
 
-def _options(command: click.Command, begun: str) -> Iterator[Offer]:
+def _options(begun: str, *parameters: click.Parameter) -> Iterator[Offer]:
     name, sign, value = begun.partition("=")
-    for one in command.params:
-        if isinstance(one, click.Option) and not one.hidden:
-            for word in one.opts:
-                if sign and word == name and isinstance(one.type, click.Choice):
-                    for choice in one.type.choices:
-                        if str(choice).startswith(value):
-                            yield Offer(f"{name}={choice}", whole=True)
-                elif not sign and word.startswith(begun) and (word.startswith("--") or not begun.startswith("--")):
-                    about = one.help or (" | ".join(map(str, getattr(one.type, "choices", ()))))
-                    yield Offer(word, about, True)
+    options = {word: one for one in reversed(parameters) if isinstance(one, click.Option) for word in one.opts}
+    for word, one in reversed(options.items()):
+        if one.hidden:
+            continue
+        if sign and word == name and isinstance(one.type, click.Choice):
+            for choice in one.type.choices:
+                if str(choice).startswith(value):
+                    yield Offer(f"{name}={choice}", whole=True)
+        elif not sign and word.startswith(begun) and (word.startswith("--") or not begun.startswith("--")):
+            about = one.help or " | ".join(map(str, getattr(one.type, "choices", ())))
+            yield Offer(word, about, True)
 
 
 def _of_parameter(
@@ -160,8 +167,12 @@ def _of_parameter(
 ) -> Iterator[Offer]:
     """The values of an option, or of an argument of a command."""
     kind = str(parameter.metavar or parameter.name or "")
-    if "ADDRESS" in kind.upper() and place == 0:
+    if ("ADDRESS" in kind.upper() or kind.startswith("L3")) and place == 0:
         yield from addresses(session, begun)
+    elif parameter.name in _POSITIONS:
+        for number, (word, shown) in enumerate(zip(cell_words(session.tokens), session.tokens, strict=True)):
+            if word.casefold().startswith(begun.casefold()):
+                yield Offer(word, f"token {number}, {shown}", True)
     elif kind.upper() in ("MODEL", "WITH_MODEL"):
         yield from models(begun)
     elif parameter.name in ("layer", "head") and isinstance(parameter, click.Option):
@@ -169,7 +180,7 @@ def _of_parameter(
             config = session.table.config
             count = config.n_layers if parameter.name == "layer" else config.n_heads
             yield from (Offer(str(one), whole=True) for one in range(count) if str(one).startswith(begun))
-    elif isinstance(parameter.type, click.Path):
+    elif isinstance(parameter.type, click.Path) or "FILE" in kind:
         yield from files(begun)
     else:
         context = click.Context(command, resilient_parsing=True)
@@ -298,6 +309,7 @@ _KINDS: dict[str, Callable[["Session", str], Iterator[Offer]]] = {
     "file": lambda session, begun: files(begun),
     "topic": _topics,
 }
+_POSITIONS = ("row", "query", "position")
 _OWN = {"undisplay": _displays, "delete": _stops}
 
 

@@ -25,9 +25,9 @@ def page(text: str) -> None:
     # Colours are shown as such (R); what fits on the screen is not waited for (F), and stays there (X).
     environment = {**os.environ, "LESS": f"{os.environ.get('LESS', '-FX')} -R"}
     out.flush()
-    process = subprocess.Popen([found, *command[1:]], stdin=subprocess.PIPE, env=environment)
-    assert process.stdin is not None
     with _interrupts_are_for_the_pager():
+        process = subprocess.Popen([found, *command[1:]], stdin=subprocess.PIPE, env=environment)
+        assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # seen enough
             process.stdin.write(text.encode("utf-8", "backslashreplace"))
         with contextlib.suppress(BrokenPipeError):
@@ -38,7 +38,8 @@ def page(text: str) -> None:
 @contextlib.contextmanager
 def _interrupts_are_for_the_pager() -> Iterator[None]:
     """While somebody reads, Ctrl-C stops what the pager does and not the session."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A function, unlike SIG_IGN, is not handed down to the pager.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
     finally:

@@ -8,22 +8,26 @@ thread can wait for a module that the other is busy with.
 import contextlib
 import importlib
 import threading
-from collections.abc import Iterator
 
 _SLOW = ("torch", "tokenizers", "safetensors.torch")
 
 
-@contextlib.contextmanager
-def warming() -> Iterator[None]:
-    """Import what is slow beside whatever is done meanwhile, and be done with it before leaving."""
-    thread = threading.Thread(target=_import, name="warming")
-    thread.start()
-    try:
-        yield
-    finally:
-        while thread.is_alive():
+class Warming:
+    """A thread that imports; begun once, and done before the session is left."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=_import, name="warming")
+
+    def begin(self) -> None:
+        """Begin, if that has not been done."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def end(self) -> None:
+        """Wait until all is imported, if that was begun."""
+        while self._thread.is_alive():
             with contextlib.suppress(KeyboardInterrupt):
-                thread.join()
+                self._thread.join()
 
 
 def _import() -> None:

@@ -30,8 +30,8 @@ class AblationView:
         self.model, self.trace, self.found = model, trace, found
 
     @property
-    def check(self) -> Compared:
-        return self.found.check
+    def holds(self) -> bool:
+        return self.found.check.holds
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, tokenizer = self.found, self.model.tokenizer
@@ -62,8 +62,8 @@ class AblationSweepView:
         self.model, self.trace, self.found, self.top = model, trace, found, top
 
     @property
-    def check(self) -> Compared:
-        return self.found.check
+    def holds(self) -> bool:
+        return self.found.check.holds
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, tokenizer = self.found, self.model.tokenizer

@@ -40,8 +40,7 @@ class VerifyView:
             yield Line("")
             yield Line(_safe(" ".join(example.about.split())))
         for checked in self.found.steps:
-            good = checked.agrees and not checked.skipped and checked.holding == checked.claims
-            if not (self.wrong and good):
+            if not (self.wrong and checked.agrees and not checked.skipped and _right(checked)):
                 yield from _step(checked, self.full, terminal)
         yield Line("")
         yield Line(_score(self.found))
@@ -140,12 +139,13 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
     if not checked.claims:
         yield Line([Span("= ", "dim"), name, Span("   not claimed", "dim"), *head])
         yield from _tables(checked, terminal)
-    elif checked.holding == checked.claims:
+    elif _right(checked):
         yield Line([_RIGHT, Span(" "), name, Span(f"   {_all(checked.claims)}", "good"), *head])
         if full:
             yield from _tables(checked, terminal)
     else:
         yield Line([_WRONG, Span(" "), name, Span(f"   {_some(checked)}", "bad"), *head])
+        yield from _other_shape(checked)
         yield from _tables(checked, terminal)
         yield from _carried(checked)
     if step.note:
@@ -154,12 +154,25 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
         yield Line(Span(f"tinytf and numpy differ here by {checked.apart:.1e}", "bad"), indent=2)
 
 
+def _right(checked: CheckedStep) -> bool:
+    return checked.holding == checked.claims and checked.of_one_shape
+
+
 def _all(claims: int) -> str:
     return "holds" if claims == 1 else f"all {claims:,} hold"
 
 
 def _some(checked: CheckedStep) -> str:
-    return "does not hold" if checked.claims == 1 else f"{checked.holding:,} of {checked.claims:,} hold"
+    one = checked.claims == 1 and not checked.holding
+    return "does not hold" if one else f"{checked.holding:,} of {checked.claims:,} hold"
+
+
+def _other_shape(checked: CheckedStep) -> Iterator[Block]:
+    assert checked.holds is not None
+    assert checked.true is not None
+    if not checked.of_one_shape:
+        claimed, true = (" × ".join(map(str, one.shape)) or "one number" for one in (checked.holds, checked.true))
+        yield Line(Span(f"of another shape: {claimed} claimed, {true} true", "bad"), indent=2)
 
 
 def _carried(checked: CheckedStep) -> Iterator[Block]:
@@ -308,7 +321,8 @@ def _form(checked: CheckedStep) -> str:
     digits = max(
         (len(text.partition(".")[2]) for text in claim.shown.ravel().tolist() if "e" not in text.lower()), default=2
     )
-    return f"%.{digits + 2}f" if np.abs(finite).max(initial=0.0) < 1e6 else number_format(true.astype(np.float32))
+    largest = float(np.abs(finite).max(initial=0.0))
+    return f"%.{digits + 2}f" if not largest or 10.0 ** -(digits + 1) <= largest < 1e6 else "%.4g"
 
 
 def _true(value: Any, form: str) -> str:
@@ -326,7 +340,7 @@ def _true(value: Any, form: str) -> str:
 def _off(value: float, holds: bool, form: str) -> str:
     if math.isnan(value):
         return ""
-    text = _true(value, form if form != "whole" or value == round(value) else "%.3g")
+    text = _true(value, form if form != "whole" or value.is_integer() else "%.3g")
     if holds and not text.strip("-0."):
         return "0"
     return text if text.startswith("-") else f"+{text}"
