@@ -50,6 +50,8 @@ def moved_weights(first: Transformer, second: Transformer) -> tuple[Moved, ...]:
 
 
 def _moved(name: str, first: Tensor, second: Tensor) -> Moved:
+    if first is second:  # a model without some steps has the weights of the whole one
+        return Moved(name, tuple(first.shape), 0.0, float(torch.linalg.vector_norm(first, dtype=torch.float64)))
     change = norm = 0.0
     ends = zip(first.flatten().split(_CHUNK), second.to(first.device).flatten().split(_CHUNK), strict=True)
     for before, after in ends:
