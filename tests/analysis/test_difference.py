@@ -180,7 +180,7 @@ def test_losses_are_those_of_the_text_in_either_model() -> None:
 def test_another_dtype_differs_by_its_rounding() -> None:
     model, other = (lively(config_of("gpt2")) for _ in range(2))
     found = difference(side(model), side(other.to(torch.bfloat16)))
-    assert found.tolerance == 3e-2
+    assert found.tolerance == 1e-1
     table, rounded = model.embed.tokens.weight, other.embed.tokens.weight
     expected = (table[IDS].detach().double() - rounded[IDS].detach().double()).abs().max()
     assert found.steps[0].largest == pytest.approx(float(expected))

@@ -29,6 +29,7 @@ class DifferenceChoice:
 
     fail_over: float | None
     rows: int | None
+    full: bool = False
 
 
 class DifferenceView:
@@ -103,15 +104,16 @@ class DifferenceView:
             yield Line([Span("no step", "bad"), Span(" of the two models can be compared")])
             return
         if found.first is None:
-            said = f": no step by more than {yet} of its largest number"
+            said = f": no step by more than {yet} of a token's largest number"
             yield Line([Span("within the tolerance", "good"), Span(said)])
         else:
             one = found.first
-            said = f", beyond {yet} of its largest number: {self._cell(one)} is {_two(one)}"
+            said = f", beyond {yet} of a token's largest number: {self._cell(one)} is {_two(one)}"
             yield Line([Span("first difference", "strong"), Span(f" at {one.name}{said}")])
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
-            said = f" at {worst.name}: {figure(worst.relative)} of its largest number, {self._cell(worst)} is "
-            yield Line([Span("largest difference", "strong"), Span(said + _two(worst))])
+            said = f" at {worst.name}: {figure(worst.relative)} of the largest number"
+            said += f" at {self._token(worst)}" if worst.token is not None else ""
+            yield Line([Span("largest difference", "strong"), Span(said)])
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
@@ -127,6 +129,13 @@ class DifferenceView:
             a, b = found.losses
             said = f" of the text {a:.4f} nats a token in A, {b:.4f} in B ({b - a:+.4f})"
             yield Line([Span("loss", "strong"), Span(said)])
+
+    def _token(self, one: Compared) -> str:
+        """The token whose numbers differ most for their size."""
+        if one.token is None or not one.relative:
+            return ""
+        name = self.names[one.token]
+        return name if " / " in name else f"{one.token} {name}"
 
     def _cell(self, one: Compared) -> str:
         parts = []
@@ -151,7 +160,7 @@ class DifferenceView:
         values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
         for one in inside:
             values[names.index(one.step.name), layers.index(one.layer or 0)] = min(1.0, one.relative)
-        note = f"largest difference over the step's largest number, layers {layers[0]} to {layers[-1]} across"
+        note = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
         yield Heading("relative difference", note)
         seen = ~np.isnan(values)
         columns = [f"L{layer}" for layer in layers]
@@ -159,11 +168,26 @@ class DifferenceView:
         shown = None if seen.all() else seen
         yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=_digits(most))
 
+    def _telling(self) -> list[Compared]:
+        """The first difference, of each layer the step that differs most for its size, and what is around the layers.
+
+        A step in which nothing differs is not among them.
+        """
+        steps = [one for one in self.found.steps if one.largest]
+        by_layer: dict[int, list[Compared]] = {}
+        for one in steps:
+            if one.layer is not None:
+                by_layer.setdefault(one.layer, []).append(one)
+        most = {max(some, key=lambda one: one.relative).name for some in by_layer.values()}
+        return [one for one in steps if one.layer is None or one is self.found.first or one.name in most]
+
     def _steps(self) -> Iterator[Block]:
-        steps, limit = self.found.steps, self.found.tolerance
+        limit = self.found.tolerance
+        steps = self.found.steps if self.choice.full else self._telling()
+        missing = len(self.found.steps) - len(steps)
         if not steps:
             return
-        yield Heading("steps", f"largest difference of two cells, and where; tolerance {limit:.0e}")
+        yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
         layers = [one.layer for one in steps]
         relative: list[Cell] = [
             Meter(min(1.0, one.relative) if one.relative > limit else 0.0, figure(one.relative).rjust(7), _SECOND)
@@ -175,10 +199,17 @@ class DifferenceView:
                 Column("step", [Span(one.name, one.step.role) for one in steps], said=""),
                 Column("largest", [figure(one.largest) for one in steps], "right", said="largest difference"),
                 Column("relative", relative, narrow=[figure(one.relative).rjust(7) for one in steps]),
+                Column(
+                    "token",
+                    [self._token(one) for one in steps],
+                    shrink=8,
+                    drop=1,
+                    narrow=["" if one.token is None or not one.relative else str(one.token) for one in steps],
+                ),
                 Column("cosine", [number(one.cosine, "%.6f") for one in steps], "right"),
                 *(divergence if any(one.kl is not None for one in steps) else ()),
                 Column(
-                    "at",
+                    "largest at",
                     [self._cell(one) if one.largest else "" for one in steps],
                     narrow=[_place(one) if one.largest else "" for one in steps],
                     shrink=10,
@@ -187,8 +218,13 @@ class DifferenceView:
                 Column("A", [number(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
                 Column("B", [number(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
             ],
-            rule_after=frozenset(i for i in range(len(steps) - 1) if layers[i] != layers[i + 1]),
+            rule_after=frozenset(
+                i for i in range(len(steps) - 1) if _parted(layers[i], layers[i + 1], self.choice.full)
+            ),
         )
+        if missing:
+            said = f"  of each layer the one that differs most; --full shows {missing} more"
+            yield Line(Span(said, "dim"))
 
     def _attention(self, found: Attention) -> Iterator[Block]:
         if any(heads is not None for heads in found.apart):
@@ -287,7 +323,7 @@ class DifferenceView:
             yield Line([Span("check failed", "bad"), Span(": no step can be compared")])
             return
         if self.holds:
-            said = f": no step differs by more than {limit:g} of its largest number"
+            said = f": no step differs by more than {limit:g} of a token's largest number"
             yield Line([Span("checked", "good"), Span(said)])
             return
         over = [one for one in self.found.steps if one.relative > limit]
@@ -357,6 +393,11 @@ class DifferenceView:
             return {}
         name = f"L{found.layer}H{found.head}.weights"
         return {f"first/{name}": found.first, f"second/{name}": found.second}
+
+
+def _parted(layer: int | None, other: int | None, full: bool) -> bool:
+    """Whether a gap is between two rows: with all steps between layers, else around them."""
+    return layer != other if full else (layer is None) != (other is None)
 
 
 def _digits(most: float) -> int:
