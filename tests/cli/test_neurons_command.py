@@ -126,6 +126,13 @@ def test_several_texts_come_one_a_line(tinytf: Tinytf, decoder: Path) -> None:
     assert [one["text"] for one in data["neurons"]] == ["The cat", "The dog"]
 
 
+def test_the_corpus_may_come_from_a_pipe(tinytf: Tinytf, decoder: Path, corpus: Path) -> None:
+    arguments = ("neurons", SENTENCE, "-m", decoder, "--unit", "L1.7", "--json", "--top-examples")
+    of_file = json.loads(tinytf(*arguments, corpus).out)
+    of_pipe = json.loads(tinytf(*arguments, "-", stdin=corpus.read_bytes()).out)
+    assert of_pipe["examples"]["units"] == of_file["examples"]["units"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -135,6 +142,10 @@ def test_several_texts_come_one_a_line(tinytf: Tinytf, decoder: Path) -> None:
         ((SENTENCE, "--unit", "L1.99"), "there is no unit 99"),
         ((SENTENCE, "--unit", "L1.3", "--layer", "0"), "--unit names its layer"),
         ((SENTENCE, "--top-examples", "nowhere.txt"), "cannot read nowhere.txt"),
+        ((SENTENCE, "--top-examples", "-"), "the corpus has no word in it"),
+        (("--top-examples", "-"), "a pipe holds one text"),
+        (("-", "--top-examples", "-"), "a pipe holds one text"),
+        ((SENTENCE, "--top-examples", "-", "--top-examples", "a.txt"), "- is the whole corpus"),
         ((SENTENCE, "--top", "0"), "--top"),
         (("",), "the text is empty"),
     ],
