@@ -73,8 +73,9 @@ class DifferenceView:
         yield from self._predictions()
         yield from self._moved()
         yield from self._incomparable()
-        yield from self._outcome()
-        yield from self._limit()
+        if outcome := [*self._outcome(), *self._limit()]:
+            yield Line("")
+            yield from outcome
 
     def _banner(self) -> Iterator[Block]:
         if self.two_models:
@@ -117,7 +118,6 @@ class DifferenceView:
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
-        yield Line("")
         divergence = next((one.kl for one in found.steps if one.name == "logits"), None)
         if divergence is not None:
             said = f" {number(divergence, '%.4g')} nats, the mean over the positions"
