@@ -93,7 +93,7 @@ def command(
                 with counted(output.stderr, "reading the corpus: character") as on_progress:
                     places = model.top_examples(files, names, top=examples, window=window, on_progress=on_progress)
             view = NeuronsView(model, trace, found, places, choice)
-            yield Result(view.blocks, view.data, view.events)
+            yield Result(view.blocks, view.data, view.events, view.tensors)
 
     show_all(output, results(), "neurons", lines)
 
