@@ -3,20 +3,19 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
-from tinytf.analysis.difference import Attention, Compared, Difference
+from tinytf.analysis.compared import Compared
+from tinytf.analysis.difference import Attention, Difference
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.banner import banner, model_data, model_words, text_data, tokenizer_words
+from tinytf_cli.views.banner import banner, model_words, tokenizer_words
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.difference_data import DifferenceData
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
 _MOVED = 10
@@ -32,13 +31,14 @@ class DifferenceChoice:
     full: bool = False
 
 
-class DifferenceView:
-    """Two runs side by side, A and B, in every form that output takes."""
+class DifferenceView(DifferenceData):
+    """Two runs side by side, A and B, drawn; its data are those of DifferenceData."""
 
     def __init__(
         self, models: tuple[Model, Model], texts: tuple[Encoding, Encoding], found: Difference, choice: DifferenceChoice
     ) -> None:
-        self.models, self.texts, self.found, self.choice = models, texts, found, choice
+        super().__init__(models, texts, found, choice.fail_over)
+        self.choice = choice
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
             for a, b in zip(texts[0].tokens, texts[1].tokens, strict=False)
@@ -47,12 +47,6 @@ class DifferenceView:
     @property
     def two_models(self) -> bool:
         return self.models[0] is not self.models[1]
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing differs by more than was allowed; there is no limit unless one was given."""
-        limit, worst = self.choice.fail_over, self.found.worst
-        return limit is None or (worst is not None and worst.relative <= limit)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What is compared, where it begins to differ, every step, and what comes of it."""
@@ -330,70 +324,6 @@ class DifferenceView:
         said = f": {len(over)} of {len(self.found.steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield Line([Span("check failed", "bad"), Span(said)])
 
-    def data(self) -> dict[str, Any]:
-        """The difference as one JSON object."""
-        found, first, worst = self.found, self.found.first, self.found.worst
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "difference",
-            "first": {"model": model_data(self.models[0]), **text_data(self.texts[0])},
-            "second": {"model": model_data(self.models[1]), **text_data(self.texts[1])},
-            "aligned": {
-                "positions": found.alignment.positions,
-                "changed": list(found.alignment.changed),
-                "note": found.alignment.note,
-            },
-            "tolerance": found.tolerance,
-            "equal": found.equal,
-            "first_difference": None if first is None else first.name,
-            "largest_difference": None if worst is None else worst.name,
-            "steps": [one.to_dict() for one in found.steps],
-            "incomparable": [{"name": one.name, "why": one.why} for one in found.incomparable],
-            "attention": None if found.attention is None else _attention_data(found.attention),
-            "positions": [
-                {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
-                for one in found.positions
-            ],
-            "predictions": [
-                {
-                    "position": one.position,
-                    "other_position": one.other_position,
-                    "kl": one.kl,
-                    "top": [
-                        {"id": i, "token": self.models[0].tokenizer.shown(i), "first": a, "second": b}
-                        for i, a, b in zip(one.ids, one.first, one.second, strict=True)
-                    ],
-                }
-                for one in found.predictions
-            ],
-            "losses": None if found.losses is None else list(found.losses),
-            "weights": [one.to_dict() for one in found.moved],
-            "check": {"fail_over": self.choice.fail_over, "holds": self.holds},
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        kinds = (("step", "steps"), ("incomparable", "incomparable"), ("position", "positions"),
-                 ("prediction", "predictions"), ("weights", "weights"))  # fmt: skip
-        lists = {kind: data.pop(key) for kind, key in kinds}
-        attention, check = data.pop("attention"), data.pop("check")
-        yield {"type": data.pop("kind"), **data}
-        for kind, rows in lists.items():
-            for one in rows:
-                yield {"type": kind, **one}
-        if attention is not None:
-            yield {"type": "attention", **attention}
-        yield {"type": "check", **check}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights of the head that is shown, of both runs."""
-        found = self.found.attention
-        if found is None:
-            return {}
-        name = f"L{found.layer}H{found.head}.weights"
-        return {f"first/{name}": found.first, f"second/{name}": found.second}
-
 
 def _parted(layer: int | None, other: int | None, full: bool) -> bool:
     """Whether a gap is between two rows: with all steps between layers, else around them."""
@@ -417,21 +347,3 @@ def _two(one: Compared) -> str:
 
 def _four(values: Sequence[float]) -> list[str]:
     return [f"{value:.4f}" for value in values]
-
-
-def _top(best: tuple[int, float]) -> dict[str, Any]:
-    return {"id": best[0], "probability": best[1]}
-
-
-def _attention_data(found: Attention) -> dict[str, Any]:
-    maps = [
-        (one if found.seen is None else one.masked_fill(~found.seen, float("-inf"))).tolist()
-        for one in (found.first, found.second)
-    ]
-    return {
-        "layer": found.layer,
-        "head": found.head,
-        "first": maps[0],
-        "second": maps[1],
-        "apart": [None if heads is None else list(heads) for heads in found.apart],
-    }
