@@ -34,6 +34,7 @@ from tinytf.training.masked import MaskedTokens, sentence_stream  # noqa: E402
 from tinytf.training.recipe import Recipe  # noqa: E402
 
 CORPUS = {"seed": 1, "megabytes": 4}
+SHIPPED = 45  # stories of the held-out part that go with a model: some 5,000 tokens
 COMMON_LIMITS = (
     "It knows only the generated stories it was trained on: about 1,500 words of simple English. It knows no facts, "
     "holds no conversation, and other words fall into small pieces that mean little to it."
@@ -141,6 +142,12 @@ MODELS = {
 }
 
 
+def shipped(corpus: Path, recipe: Recipe) -> str:
+    """The first held-out stories: text of the model's own kind that it was not trained on."""
+    _, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
+    return "\n\n".join(held_out[:SHIPPED]) + "\n"
+
+
 def install(corpus: Path, name: str, run: Path) -> None:
     """Measure a run, write its card, and copy it into the package."""
     measure, what = MODELS[name]
@@ -163,6 +170,7 @@ def install(corpus: Path, name: str, run: Path) -> None:
     for file in ("config.json", "model.safetensors", "tokenizer.json"):
         shutil.copyfile(run / file, target / file)
     (target / "card.json").write_bytes(to_json(card))
+    (target / "held_out.txt").write_text(shipped(corpus, recipe), "utf-8")
     print(json.dumps(card, indent=2))
 
 

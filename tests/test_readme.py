@@ -37,7 +37,8 @@ def sample_script(name: str) -> ModuleType:
 _TAKES_A_RUN = (" train ", " watch ")
 TOUR = [
     line
-    for line in code_blocks("sh")[1].splitlines()
+    for block in code_blocks("sh")[1:]
+    for line in block.splitlines()
     if line.startswith("tinytf ") and not any(word in line for word in _TAKES_A_RUN)
 ]
 
@@ -58,6 +59,16 @@ def test_every_command_of_the_tour_runs(
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out
+
+
+def test_the_session_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (session,) = code_blocks("tinytf")
+    lines = [line.removeprefix("tinytf> ") for line in session.splitlines()]
+    assert len(lines) == 6
+    # What stops, and what compares two runs, comes before there is anything to stop at or a second run.
+    again = [*lines[:4], "run The dog sat on the", *lines[4:]]
+    assert run(["repl", *(word for line in again for word in ("-c", line))]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_python_of_the_readme_runs_and_gives_the_shapes_it_says() -> None:

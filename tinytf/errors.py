@@ -47,3 +47,12 @@ class TrainingError(TinytfError):
 
 class GenerationError(TinytfError):
     """A text cannot go on: the model's numbers are no numbers, or its context is full."""
+
+
+class PlacedError(UsageError):
+    """A line in which one place is wrong: ``line`` is all of it, ``column`` the place, counted from 0."""
+
+    def __init__(self, message: str, line: str, column: int, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.line = line
+        self.column = column

@@ -3,6 +3,7 @@
 import sys
 
 from tinytf.errors import UsageError
+from tinytf_cli.host import host
 
 
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
@@ -20,6 +21,8 @@ def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
 
 
 def _standard_input(*, asked: bool) -> str:
+    if host() is not None:
+        raise UsageError("a session reads no text from standard input", "give the text itself, or name a file")
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         raise UsageError("there is no text", 'give it in quotes, such as "The cat sat", or pipe it in')
     data = sys.stdin.buffer.read()

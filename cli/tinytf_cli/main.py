@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from tinytf import __version__
-from tinytf.errors import TinytfError
 from tinytf.nearest import did_you_mean
-from tinytf.text.printable import printable
+from tinytf_cli.failing import explained, say
 from tinytf_cli.interrupt import Interrupt, begin
 from tinytf_cli.output import ReaderGone
 
@@ -26,6 +25,8 @@ COMMANDS = (
     "neurons",
     "lens",
     "attribute",
+    "ablate",
+    "patch",
     "verify",
     "info",
     "tokens",
@@ -39,6 +40,7 @@ COMMANDS = (
     "heads",
     "rollout",
     "learn",
+    "repl",
 )
 
 
@@ -82,52 +84,22 @@ def cli(debug: bool) -> None:
     tinytf explain ADDRESS "The cat sat"  the arithmetic behind any one number
     tinytf generate "The cat sat"         what comes next; --watch shows each choice
     tinytf info tiny                      architecture, parameters, memory
+    tinytf                                a session, on a terminal: step through a forward pass
     """
-
-
-def _say(message: str, hint: str = "") -> None:
-    # Messages carry what a user typed; nothing of it may act on the terminal. Without a stderr they are lost.
-    if sys.stderr is not None:
-        print(f"tinytf: error: {printable(message, spaces=False)}", file=sys.stderr)
-        if hint:
-            print(f"hint: {printable(hint, spaces=False)}", file=sys.stderr)
-
-
-def _usage_hint(error: click.UsageError) -> str:
-    hint = getattr(error, "hint", "")
-    if hint:
-        return str(hint)
-    if isinstance(error, click.NoSuchOption) and error.possibilities:
-        return did_you_mean(error.option_name, error.possibilities)
-    return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
-
-
-def _usage_message(error: click.UsageError) -> str:
-    if isinstance(error, click.NoSuchOption):
-        return f"there is no option {error.option_name}"
-    return error.format_message().strip().rstrip(".")
 
 
 def _fail(error: Exception) -> int:
     """Say an error in a line and a hint, and answer with the exit status that it means."""
-    if isinstance(error, click.UsageError):
-        _say(_usage_message(error), _usage_hint(error))
-        return 2
-    if isinstance(error, TinytfError):
-        _say(error.message, error.hint)
-        return error.exit_status
-    if isinstance(error, OSError):
-        _say(str(error))
-    else:
-        _say(f"{type(error).__name__}: {error}", "this is a fault of tinytf; --debug shows where it happened")
-    return 1
+    failure = explained(error)
+    say(failure.message, failure.hint, failure.marked)
+    return failure.status
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and answer with the exit status: 0, 1 (it failed), 2 (usage) or 130 (interrupted)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if sys.stdout is None:
-        _say("there is no standard output to write to")
+        say("there is no standard output to write to")
         return 1
     interrupt = begin()
     before = interrupt.listen()
@@ -147,9 +119,15 @@ def run(arguments: list[str] | None = None) -> int:
     return status
 
 
+def _without_arguments() -> list[str]:
+    """A session where somebody sits at a terminal; else the help."""
+    at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    return ["repl"] if at_a_terminal else ["--help"]
+
+
 def _run(arguments: list[str], interrupt: Interrupt) -> int:
     try:
-        status = cli.main(arguments or ["--help"], prog_name="tinytf", standalone_mode=False)
+        status = cli.main(arguments or _without_arguments(), prog_name="tinytf", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (ReaderGone, BrokenPipeError):

@@ -11,17 +11,20 @@ from click.shell_completion import CompletionItem
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
+from tinytf_cli.host import given, host
 from tinytf_cli.output import Output, require_writable
 from tinytf_cli.paint.terminal import detect
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
-_SMALL = 10_000_000
+SMALL = 10_000_000
 FORMATS = ("text", "json", "ndjson")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def _complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from tinytf.presets import PRESETS
 
     names = ["tiny", "tiny-encoder", *(f"preset:{name}" for name in PRESETS)]
@@ -68,7 +71,8 @@ def output_options(command: Command) -> Command:
             if form not in (None, wanted):
                 raise UsageError(f"{file.name!r} says {wanted} and --format says {form}", "leave one of them out")
         terminal = detect(sys.stdout, color=color, width=width, ascii=ascii, plain=plain)
-        output = Output(terminal, form or "text", file)
+        lender = host()
+        output = lender.output(terminal, form or "text", file) if lender else Output(terminal, form or "text", file)
         return command(*args, output=output, **kwargs)
 
     return wrapped  # type: ignore[return-value]  # fmt: skip
@@ -83,13 +87,13 @@ def model_options(command: Command) -> Command:
         default="tiny",
         show_default=True,
         metavar="MODEL",
-        shell_complete=_complete_model,
+        shell_complete=complete_model,
         help="tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME; tinytf models lists them.",
     )
-    @click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
+    @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True)
     @click.option(
         "--dtype",
-        type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
+        type=click.Choice(DTYPES),
         default="float32",
         show_default=True,
     )
@@ -102,11 +106,16 @@ def model_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def wrapped(*args: Any, model: str, device: str, dtype: str, seed: int, **kwargs: Any) -> Any:
+        lender = host()
+        lent = lender is not None and not given("model", "device", "dtype")
+
         def open_model() -> Any:
+            if lender is not None and lent:
+                return lender.model
             from tinytf.loading import load
 
             opened = load(model, device=device, dtype=dtype, seed=seed)
-            if opened.n_parameters < _SMALL:
+            if opened.n_parameters < SMALL:
                 import torch
 
                 torch.set_num_threads(1)
@@ -197,6 +206,9 @@ def text_options(command: Command) -> Command:
     def wrapped(*args: Any, words: tuple[str, ...], lines: bool, truncate: bool, **kwargs: Any) -> Any:
         from tinytf_cli.inputs import read_texts
 
+        lender = host()
+        if lender is not None and not words:
+            words = (lender.require_text(),)
         return command(*args, texts=read_texts(words, lines=lines), lines=lines, truncate=truncate, **kwargs)
 
     return wrapped  # type: ignore[return-value]

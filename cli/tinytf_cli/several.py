@@ -1,7 +1,7 @@
 """One result, or several of one kind, through one output."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from tinytf_cli.output import SCHEMA_VERSION, Output, Result
 from tinytf_cli.paint.terminal import Terminal
@@ -21,6 +21,33 @@ def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) 
             output.show(result)
         return
     output.show(_joined(list(results), kind))
+
+
+class Checked(Protocol):
+    """A view that says whether its numbers add up; one with ``tensors`` can be written as such."""
+
+    @property
+    def holds(self) -> bool: ...
+
+    def blocks(self, terminal: Terminal) -> Iterator[Any]: ...
+
+    def data(self) -> dict[str, Any]: ...
+
+    def events(self) -> Iterator[dict[str, Any]]: ...
+
+
+def show_views(output: Output, views: Iterable[Checked], kind: str, lines: bool) -> int:
+    """Show each view as it is made; the exit status, 1 where one of them does not hold."""
+    holds = True
+
+    def results() -> Iterator[Result]:
+        nonlocal holds
+        for view in views:
+            yield Result(view.blocks, view.data, view.events, getattr(view, "tensors", None))
+            holds = holds and view.holds
+
+    show_all(output, results(), kind, lines)
+    return 0 if holds else 1
 
 
 def _joined(results: list[Result], kind: str) -> Result:

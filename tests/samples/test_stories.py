@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tinytf.sources import ASSETS, BUILT_IN
+from tinytf.training.data import paragraphs, split_held_out
+
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = ROOT / "samples" / "stories" / "generate.py"
 
@@ -43,6 +46,15 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -
     path = tmp_path / "stories.txt"
     run_generator("--seed", "5", "--megabytes", "0.05", "--out", str(path))
     assert path.read_bytes() == run_generator("--seed", "5", "--megabytes", "0.05")
+
+
+def test_the_stories_that_go_with_the_models_are_the_first_that_were_held_out() -> None:
+    written = run_generator("--seed", "1", "--megabytes", "4").decode()
+    _, held_out = split_held_out(paragraphs(written), 0.05)
+    for name in BUILT_IN:
+        shipped = paragraphs((ASSETS / name / "held_out.txt").read_text("utf-8").rstrip("\n"))
+        assert shipped == held_out[: len(shipped)]
+        assert len(shipped) == 45
 
 
 def test_another_seed_gives_other_stories() -> None:

@@ -59,8 +59,7 @@ def command(
     Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
     """
     from tinytf.trace.steps import StepTable
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.attention import AttentionChoice, AttentionView
 
     if not heads:
@@ -71,19 +70,13 @@ def command(
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = open_model()
     chosen = _heads(heads, StepTable(model.config))
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, force=force)
-            choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
-            view = AttentionView(model, trace, choice)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.outcome.holds
+    def view_of(text: str) -> AttentionView:
+        trace = model.trace(text, truncate=truncate, force=force)
+        choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
+        return AttentionView(model, trace, choice)
 
-    show_all(output, results(), "attentions", lines)
-    return 0 if holds else 1  # fmt: skip
+    return show_views(output, map(view_of, texts), "attentions", lines)
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """``tinytf explain``: the arithmetic behind one number."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,21 +49,14 @@ def command(
 
     An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'.
     """
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.explain import ExplainView
 
     model = open_model()
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, force=force)
-            found = model.explain(trace, address, depth=depth, top=top, temperature=temperature)
-            view = ExplainView(model, trace.encoding, found)
-            yield Result(view.blocks, view.data, view.events)
-            holds = holds and view.holds
+    def view_of(text: str) -> ExplainView:
+        trace = model.trace(text, truncate=truncate, force=force)
+        found = model.explain(trace, address, depth=depth, top=top, temperature=temperature)
+        return ExplainView(model, trace.encoding, found)
 
-    show_all(output, results(), "explanations", lines)
-    return 0 if holds else 1
+    return show_views(output, map(view_of, texts), "explanations", lines)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -97,8 +97,7 @@ def command(
     """
     from tinytf.trace.address import parse_address
     from tinytf.trace.steps import StepTable
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.grad import GradSelection, GradView
 
     model = open_model()
@@ -120,15 +119,9 @@ def command(
         seed=click.get_current_context().params["seed"],
         force=force,
     )
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
-            view = GradView(model, trace, selection, output.stderr)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.holds
+    def view_of(text: str) -> GradView:
+        trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
+        return GradView(model, trace, selection, output.stderr)
 
-    show_all(output, results(), "grads", lines)
-    return 0 if holds else 1
+    return show_views(output, map(view_of, texts), "grads", lines)

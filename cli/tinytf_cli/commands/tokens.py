@@ -2,6 +2,7 @@
 
 import click
 
+from tinytf_cli.host import given, host
 from tinytf_cli.options import output_options, text_options
 from tinytf_cli.output import Output, Result
 
@@ -17,14 +18,20 @@ def command(texts: list[str], lines: bool, truncate: bool, model: str, output: O
     from tinytf_cli.several import show_all
     from tinytf_cli.views.tokens import TokensView
 
-    source = find_source(model)
-    vocabulary = source.vocabulary()
+    lender = host()
+    if lender is not None and not given("model"):
+        name, context = lender.model.name, lender.model.config.context
+        tokenizer, note = lender.model.tokenizer, lender.model.tokenizer_note
+    else:
+        source = find_source(model)
+        name, context = source.name, source.config().context
+        tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
     views = []
     for text in texts:
         if not text:
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
-        encoding = vocabulary.tokenizer.encode(text)
+        encoding = tokenizer.encode(text)
         if truncate:
-            encoding = encoding.truncated(source.config().context)
-        views.append(TokensView(source.name, vocabulary.tokenizer, vocabulary.note, encoding))
+            encoding = encoding.truncated(context)
+        views.append(TokensView(name, tokenizer, note, encoding))
     show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", lines)

@@ -72,8 +72,7 @@ def command(
     """
     from tinytf.trace.address import parse_address
     from tinytf.trace.steps import StepTable
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.trace import Selection, TraceView
 
     model = open_model()
@@ -87,16 +86,7 @@ def command(
     recorded = {layer for where in chosen for layer in where.layers or ()} if some else None
     traces = (model.trace(text, truncate=truncate, layers=recorded, force=force) for text in texts)
     views = (TraceView(model, trace, selection) for trace in traces)
-    holds = True
-
-    def results() -> Any:
-        nonlocal holds
-        for view in views:
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.holds
-
-    show_all(output, results(), "traces", lines)
-    return 0 if holds else 1  # fmt: skip
+    return show_views(output, views, "traces", lines)
 
 
 def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:

@@ -21,6 +21,9 @@ ACCENTS = {
 
 # Viridis (Smith and van der Walt 2015, CC0) at nine places.
 _VIRIDIS = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
+# Cividis (Nunez, Anderton and Renslow 2018, CC0), the same to eyes that tell red from green and to those that do not.
+_CIVIDIS = ("00224e", "123570", "3b496c", "575d6d", "707173", "8a8678", "a59c74", "c3b369", "fee838")
+UNIT_MAPS = {"viridis": _VIRIDIS, "cividis": _CIVIDIS, "grey": ("1a1a1a", "f5f5f5")}
 # Blue below, near-black at 0, orange above: as in viridis, dark is nothing and bright is much.
 _DIVERGING = ("7fd0ff", "3f9fe8", "2a6bb0", "274468", "2a2a30", "6b3f26", "b0622a", "ec8f3a", "ffcb7d")
 
@@ -37,10 +40,24 @@ def _ramp(anchors: tuple[str, ...]) -> NDArray[np.uint8]:
     return np.stack(channels, axis=-1).round().astype(np.uint8)
 
 
+class _Chosen:
+    """The map of the scale 0…1 that is in use."""
+
+    unit = "viridis"
+
+
+def choose_unit_map(name: str) -> None:
+    """Draw values in 0…1 in another of UNIT_MAPS from now on."""
+    if name != _Chosen.unit:
+        _Chosen.unit = name
+        for cached in (ramp, role_style, cell_style, colour_codes):
+            cached.cache_clear()
+
+
 @lru_cache(maxsize=2)
 def ramp(scale: str) -> NDArray[np.uint8]:
     """The 256 colours of a scale: ``unit`` or ``signed``."""
-    return _ramp(_VIRIDIS if scale == "unit" else _DIVERGING)
+    return _ramp(UNIT_MAPS[_Chosen.unit] if scale == "unit" else _DIVERGING)
 
 
 def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.int64]:

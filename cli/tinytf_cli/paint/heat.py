@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from tinytf_cli.numbers import number, number_format, numbers, widest
+from tinytf_cli.numbers import number, number_format, numbers, share_format, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
@@ -81,7 +81,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
 def _form(block: Heat) -> str:
     if block.digits is not None:
         return f"%.{block.digits}f"
-    return "%.3f" if block.scale == "unit" else number_format(block.values)
+    return share_format() if block.scale == "unit" else number_format(block.values)
 
 
 def _is_visible(block: Heat, row: int, column: int) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number, number_format, share_format
 from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import shown, spans
@@ -71,7 +71,7 @@ def _values(block: Values) -> list[str]:
 
 
 def _heat(block: Heat) -> list[str]:
-    form = "%.3f" if block.scale == "unit" else number_format(block.values)
+    form = share_format() if block.scale == "unit" else number_format(block.values)
     lines = []
     for r, label in enumerate(block.row_labels):
         parts = []

@@ -69,6 +69,10 @@ class AttentionView:
     def outcome(self) -> Check:
         return check(self.trace)
 
+    @property
+    def holds(self) -> bool:
+        return self.outcome.holds
+
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The overview, or each chosen head."""
         yield from banner(self.model, self.trace.encoding)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tinytf.config import ModelConfig
 from tinytf.trace.summary import Row, Statistics
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import digits, number
 from tinytf_cli.views.blocks import Block, Cell, Column, Histogram, Line, Span, Table
 
 _LETTERS = {
@@ -40,6 +40,9 @@ def _figures(rows: Sequence[Row], name: str) -> list[str]:
 
 def _figure(value: float, among: Statistics) -> str:
     """A figure with the digits that its row's range needs; one too small for them in powers of ten."""
+    asked = digits.get()
+    if asked is not None:
+        return number(value, f"%.{asked}f")
     largest = max(abs(among.min), abs(among.max))
     return number(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 

@@ -8,6 +8,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.check import Check
 from tinytf.trace.derive import probabilities
 from tinytf.trace.trace import Trace
+from tinytf_cli.numbers import number, share_format
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 
 
@@ -46,7 +47,9 @@ def prediction_blocks(trace: Trace, found: list[dict[str, Any]]) -> Iterator[Blo
             yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
         else:
             yield Heading("fill", f"[MASK] at {one['position']}", "output")
-        yield Bars([Bar(c["token"], c["probability"], f"{c['probability']:.3f}", "output") for c in one["top"]])
+        yield Bars(
+            [Bar(c["token"], c["probability"], number(c["probability"], share_format()), "output") for c in one["top"]]
+        )
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:

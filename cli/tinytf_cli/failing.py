@@ -1,0 +1,78 @@
+"""Every error as one line, a hint and an exit status; where one place of a line is wrong, that place too."""
+
+import sys
+from dataclasses import dataclass
+from typing import TextIO
+
+import click
+
+from tinytf.errors import PlacedError, TinytfError
+from tinytf.nearest import did_you_mean
+from tinytf.text.printable import printable
+
+_AROUND = 60
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is said of an error. ``marked`` are two lines, what was typed and a caret under the place, or empty."""
+
+    message: str
+    hint: str
+    status: int
+    marked: str = ""
+
+
+def explained(error: Exception, shows: str = "--debug shows where it happened") -> Failure:
+    """What an error means to whoever typed; ``shows`` says where more is told of one that is a fault of ours."""
+    if isinstance(error, click.UsageError):
+        return Failure(_usage_message(error), _usage_hint(error), 2)
+    if isinstance(error, PlacedError):
+        return Failure(error.message, error.hint, error.exit_status, _marked(error.line, error.column))
+    if isinstance(error, TinytfError):
+        return Failure(error.message, error.hint, error.exit_status)
+    if isinstance(error, OSError):
+        return Failure(str(error), "", 1)
+    return Failure(f"{type(error).__name__}: {error}", f"this is a fault of tinytf; {shows}", 1)
+
+
+def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = None) -> None:
+    """Write an error to ``stream`` (stderr); without one it is lost.
+
+    Messages carry what a user typed; nothing of it may act on the terminal.
+    """
+    stream = sys.stderr if stream is None else stream
+    if stream is None:
+        return
+    print(f"tinytf: error: {printable(message, spaces=False)}", file=stream)
+    if marked:
+        print(marked, file=stream)
+    if hint:
+        print(f"hint: {printable(hint, spaces=False)}", file=stream)
+    stream.flush()
+
+
+def _marked(line: str, column: int) -> str:
+    """The line around a column, and a caret under it; wide characters count as the two cells that they take."""
+    from rich.cells import cell_len
+
+    start = max(0, column - _AROUND)
+    before = printable(line[start:column], spaces=False)
+    after = printable(line[column : column + _AROUND], spaces=False)
+    cut = "…" if start else ""
+    return f"  {cut}{before}{after}\n  {' ' * cell_len(cut + before)}^"
+
+
+def _usage_hint(error: click.UsageError) -> str:
+    hint = getattr(error, "hint", "")
+    if hint:
+        return str(hint)
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return did_you_mean(error.option_name, error.possibilities)
+    return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
+
+
+def _usage_message(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"there is no option {error.option_name}"
+    return error.format_message().strip().rstrip(".")

@@ -1,0 +1,127 @@
+"""Addresses that a beginning can become, in the model and the text of a session."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tinytf.errors import AddressError
+from tinytf.trace.address import parse_address
+
+if TYPE_CHECKING:
+    from tinytf.trace.steps import Step, StepTable
+    from tinytf_cli.repl.session import Session
+
+_PLACE = r"L(?:[0-9]+(?:-[0-9]+)?|\*)"
+_LAYER = re.compile(r"L([0-9]*)")
+_HEAD = re.compile(rf"({_PLACE}H)([0-9]*)")
+_STEP = re.compile(rf"({_PLACE}(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?\.)([A-Za-z0-9_.]*)")
+_PLAIN = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a word can become, and a few words about it; ``whole`` where nothing can follow within it."""
+
+    word: str
+    about: str = ""
+    whole: bool = False
+
+
+def addresses(session: "Session", begun: str, *, bare: bool = False) -> Iterator[Offer]:
+    """What an address that begins so can become; nothing while no model is open.
+
+    ``bare`` are steps of a layer without one, for what takes that of the settings.
+    """
+    if not session.is_open:
+        return
+    table = session.table
+    if "[" in begun:
+        yield from _cells(session, table, begun)
+    elif match := _STEP.fullmatch(begun):
+        yield from _steps(table, match[1], match[2])
+    elif match := _HEAD.fullmatch(begun):
+        yield from _heads(table, match[1], match[2])
+    elif match := _LAYER.fullmatch(begun):
+        yield from _layers(table, match[1])
+    if not begun.startswith("L"):
+        yield from _outside(table, begun, bare, session.settings.layer)
+    if not begun:
+        yield from _layers(table, "")
+
+
+def layers(session: "Session", begun: str) -> Iterator[Offer]:
+    """The layers that a beginning can become."""
+    if session.is_open and (match := _LAYER.fullmatch(begun or "L")):
+        yield from _layers(session.table, match[1], deeper=False)
+
+
+def _layers(table: "StepTable", digits: str, *, deeper: bool = True) -> Iterator[Offer]:
+    """``L3``; where only one layer begins so, what can stand behind it too."""
+    config = table.config
+    found = [number for number in range(config.n_layers) if str(number).startswith(digits)]
+    for number in found:
+        yield Offer(f"L{number}", f"layer {number}")
+    if deeper and digits and int(digits) < config.n_layers:
+        yield from _heads(table, f"L{int(digits)}H", "")
+        yield from _steps(table, f"L{int(digits)}.", "")
+
+
+def _heads(table: "StepTable", place: str, digits: str) -> Iterator[Offer]:
+    """``L3H5``; where the head is written out, its steps too."""
+    count = table.config.n_heads
+    for number in range(count):
+        if str(number).startswith(digits):
+            yield Offer(f"{place}{number}", f"head {number}")
+    if digits and int(digits) < count:
+        yield from _steps(table, f"{place}{int(digits)}.", "")
+
+
+def _steps(table: "StepTable", place: str, begun: str) -> Iterator[Offer]:
+    for step in table.layer_steps:
+        if step.name.startswith(begun) and (step.has_heads or "H" not in place):
+            yield Offer(f"{place}{step.name}", _about(step))
+
+
+def _outside(table: "StepTable", begun: str, bare: bool, layer: int) -> Iterator[Offer]:
+    for step in table.by_name.values():
+        if not step.name.startswith(begun):
+            continue
+        if not step.in_layer:
+            yield Offer(step.name, _about(step))
+        elif bare and begun:
+            yield Offer(step.name, f"{_about(step)}, of layer {layer}")
+
+
+def _about(step: "Step") -> str:
+    return step.title
+
+
+def _cells(session: "Session", table: "StepTable", begun: str) -> Iterator[Offer]:
+    """Cells, by the tokens of the text; by number where a token stands twice or cannot be typed."""
+    name, _, cell = begun.partition("[")
+    try:
+        where = parse_address(name, table)
+    except AddressError:
+        return
+    *before, now = cell.split(",")
+    axes = where.axes[-2:]
+    if len(axes) <= len(before) or axes[len(before)] not in ("token", "query", "key") or now.endswith("]"):
+        return
+    last = len(before) == len(axes) - 1
+    end = "]" if last else ","
+    start = f"{name}[{''.join(f'{word},' for word in before)}"
+    words = cell_words(session.tokens)
+    for number, (word, shown) in enumerate(zip(words, session.tokens, strict=True)):
+        if word.casefold().startswith(now.strip().casefold()):
+            yield Offer(f"{start}{word}{end}", f"{axes[len(before)]} {number}, {shown}", last)
+
+
+def cell_words(tokens: tuple[str, ...]) -> list[str]:
+    """How each token is named in a cell."""
+    bare = [token.strip("·") for token in tokens]
+    folded = [word.casefold() for word in bare]
+    return [
+        word if _PLAIN.fullmatch(word) and not word.isdecimal() and folded.count(folded[number]) == 1 else str(number)
+        for number, word in enumerate(bare)
+    ]

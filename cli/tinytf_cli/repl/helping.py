@@ -1,0 +1,165 @@
+"""What ``help`` says."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+from tinytf_cli.main import COMMANDS
+from tinytf_cli.repl.commands import NOTES
+from tinytf_cli.repl.keys import KEYS
+from tinytf_cli.repl.verbs import TOPICS, Verb, find_name
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
+
+_LINES = (
+    ("a blank line", "does the last movement again"),
+    ("| COMMAND", "gives the last output to a command of the shell; also behind a line: heat L0H0 | head -3"),
+    ("> FILE", "writes the last output, as -o does by the extension; also behind a line"),
+    ("! PYTHON", "shows an expression, or carries out a statement, with trace, model, torch, np"),
+    ("!!", "shows the traceback of the last error"),
+    ("# …", "is passed over"),
+)
+
+
+def _conditions() -> Iterator[Block]:
+    from tinytf.trace.conditions import MEASURES
+
+    yield Heading("conditions", "of break and watch")
+    yield _pairs([(name, about) for name, (_, about) in MEASURES.items()])
+    yield Line("", indent=2)
+    yield Line("compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0", indent=2)
+    yield _examples("break L*.weights if max > 0.99", "watch nan or norm > 1000")
+
+
+def _addresses() -> Iterator[Block]:
+    yield Heading("addresses")
+    yield _pairs(
+        [
+            ("L3", "a layer"),
+            ("L3H5", "a head; heat L3H5 draws its weights"),
+            ("L3H5.weights", "a step of a head"),
+            ("L3.ffn", "a step of a layer"),
+            ("logits", "a step outside of layers"),
+            ("L3H5.weights[sat,cat]", "a cell, by tokens or by numbers"),
+            ("L0-2H*.weights", "a set"),
+        ]
+    )
+
+
+def _lines() -> Iterator[Block]:
+    yield Heading("lines", TOPICS["lines"])
+    yield _pairs(list(_LINES))
+    yield Line("", indent=2)
+    yield Line('Words are split as a shell does; a text with an apostrophe, a | or a > goes between "…".', indent=2)
+
+
+def _keys() -> Iterator[Block]:
+    yield Heading("keys")
+    yield _pairs(KEYS)
+
+
+def _scripts() -> Iterator[Block]:
+    yield Heading("scripts", "the same session without a terminal")
+    yield _pairs(
+        [
+            ("tinytf repl -c LINE -c LINE", "runs these lines"),
+            ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
+            ("… | tinytf repl", "runs the lines of a pipe"),
+            ("--echo", "shows each line before its output"),
+            ("--on-error stop|continue", "what happens behind a line that failed; the status is 1 then"),
+        ]
+    )
+
+
+PAGES = {
+    "conditions": _conditions,
+    "addresses": _addresses,
+    "lines": _lines,
+    "keys": _keys,
+    "scripts": _scripts,
+}
+"""Topics that are no verb and no command."""
+
+
+def help_blocks(session: "Session", topic: str) -> Iterator[Block]:
+    """The overview, or what there is to say about a topic; UsageError for one that is none."""
+    if not topic:
+        return _overview(session)
+    if topic in PAGES:
+        return PAGES[topic]()
+    if topic in TOPICS:
+        return _of_topic(session, topic)
+    try:
+        name = find_name(topic, session.names)
+    except UsageError as error:
+        begun = [page for page in (*PAGES, *TOPICS) if page.startswith(topic)]
+        if len(begun) == 1:
+            return help_blocks(session, begun[0])
+        known = [*session.names.values(), *PAGES, *TOPICS]
+        raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or error.hint) from None
+    return _on(session, name)
+
+
+def _overview(session: "Session") -> Iterator[Block]:
+    for topic in TOPICS:
+        yield from _of_topic(session, topic)
+    yield Heading("commands", "of the command line, with the same options, on the present model and text")
+    yield Line(", ".join(name for name in COMMANDS if name != "repl"), indent=2)
+    yield Line("")
+    yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
+
+
+def _of_topic(session: "Session", topic: str) -> Iterator[Block]:
+    if topic == "lines":
+        yield from _lines()
+        return
+    verbs = [one for one in session.verbs.values() if one.topic == topic]
+    yield Heading(topic, TOPICS[topic])
+    yield _pairs([(one.name, one.summary) for one in verbs])
+
+
+def _on(session: "Session", name: str) -> Iterator[Block]:
+    found, command = session.verbs.get(name), session.find_command(name)
+    if found is not None:
+        yield from _on_verb(found)
+    if command is not None:
+        if found is not None:
+            yield Heading(f"tinytf {name}", "the command of the same name, for words that the verb does not take")
+        context = click.Context(command, info_name=name, max_content_width=100)
+        for line in command.get_help(context).splitlines():
+            yield Line(line, single=True)
+        if name in NOTES:
+            yield Line("")
+            yield Line(NOTES[name])
+
+
+def _on_verb(verb: Verb) -> Iterator[Block]:
+    also = f"also {', '.join(verb.aliases)}" if verb.aliases else ""
+    yield Heading(f"{verb.name} {verb.usage}".rstrip(), also)
+    for paragraph in (verb.command.help or "").split("\n\n"):
+        yield Line(" ".join(paragraph.split()), indent=2)
+    shared = {"form", "as_json", "file", "color", "width", "ascii", "plain", "help", "debug"}
+    own = [one for one in verb.command.params if isinstance(one, click.Option) and one.name not in shared]
+    own = [one for one in own if one.expose_value]
+    if own:
+        yield Line("")
+        yield _pairs([(", ".join(one.opts), one.help or "") for one in own])
+    if not verb.raw:
+        yield Line("")
+        yield Line(Span("--json, --format, -o FILE, --color, --width, --ascii, --plain as everywhere", "dim"), indent=2)
+    yield _examples(*verb.examples)
+
+
+def _examples(*examples: str) -> Table:
+    return Table([Column("", [Span("such as" if not place else "", "dim") for place in range(len(examples))]),
+                  Column("", [Span(one, "strong") for one in examples])], header=False)  # fmt: skip
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> Table:
+    return Table([Column("", [Span(name, "strong") for name, _ in pairs]), Column("", [said for _, said in pairs],
+                  shrink=20)], header=False)  # fmt: skip

@@ -1,0 +1,257 @@
+"""Verbs about the session itself: its model, its settings, what was done, and what is kept of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tinytf.errors import TinytfError, UsageError
+from tinytf_cli.options import DEVICES, DTYPES
+from tinytf_cli.output import Result
+from tinytf_cli.repl.settings import SETTINGS, changed, find_setting
+from tinytf_cli.repl.verbs import answer, positional, verb
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
+
+_DEEPEST = 10
+_HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
+
+
+@verb(
+    "model", topic="session", usage="[MODEL]", takes=("model",),
+    examples=("model", "model tiny-encoder", "model preset:gpt2 --seed 1"),
+)  # fmt: skip
+@click.argument("name", required=False, metavar="[MODEL]")
+@click.option("--device", type=click.Choice(DEVICES))
+@click.option("--dtype", type=click.Choice(DTYPES))
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Makes the weights of a preset.")
+@click.option("--quiet", is_flag=True, help="Show nothing.")
+def model(
+    session: "Session", name: str | None, device: str | None, dtype: str | None, seed: int | None, quiet: bool
+) -> Result | None:
+    """Open another model for the present text, or say which one is open."""
+    from tinytf_cli.views.banner import model_data, model_words
+    from tinytf_cli.views.blocks import Line
+
+    asked: dict[str, Any] = {"name": name, "device": device, "dtype": dtype, "seed": seed}
+    spec = replace(session.state.spec, **{key: value for key, value in asked.items() if value is not None})
+    opened = session.model_of(spec)
+    if spec != session.state.spec:
+        runs = session.state.runs
+        session.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
+        if runs:
+            session.trace_of(session.state.runs[-1])
+            session.place = 0
+    return None if quiet else answer("model", {"model": model_data(opened)}, Line(model_words(opened)))
+
+
+@verb(
+    "set", topic="session", usage="NAME VALUE", takes=("setting",),
+    examples=("set precision 2", "set dims 16", "set colormap cividis", "set width 120", "set pager on"),
+)  # fmt: skip
+@click.argument("words", nargs=-1, metavar="NAME VALUE")
+def set_value(session: "Session", words: tuple[str, ...]) -> Result:
+    """Set how things are shown; show lists what there is."""
+    if not words:
+        return listed(session)
+    if len(words) != 2:
+        setting = find_setting(words[0])
+        raise UsageError(f"set takes a name and a value, and {setting.name} takes {setting.takes}",
+                         f"such as set {setting.name} {setting.shown(session.settings)}")  # fmt: skip
+    setting, settings = changed(session.settings, *words)
+    _require_there(session, setting.name, getattr(settings, setting.name))
+    session.change(settings=settings)
+    return _shown(session, (setting.name,))
+
+
+def _require_there(session: "Session", name: str, number: Any) -> None:
+    """AddressError for a layer or head that the open model does not have."""
+    if name in ("layer", "head"):
+        from tinytf.trace.address import parse_address
+
+        parse_address(f"L{number}" if name == "layer" else f"L0H{number}", session.table)
+
+
+@verb("show", topic="session", usage="[NAME]", takes=("setting",), examples=("show", "show precision"))
+@click.argument("name", required=False, metavar="[NAME]")
+def show(session: "Session", name: str | None) -> Result:
+    """Show the settings, or one of them."""
+    return listed(session) if name is None else _shown(session, (find_setting(name).name,))
+
+
+def listed(session: "Session") -> Result:
+    """All settings."""
+    return _shown(session, tuple(SETTINGS))
+
+
+def _shown(session: "Session", names: tuple[str, ...]) -> Result:
+    from tinytf_cli.views.blocks import Column, Span, Table
+
+    values = {name: SETTINGS[name].shown(session.settings) for name in names}
+    table = Table(
+        [
+            Column("setting", list(values)),
+            Column("value", [Span(value, "strong") for value in values.values()]),
+            Column("takes", [Span(SETTINGS[name].takes, "dim") for name in names], shrink=8, drop=1),
+            Column("what", [SETTINGS[name].about for name in names], shrink=8),
+        ],
+        header=len(names) > 1,
+    )
+    return answer("settings", {"settings": values}, table)
+
+
+@verb("undo", "u", topic="session", examples=("undo",))
+def undo(session: "Session") -> Result:
+    """Take back the last line that changed the session.
+
+    That is its model, text, settings, stops and displays. Movements are not taken back: back goes back.
+    """
+    from tinytf.text.printable import printable
+    from tinytf_cli.views.blocks import Line, Span
+
+    line = printable(session.undo(), spaces=False)
+    return answer("undone", {"line": line}, Line([Span("taken back: "), Span(line, "strong")], single=True))
+
+
+@verb("history", topic="session", usage="[N]", takes=("number",), examples=("history", "history 5"))
+@click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
+def history(session: "Session", count: int) -> Result:
+    """List the last lines: which failed, and which can be undone."""
+    from tinytf.text.printable import printable
+    from tinytf_cli.views.blocks import Cell, Column, Line, Span, Table
+
+    first = max(0, len(session.lines) - count)
+    rows = [(number, one) for number, one in enumerate(session.lines, start=1)][first:]
+    data = {"lines": [{"number": number, "line": one.line, "done": one.done} for number, one in rows]}
+    if not rows:
+        return answer("history", data, Line("nothing has been typed yet"))
+    changes = session.changes
+    marks: list[Cell] = [
+        Span("failed", "bad") if not one.done else Span("can be undone" if number in changes else "", "dim")
+        for number, one in rows
+    ]
+    columns = [
+        Column("", [str(number) for number, _ in rows], "right"),
+        Column("", [printable(one.line[:200], spaces=False) for _, one in rows], shrink=20),
+        Column("", marks),
+    ]
+    return answer("history", data, Table(columns, header=False))
+
+
+@verb("save", topic="session", usage="FILE", takes=("file",), examples=("save look.session",))
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def save(session: "Session", path: Path, force: bool) -> Result:
+    """Write the lines of this session to FILE, to be run again.
+
+    Lines that failed are left out. source FILE and tinytf repl -f FILE run them, and give the same output.
+    """
+    from tinytf.files import write_whole
+    from tinytf.text.printable import printable
+    from tinytf_cli.views.blocks import Line
+    from tinytf_cli.views.place import counted
+
+    path = path.expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UsageError(what, "name a file in one that is there")
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already", "choose another name, or write over it with --force")
+    lines = transcript(session)
+    try:
+        write_whole(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
+    said = f"{counted(len(lines) - 1, 'line')} in {printable(str(path), spaces=False)}"
+    return answer("saved", {"file": str(path), "lines": len(lines) - 1}, Line(said))
+
+
+def transcript(session: "Session") -> list[str]:
+    """The lines that, run again, give the same output."""
+    kept = [one.line for one in session.lines if one.done and one.verb not in ("save", "quit")]
+    return [_HEADER, *kept]
+
+
+@verb("source", topic="session", usage="FILE", takes=("file",), examples=("source look.session",))
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+def source(session: "Session", path: Path) -> None:
+    """Run the lines of FILE, up to one that fails."""
+    from tinytf_cli.repl.script import Failed, read_script, run_lines
+
+    if session.depth >= _DEEPEST:
+        raise UsageError(f"{path} is the {_DEEPEST + 1}th file inside another", "a file does not source itself")
+    lines = read_script(path.expanduser())
+    session.depth += 1
+    try:
+        run_lines(session, lines, echo=False, stop=True, inside=True)
+    except Failed as failed:
+        if failed.outcome.status == 130:
+            raise KeyboardInterrupt from None
+        failure = failed.outcome.failure
+        if failure is None:
+            raise TinytfError(f"{failed.where}: a check did not hold") from None
+        raise TinytfError(f"{failed.where}: {failure.message}", failure.hint) from None
+    finally:
+        session.depth -= 1
+
+
+@verb(
+    "diff", topic="looking", usage="[TEXT TEXT]", takes=("text",), examples=("diff", "diff --head L0H1 --top 3"),
+    claims=lambda session, words: _claims_diff(words),
+)  # fmt: skip
+@click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that is none yet.")
+@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of either.")
+@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+def diff(session: "Session", tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+    """Compare the last two runs: where they begin to differ, and how.
+
+    They are of two texts, or of one text through two models. With texts it is the command of the same name.
+    """
+    from tinytf.analysis.alignment import Side
+    from tinytf.analysis.difference import difference, parse_head
+    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+
+    runs = session.state.runs
+    if len(runs) < 2:
+        raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
+    a, b = (session.model_of(run.spec) for run in runs)
+    first, second = (session.trace_of(run).encoding for run in runs)
+    found = difference(
+        Side(a.transformer, a.tokenizer, first),
+        Side(b.transformer, b.tokenizer, second),
+        tolerance=tolerance,
+        head=None if head is None else parse_head(head, session.table),
+        top=top,
+    )
+    view = DifferenceView((a, b), (first, second), found, DifferenceChoice(None, rows))
+    return Result(view.blocks, view.data, view.events, view.tensors)
+
+
+def _claims_diff(words: tuple[str, ...]) -> bool:
+    """Whether these words are for the verb: its own options alone."""
+    return positional(diff.command, words) == ()
+
+
+@verb("help", "h", "?", topic="session", usage="[TOPIC]", takes=("topic",),
+      examples=("help", "help break", "help keys", "help conditions"))  # fmt: skip
+@click.argument("topics", nargs=-1, metavar="[TOPIC]")
+def help_on(session: "Session", topics: tuple[str, ...]) -> Result:
+    """Say what there is, or more about one verb, command or topic."""
+    from tinytf_cli.repl.helping import help_blocks
+
+    blocks = list(help_blocks(session, " ".join(topics)))
+    return answer("help", {"topic": " ".join(topics)}, *blocks)
+
+
+@verb("quit", "exit", "q", topic="session", examples=("quit",))
+def leave(session: "Session") -> None:
+    """Leave the session."""
+    from tinytf_cli.repl.session import Leave
+
+    raise Leave
+
+
+KEEPING = (diff, model, set_value, show, undo, history, save, source, help_on, leave)

@@ -1,0 +1,43 @@
+"""Opening a model for a session: once, and with the traces that the session has recorded."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import torch
+
+from tinytf.loading import Model, load
+from tinytf.trace.trace import Trace
+from tinytf_cli.options import SMALL
+from tinytf_cli.repl.state import Run, Spec
+
+if TYPE_CHECKING:
+    from tinytf_cli.repl.session import Session
+
+_THREADS = torch.get_num_threads()
+
+
+@dataclass(frozen=True)
+class SessionModel(Model):
+    """A model whose traces are those of the session: a text that was recorded is not recorded again."""
+
+    recorded: Callable[[str, bool, bool], Trace] | None = None
+
+    def trace(
+        self, text: str, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+    ) -> Trace:
+        """As of ``Model``; a trace of some ``layers`` alone is recorded anew."""
+        if layers is not None or self.recorded is None:
+            return super().trace(text, truncate=truncate, layers=layers, force=force)
+        return self.recorded(text, truncate, force)
+
+
+def open_for(session: "Session", spec: Spec) -> Model:
+    """The model of a spec; errors as of ``load``."""
+    opened = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed)
+
+    def recorded(text: str, truncate: bool, force: bool) -> Trace:
+        return session.trace_of(Run(spec, text, truncate, force))
+
+    torch.set_num_threads(1 if opened.n_parameters < SMALL else _THREADS)
+    return SessionModel(**{one.name: getattr(opened, one.name) for one in fields(Model)}, recorded=recorded)

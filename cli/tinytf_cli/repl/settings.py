@@ -1,0 +1,122 @@
+"""What a session can be set to: a table of names, what they take, and what they mean."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values; None is ``auto``."""
+
+    precision: int | None = None
+    dims: int = 8
+    rows: int | None = None
+    colormap: str = "viridis"
+    color: str = AUTO
+    width: int | None = None
+    ascii: bool = False
+    plain: bool = False
+    layer: int = 0
+    head: int = 0
+    pager: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One name: ``about`` in a line, ``takes`` what may stand behind it, ``read`` a word to a value."""
+
+    name: str
+    about: str
+    takes: str
+    read: Callable[[str], Any]
+    choices: tuple[str, ...] = ()
+
+    def shown(self, settings: Settings) -> str:
+        """The value as it is typed."""
+        value = getattr(settings, self.name)
+        if value is None:
+            return AUTO
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+class _Refused(ValueError):
+    pass
+
+
+def _number(low: int, high: int, *, auto: bool = False) -> Callable[[str], int | None]:
+    def read(word: str) -> int | None:
+        if auto and word == AUTO:
+            return None
+        if not re.fullmatch("[0-9]{1,9}", word) or not low <= int(word) <= high:
+            raise _Refused
+        return int(word)
+
+    return read
+
+
+def _choice(*words: str) -> Callable[[str], str]:
+    def read(word: str) -> str:
+        if word not in words:
+            raise _Refused
+        return word
+
+    return read
+
+
+def _switch(word: str) -> bool:
+    if word not in ("on", "off"):
+        raise _Refused
+    return word == "on"
+
+
+_MAPS = ("viridis", "cividis", "grey")
+_COLORS = (AUTO, "always", "never")
+_SWITCH = ("on", "off")
+
+SETTINGS: dict[str, Setting] = {
+    one.name: one
+    for one in (
+        Setting("precision", "digits after the point, of values, maps and statistics", "auto or 0 to 9",
+                _number(0, 9, auto=True), (AUTO,)),
+        Setting("dims", "dimensions shown as numbers", "1 or more", _number(1, 10**6)),
+        Setting("rows", "tokens shown in a table; 0 is all", "auto or a number", _number(0, 10**6, auto=True), (AUTO,)),
+        Setting("colormap", "colours of values in 0…1", ", ".join(_MAPS), _choice(*_MAPS), _MAPS),
+        Setting("color", "whether to use colour", ", ".join(_COLORS), _choice(*_COLORS), _COLORS),
+        Setting("width", "columns to draw in", "auto or 20 to 1000", _number(20, 1000, auto=True), (AUTO,)),
+        Setting("ascii", "7-bit signs only", "on or off", _switch, _SWITCH),
+        Setting("plain", "sentences instead of tables and maps", "on or off", _switch, _SWITCH),
+        Setting("layer", "layer of what names none", "a number", _number(0, 10**6)),
+        Setting("head", "head of what names none", "a number", _number(0, 10**6)),
+        Setting("pager", "show long output a screen at a time, on a terminal", "on or off", _switch, _SWITCH),
+    )
+}  # fmt: skip
+assert [field.name for field in fields(Settings)] == list(SETTINGS)
+
+
+def find_setting(word: str) -> Setting:
+    """A setting by its name or the beginning of one; UsageError for any other word."""
+    found = [one for name, one in SETTINGS.items() if name == word] or [
+        one for name, one in SETTINGS.items() if name.startswith(word) and word
+    ]
+    if len(found) > 1:
+        raise UsageError(f"{word!r} can be {', '.join(one.name for one in found)}", "write a little more of it")
+    if not found:
+        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
+    return found[0]
+
+
+def changed(settings: Settings, name: str, word: str) -> tuple[Setting, Settings]:
+    """The settings with one of them read from a word."""
+    setting = find_setting(name)
+    try:
+        return setting, replace(settings, **{setting.name: setting.read(word)})
+    except _Refused:
+        hint = did_you_mean(word, setting.choices) if setting.choices else ""
+        raise UsageError(f"{setting.name} takes {setting.takes}, and not {word!r}", hint) from None

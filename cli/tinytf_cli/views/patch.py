@@ -1,0 +1,201 @@
+"""The view of patching: what of the clean run's logit difference each activation brings back."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from rich.cells import cell_len, set_cell_size
+
+from tinytf.analysis.interventions import Patched, PatchSweep
+from tinytf.loading import Model
+from tinytf.trace.trace import Trace
+from tinytf_cli.numbers import number
+from tinytf_cli.output import SCHEMA_VERSION
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.views.ablate import check_line, choice_table, digits_for, events_of, signed, site_names, where_predicted
+from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.steps import as_array, labels, largest
+
+_WHAT = {
+    "residual": ("the stream into each block, at each position", "in"),
+    "attn": ("what attention gives, at each position", "attn"),
+    "ffn": ("what the feed-forward gives, at each position", "ffn"),
+    "heads": ("what each head gives, at all positions", ""),
+}
+_SHOWN_DIFFERENCES = 8
+
+
+class _PatchView:
+    """What both views have: two texts, what is followed, and the checks."""
+
+    def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: Patched | PatchSweep) -> None:
+        self.model, self.clean, self.corrupt, self._found = model, clean, corrupt, found
+
+    @property
+    def holds(self) -> bool:
+        return all(one.holds for one in self._found.checks)
+
+    def _head(self) -> Iterator[Block]:
+        yield from banner(self.model, self.clean.encoding)
+        contrast, shown = self._found.contrast, self.model.tokenizer.shown
+        yield Heading("patching", "the corrupt text, run with activations of the clean one")
+        places = [where_predicted(trace, contrast.position) for trace in (self.clean, self.corrupt)]
+        yield Table(
+            [
+                Column("", ["clean", "corrupt"], said=""),
+                Column("", places, shrink=20, said=""),
+                Column(
+                    f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}",
+                    [number(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)],
+                    "right",
+                ),
+                Column("is", ["1", "0"], "right"),
+            ]
+        )
+        yield Line(Span(_different(self.clean, self.corrupt), "dim"), indent=2)
+
+    def _data(self, kind: str) -> dict[str, Any]:
+        data, shown = self._found.to_dict(), self.model.tokenizer.shown
+        for name in ("answer", "versus"):
+            data["contrast"][name] = {"id": data["contrast"][name], "token": shown(data["contrast"][name])}
+        for one in data.get("choices", []):
+            one["token"] = shown(one["id"])
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": kind,
+            "model": model_data(self.model),
+            "clean": text_data(self.clean.encoding),
+            "corrupt": text_data(self.corrupt.encoding),
+            **data,
+        }
+
+
+class PatchedView(_PatchView):
+    """One patch in every form that output takes."""
+
+    def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: Patched) -> None:
+        super().__init__(model, clean, corrupt, found)
+        self.found = found
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        found = self.found
+        yield from self._head()
+        names = labels(self.corrupt)
+        where = "at all positions"
+        if found.positions is not None:
+            where = "at " + ", ".join(f"{place} {names[place]}" for place in found.positions[:8])
+        yield Heading("patched", f"{site_names(found.sites)} {where}", "attention")
+        yield choice_table(found.choices, self.model.tokenizer, found.contrast.answer, ("p corrupt", "p patched"))
+        recovered = Span(number(found.recovered, "%.4f"), "strong")
+        logits = Span(f": the logit difference is {number(found.difference, '%+.4f')}", "dim")
+        yield Line([recovered, Span(" of the clean run came back"), logits], indent=2)
+        yield from check_line(*found.checks)
+
+    def data(self) -> dict[str, Any]:
+        """The patch as one JSON object."""
+        return self._data("patch")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The same data, one event a line."""
+        yield from events_of(self.data(), {"choices": "choice", "checks": "check"})
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What came back, as a tensor of one number."""
+        return {"recovered": torch.tensor(self.found.recovered), "difference": torch.tensor(self.found.difference)}
+
+
+class PatchSweepView(_PatchView):
+    """The map of a sweep in every form that output takes, with its ``top`` strongest in a table."""
+
+    def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: PatchSweep, top: int) -> None:
+        super().__init__(model, clean, corrupt, found)
+        self.found, self.top = found, top
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        found, names = self.found, labels(self.corrupt)
+        yield from self._head()
+        yield Heading(found.what, _WHAT[found.what][0], "attention")
+        values = as_array(found.recovered)
+        layers = [f"L{layer}" for layer in range(len(values))]
+        if found.what == "heads":
+            rows, columns, shown = layers, [f"H{head}" for head in range(values.shape[1])], values
+            said = "layers down, heads across"
+        else:  # tokens down: their text is longer than a layer's name
+            rows, columns, shown = names[found.first :], layers, values[:, found.first :].T
+            said = f"tokens down, layers 0 to {len(layers) - 1} across"
+        yield Line(Span(f"1 is the clean run, 0 the corrupt one; {said}", "dim"), indent=2)
+        if found.first:
+            same = "token 0 is" if found.first == 1 else f"tokens 0 to {found.first - 1} are"
+            yield Line(Span(f"{same} the same in both texts, so nothing comes of patching there", "dim"), indent=2)
+        yield Heat(shown, rows, columns, "signed", None, largest(shown), asked=True, digits=digits_for(shown))
+        yield Heading("strongest", "how much of the clean run comes back")
+        yield self._strongest(names)
+        yield from check_line(*found.checks)
+
+    def _strongest(self, names: Sequence[str]) -> Table:
+        found, contrast = self.found.strongest(self.top), self.found.contrast
+        most = max((abs(recovered) for _, _, recovered in found), default=0.0)
+        heads = self.found.what == "heads"
+        step = _WHAT[self.found.what][1]
+        places = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in found]
+        columns = [Column("", [Span(place, "strong") for place in places], said="")]
+        if not heads:
+            columns.append(Column("at", [f"{column} {names[column]}" for _, column, _ in found], shrink=10))
+        back = [number(contrast.corrupt + value * (contrast.clean - contrast.corrupt), "%+.4f") for *_, value in found]
+        return Table(
+            [
+                *columns,
+                Column("comes back", [signed(value, most, "%+.4f") for *_, value in found], "right"),
+                Column("logit difference", back, "right", drop=1),
+            ]
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The map as one JSON object."""
+        return self._data("patch_sweep")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The same data, one event a line: a layer with its row of the map."""
+        data = self.data()
+        maps = zip(data.pop("difference"), data.pop("recovered"), strict=True)
+        data["layers"] = [
+            {"layer": layer, "difference": one, "recovered": other} for layer, (one, other) in enumerate(maps)
+        ]
+        yield from events_of(data, {"layers": "layer", "checks": "check"})
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The map, (layers, positions) or (layers, heads), as it came back and as logit differences."""
+        return {"recovered": self.found.recovered, "difference": self.found.differences}
+
+
+def _different(clean: Trace, corrupt: Trace) -> str:
+    """Which tokens of the two texts are different."""
+    both = list(zip(labels(clean), labels(corrupt), clean.encoding.ids, corrupt.encoding.ids, strict=True))
+    places = [place for place, (_, _, one, other) in enumerate(both) if one != other]
+    pairs = [f"{place} {both[place][0]} │ {both[place][1]}" for place in places[:_SHOWN_DIFFERENCES]]
+    more = f" and {len(places) - len(pairs)} more" if len(places) > len(pairs) else ""
+    same = len(both) - len(places)
+    rest = f"; the other {same} are the same" if same > 1 else ("; the other is the same" if same else "")
+    return f"different tokens: {', '.join(pairs)}{more}{rest}"
+
+
+def aligned_lines(pairs: Sequence[tuple[str | None, str | None]], width: int, around: int = 3) -> list[str]:
+    """Two texts token above token, ``–`` where one has none: what is different, and some tokens around it."""
+    different = [place for place, (one, other) in enumerate(pairs) if one != other]
+    first, last = max(0, different[0] - around), different[-1] + around + 1
+    shown = [("–" if one is None else one, "–" if other is None else other) for one, other in pairs[first:last]]
+    room = width - len("tinytf: corrupt  … ")
+    cells: list[tuple[str, str]] = []
+    for pair in shown:
+        size = max(map(cell_len, pair))
+        if room < size + 2 and cells:
+            last = 0
+            break
+        room -= size + 2
+        cells.append((set_cell_size(pair[0], size), set_cell_size(pair[1], size)))
+    lines = []
+    for name, row in zip(("clean  ", "corrupt"), zip(*cells, strict=True), strict=True):
+        text = "  ".join(row).rstrip()
+        lines.append(f"{name}  {'… ' if first else ''}{text}{' …' if last < len(pairs) else ''}")
+    return lines

@@ -1,0 +1,130 @@
+"""Ablation and patching sweeps beside TransformerLens, at the size of GPT-2 small.
+
+Weights are random (nothing is downloaded), the same in both libraries. What is timed there is the loop that everybody
+writes: one hooked forward pass for each head, or for each layer and position. The numbers of both are compared first.
+
+    python tests/benchmarks/why.py --repeat 5
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from trace import encoding_of, peer_of, random_model  # the benchmark beside this one
+from typing import Any
+
+import torch
+from _timing import Row, in_turns, options, ratio, show, show_machine, spread
+from torch import Tensor, nn
+
+from tinytf.analysis.interventions import ablation_sweep, patch_sweep
+from tinytf.model import Transformer
+from tinytf.presets import preset
+from tinytf.trace.record import record
+
+GOAL = 1 / 2
+"""A sweep takes at most this share of the loop's time."""
+ALLOWED = 1e-3
+
+
+def some_ids(vocabulary: int, length: int, seed: int) -> list[int]:
+    return torch.randint(vocabulary, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def ablated_one_by_one(theirs: Any, ids: list[int], target: int, n_heads: int, n_layers: int) -> Tensor:
+    """Log-probabilities of ``target`` at the last position, (layers, heads), a forward pass each."""
+    found = torch.zeros(n_layers, n_heads)
+    batch = torch.tensor([ids])
+    for layer in range(n_layers):
+        for head in range(n_heads):
+
+            def zero(z: Tensor, hook: object, head: int = head) -> Tensor:
+                heads = z if z.dim() == 4 else z.unflatten(-1, (n_heads, -1))  # a view: (B, T, H, D)
+                heads[:, :, head] = 0.0
+                return z
+
+            logits = theirs.run_with_hooks(batch, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", zero)])
+            found[layer, head] = logits[0, -1].log_softmax(-1)[target]
+    return found
+
+
+def patched_one_by_one(
+    theirs: Any, clean: list[int], corrupt: list[int], answer: int, versus: int, n_layers: int
+) -> Tensor:
+    """Logit differences at the last position, (layers, positions), a forward pass each."""
+    names = [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers)]
+    _, cache = theirs.run_with_cache(torch.tensor([clean]), names_filter=lambda name: name in names)
+    found = torch.zeros(n_layers, len(corrupt), dtype=torch.float64)
+    batch = torch.tensor([corrupt])
+    for layer, name in enumerate(names):
+        for position in range(len(corrupt)):
+
+            def put(stream: Tensor, hook: object, name: str = name, position: int = position) -> Tensor:
+                stream = stream.clone()
+                stream[:, position] = cache[name][:, position]
+                return stream
+
+            logits = theirs.run_with_hooks(batch, fwd_hooks=[(name, put)])
+            found[layer, position] = logits[0, -1, answer].double() - logits[0, -1, versus].double()
+    return found
+
+
+def compared(what: str, ours: Tensor, theirs: Tensor) -> None:
+    apart = float((ours - theirs).abs().max())
+    print(f"{what}: {ours.numel()} numbers of the two libraries differ by at most {apart:.1e}")
+    if not apart < ALLOWED:
+        raise SystemExit("they differ, so there is nothing to compare")
+
+
+def measure(what: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor] | None, repeat: int) -> list[Row]:
+    runs = {"sweep": ours}
+    if theirs is not None:
+        compared(what, ours(), theirs())
+        runs["loop"] = theirs
+    seconds = in_turns(runs, repeat, warm=0 if theirs is not None else 1)
+    note = spread(seconds, *runs)
+    if theirs is None:
+        return [Row("sweep", sum(seconds["sweep"]) / repeat, "s", note=note)]
+    return [Row("sweep / loop in TransformerLens", ratio(seconds, "sweep", "loop"), goal=GOAL, note=note)]
+
+
+@torch.no_grad()
+def main() -> int:
+    parser = options(__doc__, repeat=5)
+    parser.add_argument("--tokens", type=int, default=32, help="length of the texts (default 32)")
+    parser.add_argument("--sweep", choices=["heads", "residual"], help="one of the two alone")
+    parser.add_argument("--layers", type=int, default=12, help="layers (default 12); fewer for a quick look")
+    chosen = parser.parse_args()
+    ours: Transformer = random_model(replace(preset("gpt2"), n_layers=chosen.layers))
+    peer: tuple[str, nn.Module] | None = peer_of(ours)
+    show_machine("torch", *(["transformer-lens"] if peer else []))
+    name = peer[0] if peer else "no TransformerLens"
+    print(f"GPT-2 small, {chosen.layers} layers, {chosen.tokens} tokens, float32, random weights; {name}")
+    config, theirs = ours.config, None if peer is None else peer[1]
+    clean, corrupt = (some_ids(config.vocab_size, chosen.tokens, seed) for seed in (1, 2))
+    assert clean[0] != corrupt[0], "positions that are the same in both texts would not be run"
+
+    def heads() -> Tensor:
+        found = ablation_sweep(record(ours, encoding_of(clean)), "heads")
+        return found.change + found.effects[0].log_p_before
+
+    def patches() -> Tensor:
+        runs = [record(ours, encoding_of(ids)) for ids in (clean, corrupt)]
+        return patch_sweep(*runs, "residual", answer=11, versus=13).differences
+
+    target = int(ours(torch.tensor([clean]))[0, -1].argmax())
+    loops: list[Callable[[], Tensor] | None] = [None, None]
+    if theirs is not None:
+        loops = [
+            lambda: ablated_one_by_one(theirs, clean, target, config.n_heads, config.n_layers),
+            lambda: patched_one_by_one(theirs, clean, corrupt, 11, 13, config.n_layers),
+        ]
+    missed = 0
+    titles = {"heads": "Head ablation, layers × heads", "residual": "Patching the residual stream, layers × positions"}
+    for (name, title), sweep, loop in zip(titles.items(), (heads, patches), loops, strict=True):
+        if chosen.sweep in (None, name):
+            missed += show(title, measure(title, sweep, loop, chosen.repeat))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

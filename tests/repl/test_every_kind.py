@@ -1,0 +1,59 @@
+"""Verbs on every kind of model: each step of each is reached, and shown in every form."""
+
+import architectures
+import pytest
+
+from tinytf.config import ModelConfig
+from tinytf.model.transformer import Transformer
+from tinytf.text.train import train_characters
+from tinytf.trace.trace import Trace
+from tinytf_cli.repl.heard import Ear
+from tinytf_cli.repl.opening import SessionModel
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Run, Spec
+
+SPEC = Spec("made")
+
+
+@pytest.fixture(params=architectures.KINDS)
+def session(request: pytest.FixtureRequest) -> Session:
+    """A session over a small model of one kind, whose tokens are characters."""
+    tokenizer = train_characters(["the cat sat on a mat"])
+    sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
+    config = ModelConfig(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
+    begun = Session(SPEC, stdout=Ear().stream, stderr=Ear().stream)
+
+    def recorded(text: str, truncate: bool, force: bool) -> Trace:
+        return begun.trace_of(Run(SPEC, text, truncate, force))
+
+    transformer = Transformer.initialised(config, 0)
+    begun._models[SPEC] = SessionModel("made", transformer, tokenizer, "random weights", recorded=recorded)
+    return begun
+
+
+def test_every_step_is_reached_and_shown(session: Session) -> None:
+    assert session.execute("run the cat").status == 0
+    rows = session.table.rows
+    for number, (step, layer) in enumerate(rows, start=1):
+        assert session.place_words == f"{step.full_name(layer)} {number}/{len(rows)}"
+        for line in ("print", "print/stats", "print/shape", "print/json", "heat"):
+            outcome = session.execute(line)
+            tensor = step.is_tensor or line != "heat"
+            assert outcome.status == 0 or not tensor, (line, session.place_words, outcome.failure)
+        assert session.execute("step").status == (0 if number < len(rows) else 2)
+
+
+def test_stops_maps_and_comparisons_work(session: Session) -> None:
+    lines = [
+        "run the cat",
+        "heads",
+        "heat L0",
+        "print L0",
+        "break L*.weights if max > 0.01 and entropy >= 0",
+        "continue",
+    ]
+    lines += ["display weights", "next", "finish", "delete", "watch nan or inf", "continue", "run the mat", "diff"]
+    lines += ["where", "list 100", "undo"]
+    for line in lines:
+        outcome = session.execute(line)
+        assert outcome.status == 0, (line, outcome.failure)

@@ -1,0 +1,305 @@
+"""The session as a whole: what it keeps warm, what it survives, and where its output goes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from driving import Tinytf
+from talking import SENTENCE, Talk
+
+from tinytf.loading import Model
+from tinytf_cli.interrupt import begin
+from tinytf_cli.repl import plain
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that went through a model."""
+    texts: list[str] = []
+    right = Model.trace
+
+    def trace(self: Model, text: str, **settings: Any) -> Any:
+        texts.append(text)
+        return right(self, text, **settings)
+
+    monkeypatch.setattr(Model, "trace", trace)
+    return texts
+
+
+def test_one_forward_pass_serves_verbs_and_commands(talk: Callable[..., Talk], recorded: list[str]) -> None:
+    begun = talk()
+    begun(f"run {SENTENCE}", "heat L0H0", "heat L1H1", "step 9", "heads", "top", "trace", "attention", "print L0.ffn",
+          "explain L0H0.scores[1,0]", f"attention {SENTENCE}", "run")  # fmt: skip
+    assert recorded == [SENTENCE]
+    begun("run The dog", "diff", "undo", "heat L0H0")
+    assert recorded == [SENTENCE, "The dog"]
+
+
+def test_the_model_is_opened_once_and_when_it_is_needed(
+    talk: Callable[..., Talk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tinytf_cli.repl import opening
+
+    opened: list[str] = []
+    right = opening.load
+
+    def load(name: str, **settings: Any) -> Model:
+        opened.append(name)
+        return right(name, **settings)
+
+    monkeypatch.setattr(opening, "load", load)
+    monkeypatch.setattr("tinytf.loading.load", lambda *_, **__: pytest.fail("opened by a command"))
+    begun = talk()
+    begun("show", "help")
+    assert opened == []
+    assert not begun.session.is_open
+    begun("run The cat", "trace", "score", "generate --max-tokens 2", "info", "tokens", "grad --no-detail")
+    begun("model tiny-encoder", "model tiny", "model tiny-encoder")
+    assert opened == ["tiny", "tiny-encoder"]
+
+
+def test_another_model_is_opened_for_one_command(ran: Talk) -> None:
+    assert ran("attention -m tiny-encoder").startswith("tiny-encoder ")
+    assert ran("trace --dtype float64 --no-detail").splitlines()[0].find("float64") > 0
+    assert ran.session.model_words == "tiny"
+    assert "float32" in ran("where")
+
+
+def test_a_line_that_fails_leaves_the_session_as_it_was(ran: Talk) -> None:
+    before, place = ran.session.state, ran.session.place
+    for line in (
+        "run ''",
+        "model nothing",
+        "set dims x",
+        "break L0 if",
+        "display L9",
+        "goto L9",
+        "undisplay 4",
+        "run '",
+    ):
+        ran.fails(line)
+        assert (ran.session.state, ran.session.place) == (before, place)
+
+
+def test_an_interrupted_run_leaves_the_session_sound(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin()
+    before, place = ran.session.state, ran.session.place
+    model = ran.session.model.transformer
+    hooks = sum(len(module._forward_hooks) for module in model.modules())
+    right = type(model.blocks[2]).forward
+
+    def interrupted(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self is model.blocks[2]:
+            raise KeyboardInterrupt
+        return right(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(model.blocks[2]), "forward", interrupted)
+    outcome = ran.session.execute("run The dog")
+    monkeypatch.undo()
+    assert (outcome.status, outcome.failure) == (130, None)
+    assert (ran.session.state, ran.session.place) == (before, place)
+    assert sum(len(module._forward_hooks) for module in model.modules()) == hooks
+    assert "The│·dog" in ran("run The dog")
+
+
+def test_ctrl_c_stops_the_line_that_runs_and_not_the_session(ran: Talk) -> None:
+    interrupt = begin()
+    before = interrupt.listen()
+    try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        outcome = ran.session.execute("! __import__('time').sleep(60)")
+        assert time.monotonic() - began < 30
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert outcome.status == 130
+    assert not interrupt.happened
+    ran.session.say(outcome)
+    assert ran.err.text == "tinytf: interrupted\n"
+    assert ran("! 1") == "1\n"
+
+
+def test_a_million_characters_are_refused_at_once(ran: Talk) -> None:
+    outcome = ran.fails("run " + "cat " * 250_000)
+    assert outcome.failure is not None
+    assert outcome.failure.message == "the line has 1,000,004 characters, and a session takes at most 100,000"
+    assert len(ran.session.lines) == 1
+
+
+def test_what_is_typed_never_acts_on_the_terminal(ran: Talk) -> None:
+    lines = ["\x1b[2J", "run '\x1b[2J", "print \x1b]0;x\x07", "set \x9b1m x", "break L0 if \x1b", "help \u202e"]
+    lines += ["display '\x1b[31m'", "> /nowhere/\x1b[2J", "source \x1b", "| exit 3 # \x1b", "! '\x1b' + 1"]
+    for line in lines:
+        outcome = ran.session.execute(line)
+        assert outcome.failure is not None, line
+        ran.session.say(outcome)
+    ran("run '\x1b[2J the cat \u202e'", "history", "where", "list", "diff", "undo", "! '\x1b'")
+    written = ran.out.text + ran.err.text
+    assert all(char.isprintable() or char == "\n" for char in written)
+
+
+def test_output_goes_to_files_by_their_extension(ran: Talk, tmp_path: Path) -> None:
+    drawn = ran("heat L0H0")
+    ran(f"> '{tmp_path / 'a.txt'}'", f"heat L0H0 > '{tmp_path / 'b.log'}'", f"heat L0H0 > {tmp_path / 'c.json'}")
+    ran(f"trace > {tmp_path / 'd.svg'}", f"trace > {tmp_path / 'e.safetensors'}")
+    ran(f"heat L0H0 -o {tmp_path / 'f.html'}")
+    assert (tmp_path / "a.txt").read_text("utf-8") == (tmp_path / "b.log").read_text("utf-8") == drawn
+    assert json.loads((tmp_path / "c.json").read_text("utf-8"))["address"] == "L0H0.weights"
+    assert (tmp_path / "d.svg").read_text("utf-8").startswith("<svg")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "a.txt",
+        "b.log",
+        "c.json",
+        "d.svg",
+        "e.safetensors",
+        "f.html",
+    }
+    assert "wrote" in ran.err.text
+    assert "no data to write" in ran.fails(f"trace --help > {tmp_path / 'x.svg'}").failure.message  # type: ignore[union-attr]
+
+
+def test_the_last_output_stays_while_it_is_used(ran: Talk) -> None:
+    drawn = ran("heat L0H0")
+    ran("| head -2", "| wc -l")
+    ran.session.stdout.write("--\n")
+    ran("| cat")
+    assert ran.out.text.split("--\n")[1] == drawn
+
+
+def test_a_terminals_output_is_without_colour_and_uncut_in_a_pipe(talk: Callable[..., Talk], tmp_path: Path) -> None:
+    begun = talk(terminal=True)
+    begun("set color always", f"run {SENTENCE}")
+    assert "\x1b[" in begun("heat L0H0")
+    begun(f"> {tmp_path / 'a.log'}", f"generate --max-tokens 3 > {tmp_path / 'b.log'}")
+    assert "\x1b" not in (tmp_path / "a.log").read_text("utf-8") + (tmp_path / "b.log").read_text("utf-8")
+
+
+def test_a_command_that_fails_says_its_status(ran: Talk) -> None:
+    outcome = ran.fails("heat L0H0 | exit 3", 1)
+    assert outcome.failure is not None
+    assert outcome.failure.message == "'exit 3' ended with status 3"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of POSIX")
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(ran: Talk, tmp_path: Path) -> None:
+    """No device of the machine is named here: a file that is renamed over one would take its place for everybody."""
+    pipe, link = tmp_path / "pipe.log", tmp_path / "link.log"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "target.log")
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text("utf-8")), daemon=True)
+    reader.start()
+    drawn = ran(f"heat L0H0 > {pipe}")
+    reader.join(timeout=30)
+    assert got == [drawn]
+    assert pipe.is_fifo()
+    ran(f"heat L0H0 > {link}")
+    assert link.is_symlink()
+    assert (tmp_path / "target.log").read_text("utf-8") == drawn
+
+
+def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk], tmp_path: Path) -> None:
+    pages: list[str] = []
+    for terminal in (True, False):
+        begun = talk(terminal=terminal)
+        begun.session.page = pages.append
+        begun(f"run {SENTENCE}", "set pager on")
+        text = begun("help")
+        assert pages == ([text] if terminal else [])
+        begun("show dims")
+        begun(f"help > '{tmp_path / 'help.log'}'")
+        assert len(pages) == terminal
+        pages.clear()
+
+
+def test_python_sees_the_session_and_keeps_what_is_assigned(ran: Talk) -> None:
+    assert ran("! trace['L0H0.weights'].shape") == "torch.Size([5, 5])\n"
+    assert ran("! model.name, np.float32(1) == 1, torch.__name__").startswith("('tiny', ")
+    assert ran("! x = 3") == ""
+    assert ran("! x * 2") == "6\n"
+    assert ran("! _ + 1") == "7\n"
+    assert ran("! None") == ""
+    assert ran("! print('a'); x = 4") == "a\n"
+    assert "fault" not in ran("help")
+
+
+def test_an_error_of_python_is_a_line_and_its_traceback_is_there_when_asked_for(ran: Talk) -> None:
+    outcome = ran.fails("! def_ined", 1)
+    assert outcome.failure is not None
+    assert outcome.failure.message == "NameError: name 'def_ined' is not defined"
+    assert outcome.failure.hint == "!! shows the traceback"
+    shown = ran("!!")
+    assert shown.startswith("Traceback")
+    assert "python.py" not in shown
+    assert shown.endswith("NameError: name 'def_ined' is not defined\n")
+    assert ran.fails("! exit()", 1).leave is False
+    ran.fails("! 'unclosed", 1)
+    ran.fails("! raise KeyError", 1)
+    ran.fails("! type('A', (), {'__repr__': lambda self: 1 / 0})()", 1)
+
+
+def test_a_fault_of_our_own_is_a_line_too(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinytf_cli.views.looked.heat_blocks", lambda *_: 1 / 0)
+    outcome = ran.session.execute("heat L0H0")
+    assert outcome.status == 1
+    assert outcome.failure is not None
+    assert outcome.failure.message == "ZeroDivisionError: division by zero"
+
+
+def test_the_interface_for_a_front_end_holds(ran: Talk) -> None:
+    session = ran.session
+    assert session.names["p"] == "print"
+    assert session.names["trace"] == "trace"
+    assert session.verb_for(["grad", "L0H0.q"]) is None
+    assert session.verb_for(["heat"]) is session.verbs["heat"]
+    assert session.tokens == ("The", "·cat", "·sat", "·on", "·the")
+    assert session.place_words == "tokens 1/92"
+    assert session.held_bytes > 4_000_000
+    assert 0 < session.execute("heat L0H0").seconds == session.last_seconds
+    assert session.execute("quit").leave is True
+    assert [entry.line for entry in session.lines] == [f'run "{SENTENCE}"', "heat L0H0", "quit"]
+
+
+class _Keys:
+    """What somebody types at ``input``; an exception among the lines is raised."""
+
+    def __init__(self, *lines: str | BaseException) -> None:
+        self.lines: Iterator[str | BaseException] = iter(lines)
+
+    def __call__(self, prompt: str = "") -> str:
+        line = next(self.lines)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+
+def test_the_plain_prompt_goes_on_behind_ctrl_c_and_ends_with_ctrl_d(
+    ran: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.input", _Keys("step", KeyboardInterrupt(), "nonsense", "", EOFError()))
+    assert plain.interact(ran.session) == 0
+    assert ran.session.place_words.startswith("embed.tokens ")
+    assert "there is no verb or command 'nonsense'" in ran.err.text
+    monkeypatch.setattr("builtins.input", _Keys("quit", "step"))
+    assert plain.interact(ran.session) == 0
+
+
+def test_whoever_stops_reading_ends_the_session_quietly() -> None:
+    command = f"{sys.executable} -m tinytf_cli repl -c 'help' -c 'help' -c 'help' | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=os.environ, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_session_takes_no_text_from_its_own_lines(tinytf: Tinytf) -> None:
+    ran = tinytf("repl", "--on-error", "continue", stdin=b"trace -\ntokens\ntrain\nset dims 3\n")
+    assert ran.status == 1
+    assert ran.lines == ["  dims  3  1 or more  dimensions shown as numbers"]

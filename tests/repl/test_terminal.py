@@ -1,0 +1,126 @@
+"""A session in a real pseudo-terminal, seen as a terminal shows it: typed, completed, stepped, interrupted, left."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are of POSIX", allow_module_level=True)
+
+import pexpect
+import pyte
+
+_PATIENCE = 90  # seconds; what is waited for decides, and not how long it took
+_BY_ITSELF = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "PAGER", "LESS")
+
+
+@dataclass
+class Seen:
+    """A child on a terminal, and that terminal's screen."""
+
+    child: "pexpect.spawn[bytes]"
+    screen: pyte.Screen
+    stream: pyte.ByteStream
+
+    def type(self, keys: str) -> None:
+        self.child.send(keys.encode())
+
+    def until(self, holds: Callable[[str], bool], what: str) -> str:
+        """Wait until the screen is so; the answer is the screen."""
+        shown = "\n".join(self.screen.display)
+        while not holds(shown):
+            try:
+                self.stream.feed(self.child.read_nonblocking(65536, timeout=_PATIENCE))
+            except (pexpect.TIMEOUT, pexpect.EOF):
+                pytest.fail(f"never seen: {what}\n{shown}")
+            shown = "\n".join(self.screen.display)
+        return shown
+
+    def shows(self, *words: str) -> str:
+        return self.until(lambda shown: all(word in shown for word in words), repr(words))
+
+    def prompts(self, line: str = "") -> str:
+        """Wait for a prompt with a line on it, where the cursor is."""
+
+        def holds(shown: str) -> bool:
+            return shown.split("\n")[self.screen.cursor.y].rstrip() == f"tinytf> {line}".rstrip()
+
+        return self.until(holds, f"the prompt with {line!r}")
+
+
+def _begin(columns: int, rows: int, folder: Path) -> Seen:
+    """A shell that starts tinytf, so that the terminal can be looked at when it has ended."""
+    environment = {name: value for name, value in os.environ.items() if name not in _BY_ITSELF}
+    environment.update(TERM="xterm-256color", XDG_STATE_HOME=str(folder), LC_ALL="C.UTF-8")
+    # Ctrl-C reaches the shell too, which would end with its child.
+    script = (
+        'trap : INT; before=$(stty -g); "$0" -m tinytf_cli; echo "status $?"; '
+        '[ "$before" = "$(stty -g)" ] && echo "as before"'
+    )
+    child = pexpect.spawn(
+        "/bin/sh", ["-c", script, sys.executable], env=environment, dimensions=(rows, columns), timeout=_PATIENCE
+    )
+    screen = pyte.Screen(columns, rows)
+    screen.write_process_input = child.send  # where the cursor is, when it is asked
+    return Seen(child, screen, pyte.ByteStream(screen))
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (200, 50)])
+def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> None:
+    seen = _begin(columns, rows, tmp_path)
+    try:
+        seen.shows("tinytf 0.1.0, tiny: run TEXT begins")
+        seen.prompts()
+        seen.type("run The\r")  # torch may not be imported yet, which must not be broken off in the middle
+        seen.type("\x03")
+        seen.prompts()
+        seen.type("run The cat sat\r")
+        seen.shows("3 tokens, 92 steps", "tokens 1/92")
+        seen.prompts()
+
+        seen.type("hea")  # completes a verb, a head, a step and a cell
+        seen.prompts("hea")
+        seen.type("t L0H1.w\t")
+        seen.prompts("heat L0H1.weights")
+        seen.type("[sat,c\t")
+        seen.prompts("heat L0H1.weights[sat,cat]")
+        seen.type("\x03")
+        seen.prompts()
+        seen.type("set \t")  # several: a menu with what each is
+        seen.shows("colormap", "digits after the point")
+        seen.type("\x03")
+        seen.prompts()
+
+        seen.type("step 4\r")
+        seen.shows("L0.in 5/92")
+        seen.type("\r")
+        seen.shows("L0.v 9/92")
+        seen.type("\x1b[1;3A")  # Alt-Up
+        seen.shows("L0.k 8/92")
+
+        seen.type("! while True: pass\r")
+        seen.until(lambda shown: "while True" in shown and "8/92" not in shown.split("\n")[-1], "the running command")
+        seen.type("\x03")
+        seen.shows("tinytf: interrupted")
+        seen.prompts()
+        seen.type("where\r")
+        seen.shows("decoder, 4 layers", "interrupted")
+        seen.prompts()
+
+        seen.child.setwinsize(rows, columns - 20)
+        seen.screen.resize(rows, columns - 20)
+        seen.prompts()
+        seen.type("\x04")
+        shown = seen.shows("status 0", "as before")
+        assert "Traceback" not in shown
+        assert not seen.screen.cursor.hidden
+        assert 2004 << 5 not in seen.screen.mode  # pastes are no longer in brackets
+        seen.child.expect(pexpect.EOF)
+    finally:
+        seen.child.close(force=True)
+    lines = (tmp_path / "tinytf" / "history").read_text("utf-8").splitlines()
+    assert lines[-4:] == ["run The cat sat", "step 4", "! while True: pass", "where"]

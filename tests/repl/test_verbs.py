@@ -1,0 +1,318 @@
+"""Each verb over a recorded trace: what it shows is what the library has."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from talking import SENTENCE, Talk
+
+from tinytf.loading import load
+from tinytf.trace.steps import StepTable
+from tinytf_cli.main import COMMANDS
+
+
+def data(text: str) -> dict:
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def tiny():  # type: ignore[no-untyped-def]
+    return load("tiny", device="cpu")
+
+
+def test_running_a_text_stands_at_its_first_step(talk: Callable[..., Talk]) -> None:
+    begun = talk()
+    assert begun.session.place is None
+    assert "The│·cat" in begun("run The cat")
+    assert (begun.session.place, begun.session.place_words) == (0, "tokens 1/92")
+
+
+def test_moving_goes_through_the_step_table(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    rows = StepTable(tiny.config).rows
+    names = [step.full_name(layer) for step, layer in rows]
+
+    def name(line: str) -> str:
+        ran(line)
+        assert ran.session.place is not None
+        return names[ran.session.place]
+
+    assert name("step") == names[1]
+    assert name("step 3") == names[4]
+    assert name("") == names[7]
+    assert name("back") == names[6]
+    assert name("") == names[5]
+    assert name("next") == "L0.in" or name("goto L0.in") == "L0.in"
+    assert name("next") == "L1.in"
+    assert name("finish") == "L1.out"
+    assert name("finish") == "L2.out"
+    assert name("goto L3H1.weights[1,0]") == "L3.weights"
+    assert name("goto L0-2.q") == "L0.q"
+    assert name("goto 3") == names[2]
+    assert name("goto L3") == "L3.in"
+    assert name("next") == "final.norm"
+    assert name("finish") == "next"
+    assert name("back 1000") == "tokens"
+    assert name("continue") == "next"
+    assert "this is the last step" in ran.fails("step").failure.message  # type: ignore[union-attr]
+
+
+def test_where_and_list_tell_the_place_as_data(ran: Talk) -> None:
+    ran("goto L1.weights")
+    told = data(ran("where --json"))
+    assert (told["text"], told["steps"], told["place"]["name"]) == (SENTENCE, 92, "L1.weights")
+    listed = data(ran("list 7 --json"))
+    assert [row["number"] for row in listed["steps"]] == list(
+        range(told["place"]["number"] - 3, told["place"]["number"] + 4)
+    )
+    assert len(data(ran("list 10000 --json"))["steps"]) == 92
+
+
+@pytest.mark.parametrize(
+    "address", ["L0H1.weights", "L2.q", "L3.ffn", "logits", "L0-1H*.scores", "embed.out", "L1H0.q[sat]"]
+)
+def test_print_gives_the_tensors_of_the_trace(ran: Talk, tiny, address: str) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    found = data(ran(f"print/json {address}"))["values"]
+    expected = trace.recorded_logits if address == "logits" else trace[address]
+    values = [np.array(one["values"]) for one in found.values()]
+    np.testing.assert_allclose(np.stack(values).ravel(), expected.numpy().ravel(), atol=1e-5)
+
+
+def test_print_in_every_form(ran: Talk) -> None:
+    assert ran("print/shape L0H1.weights") == ran("print L0H1.weights /shape") == ran("p L0H1.weights/shape")
+    assert ran("print/shape L0H1.weights").split() == ["L0H1.weights", "query", "5", "×", "key", "5"]
+    assert "entropy" in ran("print/stats L0.weights")
+    assert "entropy" not in ran("print/stats L0.ffn")
+    assert len(ran("print/values L0.ffn").splitlines()) > len(ran("print L0.ffn").splitlines())
+    assert "there is no /colour" in ran.fails("print/colour L0").failure.message  # type: ignore[union-attr]
+
+
+def test_the_figures_of_print_are_numpys(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    ran("set precision 4")
+    values = tiny.trace(SENTENCE)["L1H2.q"].double().numpy()
+    _, mean, largest, smallest, std, norm, *_ = ran("print/stats L1H2.q").splitlines()[1].split()
+    expected = (values.mean(), values.max(), values.min(), values.std(), np.linalg.norm(values))
+    assert [float(word) for word in (mean, largest, smallest, std, norm)] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_step_without_a_layer_is_that_of_the_settings(ran: Talk) -> None:
+    ran("set layer 2", "set head 3")
+    assert ran("heat weights") == ran("heat L2H3.weights") == ran("heat L2H3")
+    assert ran("print/shape ffn") == ran("print/shape L2.ffn")
+    ran("goto L1.weights")
+    assert ran("heat") == ran("heat L1H3")
+
+
+def test_heat_draws_what_the_trace_command_draws(ran: Talk) -> None:
+    drawn = ran("heat L0H0").splitlines()
+    assert set(drawn) < set(ran("trace --at L0H0.weights").splitlines())
+
+
+def test_heads_are_measured_as_the_library_does(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    from tinytf.analysis.heads import measure_heads
+
+    trace = tiny.trace(SENTENCE)
+    for by in ("entropy", "distance", "previous", "first", "self"):
+        found = data(ran(f"heads --by {by} --json"))
+        expected = measure_heads(trace, by).numpy()
+        np.testing.assert_allclose(found["values"], expected, atol=1e-5)
+        best = found["largest"][0]
+        assert expected[best["layer"], best["head"]] == pytest.approx(expected.max(), abs=1e-5)
+    assert data(ran("heads L1-2 --json"))["layers"] == [1, 2]
+
+
+def test_top_is_the_softmax_of_the_logits(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    logits = trace.logits_at(2).double().numpy()
+    expected = np.exp(logits - logits.max())
+    expected /= expected.sum()
+    found = data(ran("top 4 --at sat --json"))["predictions"][0]
+    assert [one["id"] for one in found["top"]] == np.argsort(-expected)[:4].tolist()
+    assert [one["probability"] for one in found["top"]] == pytest.approx(np.sort(expected)[::-1][:4].tolist(), abs=1e-5)
+    assert len(data(ran("top --json"))["predictions"][0]["top"]) == 10
+
+
+def test_explain_and_grad_are_the_commands_on_the_text_of_the_session(ran: Talk) -> None:
+    assert ran("explain L0H0.scores[1,0]") == ran(f'explain L0H0.scores[1,0] "{SENTENCE}"')
+    assert ran("grad L0H1.weights") == ran("grad --at L0H1.weights") == ran(f'grad --at L0H1.weights "{SENTENCE}"')
+    assert "·dog" in ran("grad The dog sat --no-detail")
+
+
+def test_info_and_tokens_are_those_of_the_open_model(ran: Talk) -> None:
+    ran("model tiny-encoder")
+    assert ran("info").startswith("tiny-encoder ")
+    assert ran("tokens").startswith("tiny-encoder ")
+
+
+def test_what_is_displayed_is_shown_behind_each_movement(ran: Talk) -> None:
+    shown = ran("display L0H0.weights[1,0]")
+    assert ran("step").endswith(shown)
+    assert ran("back").endswith(shown)
+    assert ran("display").split() == ["1", "L0H0.weights[1,0]"]
+    ran("display logits", "undisplay 1")
+    assert ran("display").split() == ["1", "logits"]
+    assert not ran("undisplay").startswith("1")
+    assert not ran("step").endswith(shown)
+
+
+def test_what_another_model_lacks_is_displayed_as_lacking(ran: Talk) -> None:
+    ran("display L3.q_rot", "model tiny-encoder")
+    assert "L3.q_rot: there is no layer 3" in ran("run The cat")
+
+
+def test_a_stop_holds_where_its_condition_does(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    ran("break L*.out if norm > 50")
+    expected = [layer for layer in range(4) if float(trace.step("out", layer).norm()) > 50]
+    assert len(expected) > 0
+    found = []
+    for _ in expected:
+        ran("continue")
+        found.append(ran.session.place_words.split()[0])
+    assert found == [f"L{layer}.out" for layer in expected]
+    assert "no stop held" in ran("continue")
+
+
+def test_a_condition_on_a_head_is_about_that_head(ran: Talk, tiny) -> None:  # type: ignore[no-untyped-def]
+    trace = tiny.trace(SENTENCE)
+    entropy = [float(-(w * w.clamp_min(1e-30).log()).sum(-1).mean()) for w in trace["L0.weights"]]
+    head = int(np.argmin(entropy))
+    ran(f"break L0H{head}.weights if entropy < {entropy[head] + 1e-3}")
+    ran("continue")
+    assert ran.session.place_words.startswith("L0.weights")
+    ran("delete", "goto 1", f"break L0H{head}.weights if entropy < {entropy[head] - 1e-3}")
+    assert "no stop held" in ran("continue")
+
+
+def test_steps_stop_on_the_way(ran: Talk) -> None:
+    ran("break L0.q")
+    assert "stop 1" in ran("step 50")
+    assert ran.session.place_words.startswith("L0.q ")
+    ran("goto 1")
+    assert "stop 1" in ran("run")
+    assert ran.session.place_words.startswith("L0.q ")
+
+
+def test_watch_is_at_every_step_and_leaves_training_runs_to_the_command(ran: Talk, tmp_path: Path) -> None:
+    ran("watch max > 3 and mean > 0")
+    assert "stop 1: every step" in ran("continue")
+    assert "break L0.q needs none" in ran.fails("watch L0.q").failure.hint  # type: ignore[union-attr]
+    assert "tinytf runs lists those" in ran.fails(f"watch '{tmp_path}'").failure.hint  # type: ignore[union-attr]
+
+
+def test_undo_takes_back_what_changed_the_session_and_nothing_else(ran: Talk) -> None:
+    before = ran.session.state
+    ran("step 3", "heat L0H0")
+    place = ran.session.place
+    ran("set dims 3", "break L1", "display L0.q", "model tiny-encoder", "run The cat")
+    assert ran.session.run is not None
+    assert ran.session.run.text == "The cat"
+    ran(*["undo"] * 5)
+    assert ran.session.state == before
+    assert ran.session.place == place
+    ran("undo")
+    assert "there is nothing to undo" in ran.fails("undo").failure.message  # type: ignore[union-attr]
+    assert ran.session.run is None
+
+
+def test_diff_compares_the_last_two_runs(ran: Talk) -> None:
+    assert "there is one so far" in ran.fails("diff").failure.hint  # type: ignore[union-attr]
+    ran("run The dog sat on the")
+    assert ran("diff --top 3") == ran(f'diff "{SENTENCE}" "The dog sat on the" --top 3')
+    ran("run A dog")
+    assert ran("diff --head L1H1") == ran('diff "The dog sat on the" "A dog" --head L1H1')
+    ran("model tiny --dtype float64")
+    assert ran("diff --rows 1") == ran('diff --dtype float32 --versus-dtype float64 "A dog" --rows 1')
+    ran("undo", "model tiny-encoder")
+    assert "different vocabularies" in ran.fails("diff").failure.message  # type: ignore[union-attr]
+
+
+def test_settings_reach_commands_and_verbs(ran: Talk) -> None:
+    ran("set width 70", "set dims 3")
+    assert "d3" not in ran("print L0.ffn")
+    assert "d3" not in ran("trace --at L0.ffn")
+    assert "d4" in ran("trace --at L0.ffn --dims 5")
+    ran("set ascii on")
+    assert ran("heat L0H0").isascii()
+    assert ran("attention").isascii()
+    ran("set plain on")
+    assert "Row ·cat" in ran("heat L0H0 --plain") or "Row .cat" in ran("heat L0H0")
+
+
+def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None:
+    from tinytf_cli.numbers import digits
+    from tinytf_cli.paint.colour import ramp
+
+    ran("set color always")
+    viridis = ran("heat L0H0")
+    assert "1.000" in viridis
+    ran("set precision 1", "set colormap grey")
+    assert "1.000" not in ran("heat L0H0")
+    ran("set precision auto")
+    assert ran("heat L0H0") != viridis
+    assert digits.get() is None
+    assert ramp("unit")[0].tolist() == [0x44, 0x01, 0x54]
+    ran("set colormap viridis")
+    assert ran("heat L0H0") == viridis
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "repl"])
+def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
+    assert ran(f"{name} --help").startswith(f"Usage: {name} ")
+    assert "Usage: " in ran(f"help {name}") or name in ran.session.verbs
+
+
+def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    ran("run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
+    (tmp_path / "look.session").write_text("show\n", "utf-8")
+    for name, verb in ran.session.verbs.items():
+        assert verb.summary.endswith("."), name
+        assert len(verb.summary) <= 67, "the overview fits 80 columns"
+        assert verb.examples, name
+        assert verb.examples[0] in ran(f"help {name}")
+        for example in verb.examples:
+            if name in ("quit", "save") or "preset" in example:
+                continue
+            ran("goto L1.q" if name != "undo" else "set rows 4")
+            outcome = ran.session.execute(example)
+            assert outcome.status == 0, (example, outcome)
+
+
+@pytest.mark.parametrize("topic", ["", "keys", "lines", "conditions", "addresses", "scripts", "moving", "cond"])
+def test_help_has_its_topics(ran: Talk, topic: str) -> None:
+    assert len(ran(f"help {topic}").splitlines()) > 3
+    assert "did you mean conditions?" in ran.fails("help conditons").failure.hint  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_line_is_wider_than_the_screen(talk: Callable[..., Talk], width: int) -> None:
+    begun = talk(terminal=True)
+    begun(f"set width {width}", "set color never", 'run "I like 🐈 and a very long sentence about the cat"')
+    lines = ["where", "list", "print/stats L0.weights", "print/shape L0", "heat L0.ffn", "heat L0H0.q", "heat logits"]
+    lines += ["heads", "top", "step 9", "show", "help", "help break", "history", "run the cat", "diff", "break"]
+    for line in lines:
+        for row in begun(line).splitlines():
+            assert cell_len(row) <= width, (line, row)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_verbs_work_on_every_shape_of_model(kind: str, talk: Callable[..., Talk]) -> None:
+    begun = talk({"encoder": "preset:bert-base", "decoder": "preset:llama-tiny"}[kind])
+    begun("run The cat")
+    for line in ("step 12", "next", "finish", "heat L0H0", "heat L0.k", "print/stats L1", "heads", "finish", "list"):
+        begun(line)
+
+
+def test_words_that_a_verb_does_not_take_are_for_the_command_of_its_name(ran: Talk) -> None:
+    session = ran.session
+    for words in ("heads", "heads L3", "heads --by entropy L0-1", "heads --json", "diff", "diff --top 3", "watch nan"):
+        assert session.verb_for(words.split()) is session.verbs[words.split()[0]], words
+    for words in ("heads lorem.txt", "heads --count 3", "heads L0 corpus", "heads --by induction", "heads --by=offset"):
+        assert session.verb_for(words.split()) is None, words
+    for words in ("diff a b", "diff --seed 3", "diff --versus tiny", "watch --once"):
+        assert session.verb_for(words.split()) is None, words
+    assert "induction" in ran("heads --by induction --random --count 1 --top 1")
