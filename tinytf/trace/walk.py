@@ -33,7 +33,7 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     with watched(model, keep, ()):
         x = model.embed(torch.tensor([ids], device=weight.device))  # (1, T, C)
     yield Trace(model, encoding, Recording(keep, (), ()))
-    rotation = model.rotation(x)
+    rotation = model.rotation(len(ids), x)
     for layer, block in enumerate(model.blocks):
         keep = {}
         with watched(model, keep, (layer,)):
