@@ -55,6 +55,18 @@ def test_of_each_layer_the_step_that_differs_most_is_shown_and_with_full_all(
     assert len(json.loads(tinytf("diff", SENTENCE, OTHER, "-m", decoder, "--json").out)["steps"]) == len(steps)
 
 
+def test_the_map_has_the_numbers_of_the_steps(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
+    ran = tinytf("diff", SENTENCE, OTHER, "-m", decoder)
+    start = next(i for i, line in enumerate(ran.lines) if line.startswith("relative difference"))
+    steps = opened.diff(SENTENCE, OTHER).steps
+    names = list(dict.fromkeys(one.step.name for one in steps if one.layer is not None))
+    for line, name in zip(ran.lines[start + 2 :], names, strict=False):
+        assert line.split()[0] == name
+        expected = [one.relative for one in steps if one.layer is not None and one.step.name == name]
+        shown = [float(word) for word in re.findall(r"\d\.\d+", line)]
+        assert shown == pytest.approx(expected, abs=0.006)
+
+
 def test_the_same_text_twice_differs_in_nothing(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("diff", SENTENCE, SENTENCE, "-m", decoder, "--fail-over", "0")
     assert ran.status == 0

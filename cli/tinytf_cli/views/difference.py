@@ -153,7 +153,8 @@ class DifferenceView(DifferenceData):
         names = list(dict.fromkeys(one.step.name for one in inside))
         values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
         for one in inside:
-            values[names.index(one.step.name), layers.index(one.layer or 0)] = min(1.0, one.relative)
+            # no finite one is above 2
+            values[names.index(one.step.name), layers.index(one.layer or 0)] = min(2.0, one.relative)
         note = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
         yield Heading("relative difference", note)
         seen = ~np.isnan(values)
