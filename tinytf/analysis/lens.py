@@ -15,7 +15,7 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.trace.trace import Trace
 
-_CHUNK_BYTES = 48 * 2**20
+_CHUNK_BYTES = 24 * 2**20
 """Of one float64 tensor of logits: that many positions of a layer are unembedded at a time."""
 
 _CACHE_BYTES = 4 * 2**20
