@@ -78,7 +78,10 @@ def command(
     model = open_model()
     chosen = [parse_unit(unit, model.config) for unit in units]
     if layer is not None and not 0 <= layer < model.config.n_layers:
-        raise AddressError(f"there is no layer {layer}: the model has {model.config.n_layers}, counted from 0")
+        raise AddressError(
+            f"there is no layer {layer}: the model has {model.config.n_layers}, counted from 0",
+            "tinytf info shows what a model has",
+        )
     layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
     files = _files(corpus) if corpus else None
     choice = NeuronChoice(bool(chosen), rows, ", ".join(_said(path) for path in corpus))
