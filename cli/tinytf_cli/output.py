@@ -127,7 +127,7 @@ def require_writable(path: Path) -> None:
 
 def _tensor_bytes(result: Result, path: Path) -> bytes:
     if result.tensors is None:
-        raise UsageError(f"there are no tensors to write to {path.name}", "tensors come from trace and attention")
+        raise UsageError(f"there are no tensors to write to {path.name}", "write to a .json file instead")
     from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in result.tensors().items()}

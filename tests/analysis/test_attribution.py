@@ -223,6 +223,22 @@ def test_a_part_that_is_wrong_is_seen_in_the_sum() -> None:
     assert not attribute(trace, 4, 7).holds
 
 
+def test_large_parts_that_cancel_may_leave_four_of_their_roundings() -> None:
+    """A token 300,000 long that the first layer's bias takes back: few digits are left."""
+    model = model_of("gpt2", torch.float32).requires_grad_(False)
+    away = 3e5 * torch.nn.functional.normalize(torch.randn(model.config.d_model, generator=torch.manual_seed(1)), dim=0)
+    model.embed.tokens.weight[7] += away
+    model.blocks[0].attention.o.bias -= away
+    trace = record(model, encoding_of([3, 4, 7]))
+    found = attribute(trace, 2, 5)
+    together = sum(abs(part.value) for part in found.parts)
+    assert found.difference > 1e-4
+    assert found.allowed == pytest.approx(4 * 2**-23 * together)
+    assert found.holds
+    trace.recording.tensors["L0.heads"][1, 2] += 10
+    assert not attribute(trace, 2, 5).holds
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_add_up_to_nothing(wrong: float) -> None:
     model = model_of("gpt2").requires_grad_(False)

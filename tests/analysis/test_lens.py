@@ -64,12 +64,13 @@ def test_one_position_is_exactly_what_the_recorded_forward_pass_gave_there(name:
 def test_a_large_vocabulary_that_is_read_in_parts_ends_in_the_models_own_output_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """5,000 × 64 weights, which oneDNN multiplies; 3 of 30 positions are read at a time."""
+    """5,000 × 64 weights, which oneDNN multiplies; 3 of 30 positions are read at a time, 2 and 1 summed up."""
     model = lively(config_of("gpt2", vocab_size=5_000, d_model=64, context=64))
     ids = list(range(100, 130))
     trace = record(model, encoding_of(ids))
     whole = lens(trace, tracked=range(0, 5_000, 7), sublayers=True)
     monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * 5_000 * 3)
+    monkeypatch.setattr(module, "_CACHE_BYTES", 8 * 5_000 * 2)
     steps: list[tuple[int, int]] = []
     parts = lens(
         trace, tracked=range(0, 5_000, 7), sublayers=True, on_progress=lambda done, of: steps.append((done, of))
@@ -78,6 +79,7 @@ def test_a_large_vocabulary_that_is_read_in_parts_ends_in_the_models_own_output_
     expected = own_logits(model, ids).softmax(dim=-1, dtype=torch.float64)[:, ::7]
     for found in (whole, parts):
         assert torch.equal(found.stages[-1].probabilities, expected)
+        assert not found.stages[-1].divergence.any()
     for one, other in zip(whole.stages, parts.stages, strict=True):
         assert torch.allclose(one.probabilities, other.probabilities, rtol=1e-4, atol=1e-9)
         assert torch.allclose(one.divergence, other.divergence, atol=1e-5)

@@ -150,7 +150,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_not(
         (("nowhere.txt",), "cannot read nowhere.txt"),
         (("one", "two"), "two"),
         (("notes.txt", "--random"), "--random is without a text"),
-        (("-",), "the text is empty"),
+        (("-",), "the corpus has no word in it"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -166,7 +166,9 @@ def test_the_printed_parts_add_up_to_the_printed_logit(tinytf: Tinytf, decoder: 
     logits = opened.trace(SENTENCE).recorded_logits[0]
     assert sum(printed[:-1]) == pytest.approx(printed[-1], abs=1e-3)
     assert printed[-1] == pytest.approx(float(logits.max()), abs=1e-4)
-    said = re.fullmatch(r"checked: (\d+) parts sum to (\S+), the logit is (\S+), off by (\S+)", ran.lines[-1])
+    said = re.fullmatch(
+        r"checked: (\d+) parts sum to (\S+), the logit is (\S+), off by (\S+) \(allowed 1e-04\)", ran.lines[-1]
+    )
     assert said is not None
     assert abs(float(said[2]) - float(said[3])) <= 1e-4
     assert float(said[4]) <= 1e-4

@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
+from safetensors.torch import load_file
 
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
@@ -126,6 +128,25 @@ def test_several_texts_come_one_a_line(tinytf: Tinytf, decoder: Path) -> None:
     assert [one["text"] for one in data["neurons"]] == ["The cat", "The dog"]
 
 
+def test_tensors_are_the_units_of_the_trace(tinytf: Tinytf, decoder: Path, opened: Model, tmp_path: Path) -> None:
+    path = tmp_path / "units.safetensors"
+    assert tinytf("neurons", SENTENCE, "-m", decoder, "--unit", "L1.7", "--unit", "L0.3", "-o", path).status == 0
+    stored = load_file(path)
+    trace = opened.trace(SENTENCE)
+    assert stored["units"].tolist() == [[1, 7], [0, 3]]
+    for column, (layer, index) in enumerate(stored["units"].tolist()):
+        assert torch.equal(stored["activations"][:, column], trace.step("ffn.act", layer)[:, index])
+        weight = dict(opened.transformer.named_parameters())[f"blocks.{layer}.ffn.down.weight"]
+        assert torch.equal(stored["directions"][column], weight[:, index])
+
+
+def test_the_corpus_may_come_from_a_pipe(tinytf: Tinytf, decoder: Path, corpus: Path) -> None:
+    arguments = ("neurons", SENTENCE, "-m", decoder, "--unit", "L1.7", "--json", "--top-examples")
+    of_file = json.loads(tinytf(*arguments, corpus).out)
+    of_pipe = json.loads(tinytf(*arguments, "-", stdin=corpus.read_bytes()).out)
+    assert of_pipe["examples"]["units"] == of_file["examples"]["units"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -135,6 +156,10 @@ def test_several_texts_come_one_a_line(tinytf: Tinytf, decoder: Path) -> None:
         ((SENTENCE, "--unit", "L1.99"), "there is no unit 99"),
         ((SENTENCE, "--unit", "L1.3", "--layer", "0"), "--unit names its layer"),
         ((SENTENCE, "--top-examples", "nowhere.txt"), "cannot read nowhere.txt"),
+        ((SENTENCE, "--top-examples", "-"), "the corpus has no word in it"),
+        (("--top-examples", "-"), "a pipe holds one text"),
+        (("-", "--top-examples", "-"), "a pipe holds one text"),
+        ((SENTENCE, "--top-examples", "-", "--top-examples", "a.txt"), "- is the whole corpus"),
         ((SENTENCE, "--top", "0"), "--top"),
         (("",), "the text is empty"),
     ],

@@ -124,7 +124,7 @@ def test_a_corpus_that_is_no_utf8_is_said_with_its_place(tinytf: Tinytf, tmp_pat
 def test_an_empty_corpus_is_said(tinytf: Tinytf, tmp_path: Path) -> None:
     ran = tinytf("train", "--out", tmp_path / "run", stdin=b"\n \n")
     assert is_a_clean_error(ran)
-    assert "the text is empty" in ran.err
+    assert "the corpus has no word in it" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,8 @@ def test_a_folder_without_text_is_named(tmp_path):
 
 @pytest.mark.parametrize("text", ["", " \n\n\t\n", "\n"])
 def test_a_corpus_without_a_word_is_refused(tmp_path, text):
-    assert refused(files_of(tmp_path, [text]))[0] == "the text is empty, so there is nothing to train on"
-    assert refused(text)[0] == "the text is empty, so there is nothing to train on"
+    assert refused(files_of(tmp_path, [text]))[0] == "the corpus has no word in it"
+    assert refused(text)[0] == "the corpus has no word in it"
 
 
 @pytest.mark.parametrize("buffer", [1, 3, 1 << 20])

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tinytf.analysis.neurons import Unit
 from tinytf.errors import TokenizerError, UsageError
-from tinytf.model.parts import rotary_table
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 
@@ -208,8 +207,6 @@ def _run(model: Transformer, ids: Tensor, last: int) -> None:
     device = model.embed.tokens.weight.device
     mask = None if model.config.causal or bool(real.all()) else real.to(device)
     x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
-    rotation = None
-    if model.config.positions == "rotary":
-        rotation = rotary_table(ids.shape[1], model.config.rope, device, x.dtype)
+    rotation = model.rotation(ids.shape[1], x)
     for block in model.blocks[: last + 1]:
         x = block(x, rotation, mask)

@@ -15,8 +15,11 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.trace.trace import Trace
 
-_CHUNK_BYTES = 16 * 2**20
-"""Of one float64 tensor of logits: that many positions of a layer are read at a time."""
+_CHUNK_BYTES = 24 * 2**20
+"""Of one float64 tensor of logits: that many positions of a layer are unembedded at a time."""
+
+_CACHE_BYTES = 4 * 2**20
+"""The same, of the positions whose logits are summed up at a time: they pass through a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +104,19 @@ def lens(
     last = model.final_norm(trace.step(*steps[-1]))  # (T, C)
     final = _read(model, last, places)  # (P, V), the only logits of a whole layer
     vocabulary = final.shape[-1]
-    count = max(1, _CHUNK_BYTES // (8 * vocabulary))
+    count, few = (max(1, room // (8 * vocabulary)) for room in (_CHUNK_BYTES, _CACHE_BYTES))
     starts = range(0, len(places), count)
     read: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
     for number, start in enumerate(starts):
         rows = places[start : start + count]
-        expected = _Expected.of(final[start : start + count])
+        expected = [_Expected.of(some) for some in final[start : start + count].split(few)]
         for place, step in enumerate(steps):
             ends = place == len(steps) - 1
             logits = final[start : start + count] if ends else model.unembed(model.final_norm(trace.step(*step)[rows]))
-            read[place].append(_reading(logits, expected, min(top, vocabulary), chosen))
+            read[place] += [
+                _reading(some, there, min(top, vocabulary), chosen)
+                for some, there in zip(logits.split(few), expected, strict=True)
+            ]
             on_progress(number * len(steps) + place + 1, len(starts) * len(steps))
     stages = tuple(
         Stage(_name(step), step[1], *(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))

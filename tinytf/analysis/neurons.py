@@ -103,6 +103,19 @@ class Neurons:
         return tuple(dict.fromkeys(active.unit for token in self.tokens for active in token.units))
 
 
+@torch.no_grad()
+def unit_tensors(trace: Trace, units: Sequence[Unit]) -> dict[str, Tensor]:
+    """``units`` (U, 2), layer and index; their ``activations`` (T, U); their ``directions`` (U, C), rows of W₂."""
+    blocks: Any = trace.model.blocks
+    acts = [trace.step("ffn.act", unit.layer)[:, unit.index] for unit in units]
+    rows = [blocks[unit.layer].ffn.down.weight[:, unit.index] for unit in units]
+    return {
+        "units": torch.tensor([(unit.layer, unit.index) for unit in units]),
+        "activations": torch.stack(acts, dim=-1),
+        "directions": torch.stack(rows),
+    }
+
+
 class Readout:
     """How the output of a feed-forward unit reaches the logits of a model."""
 

@@ -186,6 +186,13 @@ class Transformer(nn.Module):
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
 
+    def rotation(self, end: int, like: Tensor, start: int = 0) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines of positions ``start`` to before ``end``, as ``like`` is; None where nothing is rotated."""
+        if self.config.positions != "rotary":
+            return None
+        cosine, sine = rotary_table(end, self.config.rope, like.device, like.dtype)
+        return cosine[start:], sine[start:]
+
     def hidden(
         self,
         ids: Tensor,
@@ -209,10 +216,7 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.require_room(len(ids), length)
         x = self.embed(ids, token_types, start)
-        rotation = None
-        if self.config.positions == "rotary":
-            cosine, sine = rotary_table(start + length, self.config.rope, ids.device, x.dtype)
-            rotation = (cosine[start:], sine[start:])
+        rotation = self.rotation(start + length, x, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
             x = block(x, rotation, padding_mask, layer)

@@ -28,7 +28,6 @@ from tinytf.training.stream import (
 SUFFIXES = (".txt", ".md")
 BUFFER = 1 << 16  # the library takes some 300 bytes for each character of a text that it encodes
 _HEAD = 8192  # bytes in which a NUL makes a file a binary one
-_EMPTY = "the text is empty, so there is nothing to train on"
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,7 @@ def _encoded(text: str) -> bytes:
 
 def _not_empty(corpus: Corpus) -> Corpus:
     if not any(file.paragraphs for file in corpus.files):
-        raise UsageError(_EMPTY, "give a text with words in it")
+        raise UsageError("the corpus has no word in it", "give one that is more than white space")
     return corpus
 
 

@@ -1,6 +1,5 @@
 """The operations of worked examples, each twice: as tinytf computes it, and in plain float64 numpy."""
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from tinytf.analysis.size import parameter_count, parameter_parts
 from tinytf.errors import TinytfError
 from tinytf.model.attention import Sight, attention_scores, attention_weights, mask_scores, scale_scores
 from tinytf.model.parts import ACTIVATIONS, NORMS, sinusoidal_table
-from tinytf.model.transformer import Transformer
 from tinytf.presets import preset
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
+from tinytf.worked import plainly
+from tinytf.worked.plainly import numbers as _n
 
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "inf": math.inf}
 
@@ -40,10 +40,6 @@ def _t(value: Any) -> torch.Tensor:
     return value.double() if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-def _n(value: Any) -> np.ndarray:
-    return np.asarray(value, dtype=np.float64)
-
-
 def _elementwise(torch_name: str, numpy: Callable[[Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     function = getattr(torch, torch_name)
     return lambda x: function(_t(x)), lambda x: numpy(_n(x))
@@ -56,84 +52,6 @@ def _reduced(
         return whole(_t(x)) if axis is None else along(_t(x), dim=axis)
 
     return by_torch, lambda x, axis=None: plain(_n(x), axis=axis)
-
-
-# The plain side: textbook formulas in float64, none of which calls torch.
-
-
-def _plain_softmax(x: Any, axis: int = -1) -> Any:
-    x = _n(x)
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
-    total = powers.sum(axis=axis, keepdims=True)
-    return np.where(np.isnan(powers), 0.0, powers / np.where(np.isnan(total), 1.0, total))
-
-
-def _plain_sinusoidal(length: int, d_model: int) -> Any:
-    table = np.zeros((length, d_model))
-    for position in range(length):
-        for dimension in range(d_model):
-            angle = position / 10_000 ** ((dimension - dimension % 2) / d_model)
-            table[position, dimension] = math.cos(angle) if dimension % 2 else math.sin(angle)
-    return table
-
-
-def _plain_norm(x: Any, eps: float = 1e-5) -> Any:
-    x = _n(x)
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-
-
-def _plain_rms_norm(x: Any, eps: float = 1e-5) -> Any:
-    x = _n(x)
-    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _plain_gelu(x: Any) -> Any:
-    return _n(x) * 0.5 * (1 + _erf(_n(x) / math.sqrt(2)))
-
-
-def _plain_gelu_tanh(x: Any) -> Any:
-    x = _n(x)
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def _plain_causal_mask(x: Any) -> Any:
-    x = _n(x)
-    queries, keys = np.indices(x.shape[-2:])
-    return np.where(keys > queries, -math.inf, x)
-
-
-def _plain_adam(
-    theta: float, g: float, m: float, v: float, t: int, lr: float, beta1: float, beta2: float, eps: float
-) -> Any:
-    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-    m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
-    return np.array([m, v, m_hat, v_hat, theta - lr * m_hat / (math.sqrt(v_hat) + eps)])
-
-
-def _plain_learning_rate(step: int, lr: float, warmup: int, steps: int) -> float:
-    if step < warmup:
-        return lr * (step + 1) / warmup
-    return lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-
-def _plain_clip_factor(norm: float, most: float) -> float:
-    return min(1.0, most / (norm + 1e-6))
-
-
-@functools.cache
-def _weights(name: str) -> tuple[tuple[str, int], ...]:
-    with torch.device("meta"):
-        model = Transformer(preset(name))
-    return tuple((where, weight.numel()) for where, weight in model.named_parameters())
-
-
-def _plain_parameters(name: str, part: str = "") -> int:
-    return sum(numbers for where, numbers in _weights(name) if _PARTS.get(part, "") in where)
 
 
 # tinytf's side: what the model, the trainer and the counts themselves are made of.
@@ -189,13 +107,6 @@ def _clip_factor(norm: float, most: float) -> Any:
     return weight.grad[0] / norm if norm else _t(1.0)
 
 
-_PARTS = {
-    "": "",
-    "attention": ".attention.",
-    "feed-forward": ".ffn.",
-    "tokens": "embed.tokens",
-    "positions": "embed.positions",
-}
 _PART_NAMES = {
     "attention": "attention,",
     "feed-forward": "feed-forward,",
@@ -209,8 +120,8 @@ def _parameters(name: str, part: str = "") -> int:
         config = preset(name)
     except TinytfError as error:
         raise ValueError(error.message) from None
-    if part not in _PARTS:
-        raise ValueError(f"there is no part {part!r}: {', '.join(filter(None, _PARTS))}")
+    if part not in plainly.PARTS:
+        raise ValueError(f"there is no part {part!r}: {', '.join(filter(None, plainly.PARTS))}")
     if not part:
         return parameter_count(config)
     return sum(one.total for one in parameter_parts(config) if one.name.startswith(_PART_NAMES[part]))
@@ -218,16 +129,6 @@ def _parameters(name: str, part: str = "") -> int:
 
 def _split_heads(x: Any, n_heads: int) -> Any:
     return _t(x).unflatten(-1, (n_heads, -1)).transpose(-3, -2)  # (…, T, C) -> (…, H, T, D)
-
-
-def _plain_split_heads(x: Any, n_heads: int) -> Any:
-    x = _n(x)
-    return np.swapaxes(x.reshape(*x.shape[:-1], n_heads, -1), -3, -2)
-
-
-def _plain_join_heads(x: Any) -> Any:
-    x = np.swapaxes(_n(x), -3, -2)
-    return x.reshape(*x.shape[:-2], -1)
 
 
 def _sizes(x: Any) -> str:
@@ -253,10 +154,6 @@ def _windows(ids: Any, length: int) -> Any:
     return _t(ids).unfold(0, length, 1)
 
 
-def _plain_windows(ids: Any, length: int) -> Any:
-    return np.stack([_n(ids)[first : first + length] for first in range(len(ids) - length + 1)])
-
-
 def _size(x: Any, axis: int | None = None) -> int:
     return math.prod(x.shape) if axis is None else x.shape[axis]
 
@@ -273,7 +170,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "sin": Operation("sin(x)", "sine", *_elementwise("sin", np.sin)),
     "cos": Operation("cos(x)", "cosine", *_elementwise("cos", np.cos)),
     "tanh": Operation("tanh(x)", "hyperbolic tangent", *_elementwise("tanh", np.tanh)),
-    "erf": Operation("erf(x)", "error function", *_elementwise("erf", _erf)),
+    "erf": Operation("erf(x)", "error function", *_elementwise("erf", plainly.erf)),
     "sigmoid": Operation("sigmoid(x)", "1 / (1 + e⁻ˣ)", *_elementwise("sigmoid", lambda x: 1 / (1 + np.exp(-x)))),
     "sum": Operation("sum(x, axis)", "the sum, of all or along an axis", *_reduced(torch.sum, torch.sum, np.sum)),
     "mean": Operation("mean(x, axis)", "the mean", *_reduced(torch.mean, torch.mean, np.mean)),
@@ -283,12 +180,15 @@ OPERATIONS: Mapping[str, Operation] = {
     "size": Operation("size(x, axis)", "how many numbers, or how many along an axis", _size, _size),
     "length": Operation("length(text)", "characters of a text", len, len),
     "relu": Operation("relu(x)", "max(0, x)", lambda x: ACTIVATIONS["relu"](_t(x)), lambda x: np.maximum(_n(x), 0)),
-    "gelu": Operation("gelu(x)", "x·Φ(x), exactly", lambda x: ACTIVATIONS["gelu"](_t(x)), _plain_gelu),
+    "gelu": Operation("gelu(x)", "x·Φ(x), exactly", lambda x: ACTIVATIONS["gelu"](_t(x)), plainly.gelu),
     "gelu_tanh": Operation(
-        "gelu_tanh(x)", "the approximation by tanh", lambda x: ACTIVATIONS["gelu_tanh"](_t(x)), _plain_gelu_tanh
+        "gelu_tanh(x)", "the approximation by tanh", lambda x: ACTIVATIONS["gelu_tanh"](_t(x)), plainly.gelu_tanh
     ),
     "silu": Operation(
-        "silu(x)", "x·sigmoid(x)", lambda x: ACTIVATIONS["silu"](_t(x)), lambda x: _n(x) / (1 + np.exp(-_n(x)))
+        "silu(x)",
+        "x·sigmoid(x)",
+        lambda x: ACTIVATIONS["silu"](_t(x)),
+        lambda x: _n(x) / (1 + np.exp(-_n(x))),
     ),
     "scores": Operation(
         "scores(q, k)",
@@ -297,18 +197,23 @@ OPERATIONS: Mapping[str, Operation] = {
         lambda q, k: _n(q) @ np.swapaxes(_n(k), -1, -2),
     ),
     "scale": Operation(
-        "scale(scores, d)", "scores / √d", lambda x, d: scale_scores(_t(x), d), lambda x, d: _n(x) / math.sqrt(d)
+        "scale(scores, d)",
+        "scores / √d",
+        lambda x, d: scale_scores(_t(x), d),
+        lambda x, d: _n(x) / math.sqrt(d),
     ),
     "causal_mask": Operation(
-        "causal_mask(scores)", "−∞ where the key is after the query", _causal_mask, _plain_causal_mask
+        "causal_mask(scores)", "−∞ where the key is after the query", _causal_mask, plainly.causal_mask
     ),
-    "softmax": Operation("softmax(x, axis)", "shares that sum to 1 along an axis (the last)", _softmax, _plain_softmax),
-    "layer_norm": Operation("layer_norm(x, eps)", "(x − mean) / √(variance + eps)", _normed("layernorm"), _plain_norm),
-    "rms_norm": Operation("rms_norm(x, eps)", "x / √(mean square + eps)", _normed("rmsnorm"), _plain_rms_norm),
-    "sinusoidal": Operation("sinusoidal(length, d_model)", "the fixed positions", _sinusoidal, _plain_sinusoidal),
-    "split_heads": Operation("split_heads(x, n_heads)", "(T, H·D) as (H, T, D)", _split_heads, _plain_split_heads),
+    "softmax": Operation(
+        "softmax(x, axis)", "shares that sum to 1 along an axis (the last)", _softmax, plainly.softmax
+    ),
+    "layer_norm": Operation("layer_norm(x, eps)", "(x − mean) / √(variance + eps)", _normed("layernorm"), plainly.norm),
+    "rms_norm": Operation("rms_norm(x, eps)", "x / √(mean square + eps)", _normed("rmsnorm"), plainly.rms_norm),
+    "sinusoidal": Operation("sinusoidal(length, d_model)", "the fixed positions", _sinusoidal, plainly.sinusoidal),
+    "split_heads": Operation("split_heads(x, n_heads)", "(T, H·D) as (H, T, D)", _split_heads, plainly.split_heads),
     "join_heads": Operation(
-        "join_heads(x)", "(H, T, D) as (T, H·D)", lambda x: _t(x).transpose(-3, -2).flatten(-2), _plain_join_heads
+        "join_heads(x)", "(H, T, D) as (T, H·D)", lambda x: _t(x).transpose(-3, -2).flatten(-2), plainly.join_heads
     ),
     "ones": Operation("ones(rows, columns)", "all 1", _ones, lambda *shape: np.ones(shape)),
     "linspace": Operation("linspace(first, last, count)", "so many numbers at even distances", _linspace, np.linspace),
@@ -327,24 +232,24 @@ OPERATIONS: Mapping[str, Operation] = {
         lambda c, a, b: torch.where(_t(c).bool(), _t(a), _t(b)),
         lambda c, a, b: np.where(_n(c).astype(bool), _n(a), _n(b)),
     ),
-    "windows": Operation("windows(ids, length)", "every run of so many in a row", _windows, _plain_windows),
+    "windows": Operation("windows(ids, length)", "every run of so many in a row", _windows, plainly.windows),
     "parameters": Operation(
         "parameters(preset, part)",
         "weights of a preset or of its attention, feed-forward …",
         _parameters,
-        _plain_parameters,
+        plainly.parameters,
     ),
     "adam": Operation(
-        "adam(theta, g, m, v, t, lr, beta1, beta2, eps)", "m, v, m̂, v̂ and θ after step t", _adam, _plain_adam
+        "adam(theta, g, m, v, t, lr, beta1, beta2, eps)", "m, v, m̂, v̂ and θ after step t", _adam, plainly.adam
     ),
     "learning_rate": Operation(
         "learning_rate(step, lr, warmup, steps)",
         "tinytf's warm-up and cosine, step from 0",
         _learning_rate,
-        _plain_learning_rate,
+        plainly.learning_rate,
     ),
     "clip_factor": Operation(
-        "clip_factor(norm, most)", "what clipping multiplies gradients by", _clip_factor, _plain_clip_factor
+        "clip_factor(norm, most)", "what clipping multiplies gradients by", _clip_factor, plainly.clip_factor
     ),
     "gradient": Operation(
         "gradient(loss, W)", "∂loss/∂W, by autograd and by finite differences", _by_evaluator, _by_evaluator

@@ -1,7 +1,7 @@
 """``tinytf attribute``: what each part of the model adds to one logit."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,22 +42,15 @@ def command(
     The scale of the norms is held at what it was; then the parts sum to the logit.
     """
     from tinytf.analysis.attribution import require_logits
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.attribute import AttributionView
 
     model = open_model()
     require_logits(model.transformer)
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, force=force)
-            found = model.attribute(trace, token=token, versus=versus, position=position)
-            view = AttributionView(model, trace, found, top)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.holds
+    def view_of(text: str) -> AttributionView:
+        trace = model.trace(text, truncate=truncate, force=force)
+        found = model.attribute(trace, token=token, versus=versus, position=position)
+        return AttributionView(model, trace, found, top)
 
-    show_all(output, results(), "attributions", lines)
-    return 0 if holds else 1
+    return show_views(output, map(view_of, texts), "attributions", lines)

@@ -47,8 +47,9 @@ def _no_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     type=click.FloatRange(0),
     callback=_no_nan,
     metavar="TOL",
-    help="Exit 1 if a step differs by more than TOL of its largest number.",
+    help="Exit 1 if a step differs by more than TOL of a token's largest number.",
 )
+@click.option("--full", is_flag=True, help="Show every step, not of each layer the one that differs most.")
 @output_options
 def command(
     texts: tuple[str, ...],
@@ -62,6 +63,7 @@ def command(
     top: int,
     rows: int | None,
     fail_over: float | None,
+    full: bool,
     output: Output,
 ) -> int:
     """Show where two runs begin to differ, and by how much at every step.
@@ -88,7 +90,7 @@ def command(
         model.encode(first, truncate=truncate),
         other.encode(first if second is None else second, truncate=truncate),
     )
-    view = DifferenceView((model, other), encodings, found, DifferenceChoice(fail_over, rows))
+    view = DifferenceView((model, other), encodings, found, DifferenceChoice(fail_over, rows, full))
     output.show(Result(view.blocks, view.data, view.events, view.tensors))
     return 0 if view.holds else 1
 

@@ -1,7 +1,7 @@
 """``tinytf lens``: what the model would say after each layer."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -48,31 +48,24 @@ def command(
     """
     from tinytf.analysis.lens import require_readable
     from tinytf_cli.counted import counted
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.lens import LensView
 
     model = open_model()
     require_readable(model.transformer)
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, force=force)
-            with counted(output.stderr, "lens: layer") as on_progress:
-                found = model.lens(
-                    trace,
-                    position=position,
-                    top=top,
-                    track=track,
-                    sublayers=sublayers,
-                    on_progress=on_progress,
-                    force=force,
-                )
-            view = LensView(model, trace, found, asked=position is not None)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.holds
+    def view_of(text: str) -> LensView:
+        trace = model.trace(text, truncate=truncate, force=force)
+        with counted(output.stderr, "lens: layer") as on_progress:
+            found = model.lens(
+                trace,
+                position=position,
+                top=top,
+                track=track,
+                sublayers=sublayers,
+                on_progress=on_progress,
+                force=force,
+            )
+        return LensView(model, trace, found, asked=position is not None)
 
-    show_all(output, results(), "lenses", lines)
-    return 0 if holds else 1
+    return show_views(output, map(view_of, texts), "lenses", lines)

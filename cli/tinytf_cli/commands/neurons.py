@@ -12,6 +12,7 @@ from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+    from tinytf.training.corpus import Corpus
 
 
 @click.command("neurons")
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="CORPUS",
-    help="Find where in these text files or folders the units are most active. Repeatable.",
+    help="Find where in these text files or folders, or in - (a pipe), the units are most active. Repeatable.",
 )
 @click.option(
     "--examples", type=click.IntRange(1, 1000), default=5, show_default=True, help="Places kept of each unit."
@@ -67,7 +68,6 @@ def command(
     A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its row of W₂ is read through the unembedding.
     """
     from tinytf.analysis.neurons import neurons, parse_unit
-    from tinytf.training.corpus import find_files
     from tinytf_cli.counted import counted
     from tinytf_cli.output import Result
     from tinytf_cli.several import show_all
@@ -78,10 +78,13 @@ def command(
     model = open_model()
     chosen = [parse_unit(unit, model.config) for unit in units]
     if layer is not None and not 0 <= layer < model.config.n_layers:
-        raise AddressError(f"there is no layer {layer}: the model has {model.config.n_layers}, counted from 0")
+        raise AddressError(
+            f"there is no layer {layer}: the model has {model.config.n_layers}, counted from 0",
+            "tinytf info shows what a model has",
+        )
     layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
-    files = find_files(corpus) if corpus else None
-    choice = NeuronChoice(bool(chosen), rows, ", ".join(map(str, corpus)))
+    files = _files(corpus) if corpus else None
+    choice = NeuronChoice(bool(chosen), rows, ", ".join(_said(path) for path in corpus))
 
     def results() -> Any:
         for text in texts:
@@ -93,6 +96,24 @@ def command(
                 with counted(output.stderr, "reading the corpus: character") as on_progress:
                     places = model.top_examples(files, names, top=examples, window=window, on_progress=on_progress)
             view = NeuronsView(model, trace, found, places, choice)
-            yield Result(view.blocks, view.data, view.events)
+            yield Result(view.blocks, view.data, view.events, view.tensors)
 
     show_all(output, results(), "neurons", lines)
+
+
+def _said(path: Path) -> str:
+    return "standard input" if path == Path("-") else str(path)
+
+
+def _files(paths: tuple[Path, ...]) -> "Corpus":
+    """The corpus that these name; ``-`` is what comes through a pipe, which holds one thing."""
+    from tinytf.training.corpus import find_files
+    from tinytf_cli.inputs import read_texts
+
+    if Path("-") not in paths:
+        return find_files(paths)
+    if len(paths) > 1:
+        raise UsageError("- is the whole corpus, and there is another one", "leave one of them out")
+    if click.get_current_context().params["words"] in ((), ("-",)):
+        raise UsageError("a pipe holds one text, and both TEXT and the corpus are -", "give TEXT in quotes")
+    return find_files(read_texts(("-",), lines=False)[0])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -61,31 +61,22 @@ def command(
     from tinytf.analysis.attention_flow import attention_flow, count_pipes
     from tinytf.analysis.rollout import default_query
     from tinytf_cli.counted import counted
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.rollout import RolloutView
 
     model = open_model()
-    holds = True
 
-    def results() -> Any:
-        nonlocal holds
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, force=force)
-            size = len(trace.tokens)
-            place = (
-                default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
-            )
-            found = model.rollout(trace, heads=heads, layer=layer, force=force)
-            pipes = count_pipes(found.maps)
-            skipped = pipes if flow == "auto" and pipes * size > _QUICK else 0
-            if flow != "none" and not skipped:
-                wanted = range(size) if flow == "all" else (place,)
-                with counted(output.stderr, "flows") as progress:
-                    found = replace(found, flow=attention_flow(found.maps, wanted, progress))
-            view = RolloutView(model, trace, found, place, rows=rows, skipped=skipped)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
-            holds = holds and view.holds
+    def view_of(text: str) -> RolloutView:
+        trace = model.trace(text, truncate=truncate, force=force)
+        size = len(trace.tokens)
+        place = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
+        found = model.rollout(trace, heads=heads, layer=layer, force=force)
+        pipes = count_pipes(found.maps)
+        skipped = pipes if flow == "auto" and pipes * size > _QUICK else 0
+        if flow != "none" and not skipped:
+            wanted = range(size) if flow == "all" else (place,)
+            with counted(output.stderr, "flows") as progress:
+                found = replace(found, flow=attention_flow(found.maps, wanted, progress))
+        return RolloutView(model, trace, found, place, rows=rows, skipped=skipped)
 
-    show_all(output, results(), "rollouts", lines)
-    return 0 if holds else 1
+    return show_views(output, map(view_of, texts), "rollouts", lines)

@@ -21,8 +21,8 @@ The interface that a front end uses (``plain.py`` and ``script.py`` are two smal
     The step table of the open model (``table.rows``, ``table.by_name``; it opens the model where ``is_open`` is false);
     the printable tokens of the text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None.
 ``session.place_words``, ``session.model_words``, ``session.held_bytes``, ``session.last_seconds``
-    For a status bar: ``L3.weights 17/96`` (empty before a run); the model's name, which is not opened for it; bytes
-    of the recorded trace and of the weights that are open; seconds of the last line.
+    For a status bar: ``L3.weights 17/96`` (empty before a run); the model's name, which is not opened for it, and what
+    it runs without; bytes of the recorded trace and of the weights that are open; seconds of the last line.
 ``session.state.settings``, ``SETTINGS`` (``settings.py``)
     The settings, and for each what it takes (``choices``).
 ``session.lines``

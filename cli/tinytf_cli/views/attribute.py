@@ -115,12 +115,12 @@ class AttributionView:
         found = self.found
         count, total = f"{len(found.parts):,} parts sum to", number(found.sum, "%.5f")
         what = "the logit" if found.versus is None else "the two logits' difference"
-        off = f"off by {number(found.difference, '%.1e')}"
+        off = f"off by {number(found.difference, '%.1e')} (allowed {found.allowed:.0e})"
         if found.holds:
             said = f": {count} {total}, {what} is {number(found.logit, '%.5f')}, {off}"
             return Line([Span("checked", "good"), Span(said)])
         said = f": {count} {total}, and {what} is {number(found.logit, '%.5f')}, {off}"
-        return Line([Span("check failed", "bad"), Span(f"{said} (allowed {found.allowed:.0e})")])
+        return Line([Span("check failed", "bad"), Span(said)])
 
     def data(self) -> dict[str, Any]:
         """The attribution as one JSON object, the parts in the order in which the model adds them."""

@@ -3,20 +3,19 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 
-from tinytf.analysis.difference import Attention, Compared, Difference
+from tinytf.analysis.compared import Compared
+from tinytf.analysis.difference import Attention, Difference
 from tinytf.loading import Model
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.banner import banner, model_data, model_words, notes, text_data, tokenizer_words
+from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.difference_data import DifferenceData
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
 _MOVED = 10
@@ -29,15 +28,17 @@ class DifferenceChoice:
 
     fail_over: float | None
     rows: int | None
+    full: bool = False
 
 
-class DifferenceView:
-    """Two runs side by side, A and B, in every form that output takes."""
+class DifferenceView(DifferenceData):
+    """Two runs side by side, A and B, drawn; its data are those of DifferenceData."""
 
     def __init__(
         self, models: tuple[Model, Model], texts: tuple[Encoding, Encoding], found: Difference, choice: DifferenceChoice
     ) -> None:
-        self.models, self.texts, self.found, self.choice = models, texts, found, choice
+        super().__init__(models, texts, found, choice.fail_over)
+        self.choice = choice
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
             for a, b in zip(texts[0].tokens, texts[1].tokens, strict=False)
@@ -46,12 +47,6 @@ class DifferenceView:
     @property
     def two_models(self) -> bool:
         return self.models[0] is not self.models[1]
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing differs by more than was allowed; there is no limit unless one was given."""
-        limit, worst = self.choice.fail_over, self.found.worst
-        return limit is None or (worst is not None and worst.relative <= limit)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What is compared, where it begins to differ, every step, and what comes of it."""
@@ -72,8 +67,9 @@ class DifferenceView:
         yield from self._predictions()
         yield from self._moved()
         yield from self._incomparable()
-        yield from self._outcome()
-        yield from self._limit()
+        if outcome := [*self._outcome(), *self._limit()]:
+            yield Line("")
+            yield from outcome
 
     def _banner(self) -> Iterator[Block]:
         if self.two_models:
@@ -104,19 +100,19 @@ class DifferenceView:
             yield Line([Span("no step", "bad"), Span(" of the two models can be compared")])
             return
         if found.first is None:
-            said = f": no step by more than {yet} of its largest number"
+            said = f": no step by more than {yet} of a token's largest number"
             yield Line([Span("within the tolerance", "good"), Span(said)])
         else:
             one = found.first
-            said = f", beyond {yet} of its largest number: {self._cell(one)} is {_two(one)}"
+            said = f", beyond {yet} of a token's largest number: {self._cell(one)} is {_two(one)}"
             yield Line([Span("first difference", "strong"), Span(f" at {one.name}{said}")])
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
-            said = f" at {worst.name}: {figure(worst.relative)} of its largest number, {self._cell(worst)} is "
-            yield Line([Span("largest difference", "strong"), Span(said + _two(worst))])
+            said = f" at {worst.name}: {figure(worst.relative)} of the largest number"
+            said += f" at {self._token(worst)}" if worst.token is not None else ""
+            yield Line([Span("largest difference", "strong"), Span(said)])
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
-        yield Line("")
         divergence = next((one.kl for one in found.steps if one.name == "logits"), None)
         if divergence is not None:
             said = f" {number(divergence, '%.4g')} nats, the mean over the positions"
@@ -128,6 +124,13 @@ class DifferenceView:
             a, b = found.losses
             said = f" of the text {a:.4f} nats a token in A, {b:.4f} in B ({b - a:+.4f})"
             yield Line([Span("loss", "strong"), Span(said)])
+
+    def _token(self, one: Compared) -> str:
+        """The token whose numbers differ most for their size."""
+        if one.token is None or not one.relative:
+            return ""
+        name = self.names[one.token]
+        return name if " / " in name else f"{one.token} {name}"
 
     def _cell(self, one: Compared) -> str:
         parts = []
@@ -151,8 +154,9 @@ class DifferenceView:
         names = list(dict.fromkeys(one.step.name for one in inside))
         values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
         for one in inside:
-            values[names.index(one.step.name), layers.index(one.layer or 0)] = min(1.0, one.relative)
-        note = f"largest difference over the step's largest number, layers {layers[0]} to {layers[-1]} across"
+            # no finite one is above 2
+            values[names.index(one.step.name), layers.index(one.layer or 0)] = min(2.0, one.relative)
+        note = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
         yield Heading("relative difference", note)
         seen = ~np.isnan(values)
         columns = [f"L{layer}" for layer in layers]
@@ -160,11 +164,26 @@ class DifferenceView:
         shown = None if seen.all() else seen
         yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=_digits(most))
 
+    def _telling(self) -> list[Compared]:
+        """The first difference, of each layer the step that differs most for its size, and what is around the layers.
+
+        A step in which nothing differs is not among them.
+        """
+        steps = [one for one in self.found.steps if one.largest]
+        by_layer: dict[int, list[Compared]] = {}
+        for one in steps:
+            if one.layer is not None:
+                by_layer.setdefault(one.layer, []).append(one)
+        most = {max(some, key=lambda one: one.relative).name for some in by_layer.values()}
+        return [one for one in steps if one.layer is None or one is self.found.first or one.name in most]
+
     def _steps(self) -> Iterator[Block]:
-        steps, limit = self.found.steps, self.found.tolerance
+        limit = self.found.tolerance
+        steps = self.found.steps if self.choice.full else self._telling()
+        missing = len(self.found.steps) - len(steps)
         if not steps:
             return
-        yield Heading("steps", f"largest difference of two cells, and where; tolerance {limit:.0e}")
+        yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
         layers = [one.layer for one in steps]
         relative: list[Cell] = [
             Meter(min(1.0, one.relative) if one.relative > limit else 0.0, figure(one.relative).rjust(7), _SECOND)
@@ -176,10 +195,17 @@ class DifferenceView:
                 Column("step", [Span(one.name, one.step.role) for one in steps], said=""),
                 Column("largest", [figure(one.largest) for one in steps], "right", said="largest difference"),
                 Column("relative", relative, narrow=[figure(one.relative).rjust(7) for one in steps]),
+                Column(
+                    "token",
+                    [self._token(one) for one in steps],
+                    shrink=8,
+                    drop=1,
+                    narrow=["" if one.token is None or not one.relative else str(one.token) for one in steps],
+                ),
                 Column("cosine", [number(one.cosine, "%.6f") for one in steps], "right"),
                 *(divergence if any(one.kl is not None for one in steps) else ()),
                 Column(
-                    "at",
+                    "largest at",
                     [self._cell(one) if one.largest else "" for one in steps],
                     narrow=[_place(one) if one.largest else "" for one in steps],
                     shrink=10,
@@ -188,8 +214,13 @@ class DifferenceView:
                 Column("A", [number(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
                 Column("B", [number(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
             ],
-            rule_after=frozenset(i for i in range(len(steps) - 1) if layers[i] != layers[i + 1]),
+            rule_after=frozenset(
+                i for i in range(len(steps) - 1) if _parted(layers[i], layers[i + 1], self.choice.full)
+            ),
         )
+        if missing:
+            said = f"  of each layer the one that differs most; --full shows {missing} more"
+            yield Line(Span(said, "dim"))
 
     def _attention(self, found: Attention) -> Iterator[Block]:
         if any(heads is not None for heads in found.apart):
@@ -288,76 +319,17 @@ class DifferenceView:
             yield Line([Span("check failed", "bad"), Span(": no step can be compared")])
             return
         if self.holds:
-            said = f": no step differs by more than {limit:g} of its largest number"
+            said = f": no step differs by more than {limit:g} of a token's largest number"
             yield Line([Span("checked", "good"), Span(said)])
             return
         over = [one for one in self.found.steps if one.relative > limit]
         said = f": {len(over)} of {len(self.found.steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield Line([Span("check failed", "bad"), Span(said)])
 
-    def data(self) -> dict[str, Any]:
-        """The difference as one JSON object."""
-        found, first, worst = self.found, self.found.first, self.found.worst
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "difference",
-            "first": {"model": model_data(self.models[0]), **text_data(self.texts[0])},
-            "second": {"model": model_data(self.models[1]), **text_data(self.texts[1])},
-            "aligned": {
-                "positions": found.alignment.positions,
-                "changed": list(found.alignment.changed),
-                "note": found.alignment.note,
-            },
-            "tolerance": found.tolerance,
-            "equal": found.equal,
-            "first_difference": None if first is None else first.name,
-            "largest_difference": None if worst is None else worst.name,
-            "steps": [one.to_dict() for one in found.steps],
-            "incomparable": [{"name": one.name, "why": one.why} for one in found.incomparable],
-            "attention": None if found.attention is None else _attention_data(found.attention),
-            "positions": [
-                {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
-                for one in found.positions
-            ],
-            "predictions": [
-                {
-                    "position": one.position,
-                    "other_position": one.other_position,
-                    "kl": one.kl,
-                    "top": [
-                        {"id": i, "token": self.models[0].tokenizer.shown(i), "first": a, "second": b}
-                        for i, a, b in zip(one.ids, one.first, one.second, strict=True)
-                    ],
-                }
-                for one in found.predictions
-            ],
-            "losses": None if found.losses is None else list(found.losses),
-            "weights": [one.to_dict() for one in found.moved],
-            "check": {"fail_over": self.choice.fail_over, "holds": self.holds},
-        }
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        kinds = (("step", "steps"), ("incomparable", "incomparable"), ("position", "positions"),
-                 ("prediction", "predictions"), ("weights", "weights"))  # fmt: skip
-        lists = {kind: data.pop(key) for kind, key in kinds}
-        attention, check = data.pop("attention"), data.pop("check")
-        yield {"type": data.pop("kind"), **data}
-        for kind, rows in lists.items():
-            for one in rows:
-                yield {"type": kind, **one}
-        if attention is not None:
-            yield {"type": "attention", **attention}
-        yield {"type": "check", **check}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights of the head that is shown, of both runs."""
-        found = self.found.attention
-        if found is None:
-            return {}
-        name = f"L{found.layer}H{found.head}.weights"
-        return {f"first/{name}": found.first, f"second/{name}": found.second}
+def _parted(layer: int | None, other: int | None, full: bool) -> bool:
+    """Whether a gap is between two rows: with all steps between layers, else around them."""
+    return layer != other if full else (layer is None) != (other is None)
 
 
 def _digits(most: float) -> int:
@@ -377,21 +349,3 @@ def _two(one: Compared) -> str:
 
 def _four(values: Sequence[float]) -> list[str]:
     return [f"{value:.4f}" for value in values]
-
-
-def _top(best: tuple[int, float]) -> dict[str, Any]:
-    return {"id": best[0], "probability": best[1]}
-
-
-def _attention_data(found: Attention) -> dict[str, Any]:
-    maps = [
-        (one if found.seen is None else one.masked_fill(~found.seen, float("-inf"))).tolist()
-        for one in (found.first, found.second)
-    ]
-    return {
-        "layer": found.layer,
-        "head": found.head,
-        "first": maps[0],
-        "second": maps[1],
-        "apart": [None if heads is None else list(heads) for heads in found.apart],
-    }

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tinytf.analysis.examples import Example, Examples
-from tinytf.analysis.neurons import Active, Direction, Neurons, TokenUnits, Unit
+from tinytf.analysis.neurons import Active, Direction, Neurons, TokenUnits, Unit, unit_tensors
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
@@ -257,6 +259,10 @@ class NeuronsView:
             yield {"type": "corpus", **examples}
             for one in units:
                 yield {"type": "examples", **one}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The activations of the units that are shown at every token, and their directions."""
+        return unit_tensors(self.trace, self.found.units)
 
 
 def _signed(value: float | None) -> str:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tinytf.analysis.interventions.exchange import Change, Intervention, changed, evaluated, exchanged
 from tinytf.analysis.interventions.sites import Site
-from tinytf.model.parts import rotary_table
 from tinytf.trace.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -71,7 +70,7 @@ def _through(trace: Trace, rows: dict[int, Row], start: int) -> tuple[list[int],
     for layer in range(min(row[0].site.layer for row in rows.values()), model.config.n_layers):
         block: Any = model.blocks[layer]
         joining = [number for number, row in rows.items() if row[0].site.layer == layer]
-        around = (_rotation(trace, start), None, _before(trace, layer, start))
+        around = (trace.model.rotation(len(trace.tokens), trace.last_hidden, start), None, _before(trace, layer, start))
         parts = [] if x is None else [block(x, *around)]
         if joining:
             plain = trace.step("in", layer)[None, start:]  # (1, T, C)
@@ -99,14 +98,6 @@ def _changes(rows: Sequence[Row], d_head: int, start: int) -> list[tuple[Site, C
         return of
 
     return [(Site(step, rows[0][0].site.layer), change(step)) for step in steps]
-
-
-def _rotation(trace: Trace, start: int) -> tuple[Tensor, Tensor] | None:
-    config, hidden = trace.config, trace.last_hidden
-    if config.positions != "rotary":
-        return None
-    cosine, sine = rotary_table(len(trace.tokens), config.rope, hidden.device, hidden.dtype)
-    return cosine[start:], sine[start:]
 
 
 def _before(trace: Trace, layer: int, start: int) -> _Before | None:
