@@ -77,7 +77,7 @@ def test_the_python_of_the_readme_runs_and_gives_the_shapes_it_says() -> None:
     shapes = 0
     for line in code.splitlines():
         statement, _, comment = line.partition("#")
-        if "=" in statement.split("[")[0] or statement.startswith(("import", "with ")):
+        if "=" in statement.split("[")[0] or statement.startswith("import"):
             exec(statement, names)
             continue
         if not statement.strip():
