@@ -64,7 +64,7 @@ def test_every_command_of_the_tour_runs(
 def test_the_session_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (session,) = code_blocks("tinytf")
     lines = [line.removeprefix("tinytf> ") for line in session.splitlines()]
-    assert len(lines) == 6
+    assert len(lines) == 7
     # What stops, and what compares two runs, comes before there is anything to stop at or a second run.
     again = [*lines[:4], "run The dog sat on the", *lines[4:]]
     assert run(["repl", *(word for line in again for word in ("-c", line))]) == 0
