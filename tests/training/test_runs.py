@@ -196,7 +196,7 @@ def test_too_short_a_text_says_both_numbers_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("text", ["", " \n\n "])
 @pytest.mark.parametrize("recipe", [CAUSAL, MASKED], ids=["causal", "masked"])
 def test_no_text_is_refused(text, recipe, tmp_path):
-    with pytest.raises(UsageError, match="empty"):
+    with pytest.raises(UsageError, match="the corpus has no word in it"):
         train(text, recipe, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 

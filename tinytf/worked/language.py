@@ -10,6 +10,8 @@ from tinytf.nearest import did_you_mean
 
 LONGEST = 2_000
 """Characters of a formula."""
+DEEPEST = 150
+"""How deeply a formula may be nested."""
 _MOST_BITS = 1_024
 """Of a power of whole numbers."""
 
@@ -87,10 +89,8 @@ class Formula:
         except (ValueError, RecursionError, MemoryError) as error:
             raise LanguageError(f"the formula cannot be read: {error}") from None
         names, calls = set[str](), set[str]()
-        try:
-            _check(tree, known, operations, names, calls)
-        except RecursionError:
-            raise LanguageError("the formula is nested too deeply") from None
+        _require_shallow(tree)
+        _check(tree, known, operations, names, calls)
         return cls(_on_one_line(text), tree, frozenset(names), frozenset(calls))
 
     def compute(self, value_of: Callable[[str], Any], dialect: Dialect) -> Any:
@@ -103,8 +103,6 @@ class Formula:
             raise LanguageError("divides by 0") from None
         except OverflowError:
             raise LanguageError("gives a number that is too large") from None
-        except RecursionError:
-            raise LanguageError("the formula is nested too deeply") from None
         except (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError) as error:
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LanguageError(f"cannot be computed: {said[:160]}") from None
@@ -126,6 +124,16 @@ def _is_formula(text: str) -> bool:
     except SyntaxError:
         return False
     return True
+
+
+def _require_shallow(tree: ast.AST) -> None:
+    """Level by level, so that no depth is too much for this itself."""
+    level, depth = [tree], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise LanguageError("the formula is nested too deeply")
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
 
 
 def _check(
