@@ -97,6 +97,13 @@ def test_a_token_that_only_the_model_has_goes_by_its_number(tinytf: Tinytf, argu
     assert "there is no token 32,000: the vocabulary has 32,000, 0 to 31,999" in beyond.err
 
 
+def test_a_small_probability_is_shown_by_its_size(tinytf: Tinytf, decoder: Path) -> None:
+    arguments = ("ablate", SENTENCE, "-m", "tiny", "--at", "L0", "--target", "cat")
+    choice = json.loads(tinytf(*arguments, "--json").out)["choices"][0]
+    assert 0 < choice["before"] < 1e-4
+    assert re.search(rf"·cat +{choice['before']:.0e} ", tinytf(*arguments).out)
+
+
 def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> None:
     ran = tinytf("ablate", MASKED, "-m", encoder, "--sweep", "layers")
     assert ran.status == 0, ran.err

@@ -110,9 +110,10 @@ def find_token(
     if "·" in word:
         return find_token(tokenizer, word.replace("·", " "), causal=causal, option=option)
     pieces = " │ ".join(token.shown for token in splits[0])
+    numbers = [f"'#{number}'" for number in dict.fromkeys(token.id for token in splits[0])]
     raise UsageError(
         f"{option} {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"{option} {word!r} is no token",
-        "name one of them, by its text or its number: " + ", ".join(f"'#{token.id}'" for token in splits[0][:4]),
+        "name one of them, by its text or its number: " + ", ".join(numbers[:4]),
     )
 
 
