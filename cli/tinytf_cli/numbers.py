@@ -31,6 +31,11 @@ def share_format() -> str:
     return f"%.{3 if asked is None else asked}f"
 
 
+def probability(value: float) -> str:
+    """A share of 1 with four digits after the point, or its size where those would be next to nothing."""
+    return f"{value:.4f}" if not 0 < value < 1e-4 else f"{value:.0e}"
+
+
 def number(value: float, form: str = "") -> str:
     """One number; infinities and NaN by name. No minus sign on a rounded zero."""
     if math.isnan(value):

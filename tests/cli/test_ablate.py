@@ -79,6 +79,31 @@ def test_a_target_is_followed_by_its_text_or_number(tinytf: Tinytf, decoder: Pat
     assert found[0]["choices"][0]["id"] == number
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ablate", "The cat", "--at", "L0H1", "--target", "#2876"),
+        ("attribute", "The cat", "--token", "#2876", "--versus", "#3"),
+        ("lens", "The cat", "--track", "#2876"),
+        ("patch", "The cat", "The dog", "--answer", "#2876", "--versus", "#3"),
+    ],
+)
+def test_a_token_that_only_the_model_has_goes_by_its_number(tinytf: Tinytf, arguments: tuple[str, ...]) -> None:
+    ran = tinytf(*arguments, "-m", "preset:llama-tiny")  # of 32,000 tokens, its tokenizer of 2,048
+    assert ran.status == 0, ran.err
+    assert "#2876" in ran.out
+    beyond = tinytf(*(word.replace("#2876", "#32000") for word in arguments), "-m", "preset:llama-tiny")
+    assert is_a_clean_error(beyond)
+    assert "there is no token 32,000: the vocabulary has 32,000, 0 to 31,999" in beyond.err
+
+
+def test_a_small_probability_is_shown_by_its_size(tinytf: Tinytf, decoder: Path) -> None:
+    arguments = ("ablate", SENTENCE, "-m", "tiny", "--at", "L0", "--target", "cat")
+    choice = json.loads(tinytf(*arguments, "--json").out)["choices"][0]
+    assert 0 < choice["before"] < 1e-4
+    assert re.search(rf"·cat +{choice['before']:.0e} ", tinytf(*arguments).out)
+
+
 def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> None:
     ran = tinytf("ablate", MASKED, "-m", encoder, "--sweep", "layers")
     assert ran.status == 0, ran.err

@@ -94,7 +94,8 @@ def test_an_encoder_is_patched_at_its_mask(tinytf: Tinytf, encoder: Path) -> Non
     moved = ("The [MASK] cat", "[MASK] The cat")
     ran = tinytf("patch", *moved, "-m", encoder)
     assert is_a_clean_error(ran)
-    assert "[MASK] stands at" in ran.err
+    assert "[MASK] stands at 2 in the clean text and at 1 in the corrupt one" in ran.err
+    assert "hint: put it at the same place in both" in ran.err
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -108,7 +109,10 @@ def test_no_line_is_wider_than_the_screen(tinytf: Tinytf, decoder: Path, width: 
 
 
 def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
-    assert not re.search("[░▒▓█▏▎▍▌]", tinytf("patch", CLEAN, CORRUPT, "-m", decoder, *TOKENS, "--plain").out)
+    said = tinytf("patch", CLEAN, CORRUPT, "-m", decoder, *TOKENS, "--plain").out
+    assert not re.search("[░▒▓█▏▎▍▌│]", said)
+    assert " , " not in said  # what stands for a sign of the screen
+    assert re.search(r"different tokens: \d ·\w+ against ·\w+;", said)
 
 
 @pytest.mark.parametrize(

@@ -151,5 +151,10 @@ def test_shares_that_do_not_sum_to_one_are_status_1(
     assert "check failed: the shares in a position do not sum to 1, off by 1.0e-02" in ran.out
 
 
+def test_one_token_has_one_flow_and_sums_to_one_exactly(tinytf: Tinytf, decoder: Path) -> None:
+    shown = " ".join(tinytf("rollout", "a", "-m", decoder).out.split())
+    assert "the shares in each position sum to 1, exactly; the flow equals a cut through the network" in shown
+
+
 def test_a_long_text_can_be_cut(tinytf: Tinytf, decoder: Path) -> None:
     assert tinytf("rollout", "The cat " * 90, "-m", decoder, "--truncate", "--flow", "none").status == 0

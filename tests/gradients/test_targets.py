@@ -82,6 +82,15 @@ def test_what_a_decoder_cannot_predict_is_said(tiny: Model, text: str, words: di
     assert said in error.value.message
 
 
+def test_the_hint_names_each_token_of_a_long_target_once(tiny: Model) -> None:
+    with pytest.raises(UsageError) as error:
+        tiny.grad(TEXT, target="cat cat cat")
+    cat = tiny.encode(" cat").ids[0]
+    assert "is 3 tokens: ·cat │ ·cat │ ·cat" in error.value.message
+    assert error.value.hint is not None
+    assert error.value.hint.endswith(f": '#{cat}'")
+
+
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [

@@ -82,19 +82,20 @@ def named_positions(words: str, length: int, option: str = "--positions") -> tup
     return tuple(dict.fromkeys(found))
 
 
-def find_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "--target") -> int:
+def find_token(
+    tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "--target", vocabulary: int | None = None
+) -> int:
     """The one token that a word is, where a text goes on: with the space before it, if that is how it is written.
 
-    A space may be written as it is shown, ``·``. UsageError says what of ``option`` is wrong, and how a word of several
+    A space may be written as it is shown, ``·``. ``vocabulary`` is the model's: tokens beyond the tokenizer's, of which
+    a model may have some, go by their number. UsageError says what of ``option`` is wrong, and how a word of several
     tokens splits.
     """
     if re.fullmatch(r"#[0-9]{1,9}", word):
         number = int(word[1:])
-        if number >= tokenizer.vocab_size:
-            raise UsageError(
-                f"there is no token {number:,}: the vocabulary has {tokenizer.vocab_size:,}, "
-                f"0 to {tokenizer.vocab_size - 1:,}"
-            )
+        count = max(tokenizer.vocab_size, vocabulary or 0)
+        if number >= count:
+            raise UsageError(f"there is no token {number:,}: the vocabulary has {count:,}, 0 to {count - 1:,}")
         return number
     if not word:
         raise UsageError(f"{option} is empty", f"name a token, such as {option} mat")
@@ -109,9 +110,10 @@ def find_token(tokenizer: Tokenizer, word: str, *, causal: bool, option: str = "
     if "·" in word:
         return find_token(tokenizer, word.replace("·", " "), causal=causal, option=option)
     pieces = " │ ".join(token.shown for token in splits[0])
+    numbers = [f"'#{number}'" for number in dict.fromkeys(token.id for token in splits[0])]
     raise UsageError(
         f"{option} {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"{option} {word!r} is no token",
-        "name one of them, by its text or its number: " + ", ".join(f"'#{token.id}'" for token in splits[0][:4]),
+        "name one of them, by its text or its number: " + ", ".join(numbers[:4]),
     )
 
 

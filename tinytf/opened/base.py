@@ -89,7 +89,8 @@ class Opened:
         """
         from tinytf.gradients.targets import find_token
 
-        found = find_token(self.tokenizer, word, causal=self.config.causal, option=option)
-        if found >= self.config.vocab_size:
-            raise UsageError(f"{option} {word!r} has id {found}, and the model knows {self.config.vocab_size:,} tokens")
+        count = self.config.vocab_size
+        found = find_token(self.tokenizer, word, causal=self.config.causal, option=option, vocabulary=count)
+        if found >= count:
+            raise UsageError(f"{option} {word!r} has id {found}, and the model knows {count:,} tokens")
         return found

@@ -95,11 +95,9 @@ class Inspecting(Opened):
         probability are followed, each one token. Errors as of ``tinytf.analysis.lens.lens`` and ``find_token``.
         """
         from tinytf.analysis.lens import lens, require_readable
-        from tinytf.gradients.targets import find_token
 
         require_readable(self.transformer)
-        causal = self.config.causal
-        tracked = [find_token(self.tokenizer, word, causal=causal, option="--track") for word in track]
+        tracked = [self.find_token(word, "--track") for word in track]
         trace = self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
         places = None if position is None else named_places(trace, position)
         return lens(trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force)
@@ -120,12 +118,10 @@ class Inspecting(Opened):
         ``find_token``.
         """
         from tinytf.analysis.attribution import attribute, require_logits
-        from tinytf.gradients.targets import find_token
 
         require_logits(self.transformer)
-        causal = self.config.causal
-        chosen = None if token is None else find_token(self.tokenizer, token, causal=causal, option="--token")
-        other = None if versus is None else find_token(self.tokenizer, versus, causal=causal, option="--versus")
+        chosen = None if token is None else self.find_token(token, "--token")
+        other = None if versus is None else self.find_token(versus, "--versus")
         trace = self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
         places = None if position is None else named_places(trace, position)
         if places is not None and len(places) > 1:

@@ -13,7 +13,7 @@ from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import number, probability
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
@@ -129,7 +129,7 @@ def where_predicted(trace: Trace, position: int) -> str:
 
 
 def _probability(p: float) -> Meter:
-    return Meter(p, f"{p:.4f}", "output")
+    return Meter(p, probability(p), "output")
 
 
 def signed(value: float, most: float, form: str) -> Span:

@@ -9,7 +9,7 @@ import torch
 from tinytf.analysis.lens import Lens, Stage
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import number, probability
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
@@ -100,7 +100,7 @@ class LensView:
         for i in which:
             name = self._token(self.found.tracked[i])
             shares = [float(stage.probabilities[place, i]) for stage in stages]
-            shown = [_share(share) for share in shares]
+            shown = [probability(share) for share in shares]
             width = max(map(len, shown))
             ranks = [
                 "–" if math.isnan(share) else f"{int(stage.ranks[place, i]):,}"
@@ -169,7 +169,3 @@ class LensView:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return self.found.tensors()
-
-
-def _share(share: float) -> str:
-    return f"{share:.4f}" if not 0 < share < 1e-4 else f"{share:.0e}"

@@ -53,7 +53,8 @@ class _PatchView:
                 Column("is", ["1", "0"], "right"),
             ]
         )
-        yield Line(Span(_different(self.clean, self.corrupt), "dim"), indent=2)
+        different, said = (_different(self.clean, self.corrupt, sign) for sign in ("│", "against"))
+        yield Line(Span(different, "dim"), indent=2, said=said)
 
     def _data(self, kind: str) -> dict[str, Any]:
         data, shown = self._found.to_dict(), self.model.tokenizer.shown
@@ -169,11 +170,11 @@ class PatchSweepView(_PatchView):
         return {"recovered": self.found.recovered, "difference": self.found.differences}
 
 
-def _different(clean: Trace, corrupt: Trace) -> str:
-    """Which tokens of the two texts are different."""
+def _different(clean: Trace, corrupt: Trace, sign: str) -> str:
+    """Which tokens of the two texts are different, ``sign`` between them."""
     both = list(zip(labels(clean), labels(corrupt), clean.encoding.ids, corrupt.encoding.ids, strict=True))
     places = [place for place, (_, _, one, other) in enumerate(both) if one != other]
-    pairs = [f"{place} {both[place][0]} │ {both[place][1]}" for place in places[:_SHOWN_DIFFERENCES]]
+    pairs = [f"{place} {both[place][0]} {sign} {both[place][1]}" for place in places[:_SHOWN_DIFFERENCES]]
     more = f" and {len(places) - len(pairs)} more" if len(places) > len(pairs) else ""
     same = len(both) - len(places)
     rest = f"; the other {same} are the same" if same > 1 else ("; the other is the same" if same else "")

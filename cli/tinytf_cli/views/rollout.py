@@ -100,11 +100,14 @@ class RolloutView:
     def _check(self) -> Iterator[Block]:
         found, flow = self.found, self.found.flow
         if found.holds:
-            said = f": the shares in each position sum to 1, off by {found.deviation:.1e}"
+            figure = f"off by {found.deviation:.1e}" if found.deviation else "exactly"
+            said = f": the shares in each position sum to 1, {figure}"
         else:
             said = f": the shares in a position do not sum to 1, off by {found.deviation:.1e} (allowed {ALLOWED:.0e})"
         if flow is not None:
-            said += f"; each of {flow.values.numel()} flows equals a cut through the network, so none is larger"
+            count = flow.values.numel()
+            each = "the flow" if count == 1 else f"each of {count} flows"
+            said += f"; {each} equals a cut through the network, so none is larger"
         yield Line([Span(*("checked", "good") if found.holds else ("check failed", "bad")), Span(said)])
 
     def data(self) -> dict[str, Any]:

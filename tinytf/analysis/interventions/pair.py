@@ -78,7 +78,10 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
     """
     position = predicted_at(clean)
     if predicted_at(corrupt) != position:
-        raise UsageError(f"[MASK] stands at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt")
+        raise UsageError(
+            f"[MASK] stands at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
+            "put it at the same place in both",
+        )
     logits = [trace.logits_at(position) for trace in (clean, corrupt)]
     best = [int(log_probabilities(one).argmax()) for one in logits]
     chosen = (best[0] if answer is None else answer, best[1] if versus is None else versus)
