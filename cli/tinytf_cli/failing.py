@@ -23,6 +23,15 @@ class Failure:
     marked: str = ""
 
 
+_NUMBERS = {
+    "a valid integer range": "a whole number",
+    "a valid integer": "a whole number",
+    "a valid float range": "a number",
+    "a valid float": "a number",
+}
+"""What click calls the numbers that an option takes, and what everybody else does."""
+
+
 def explained(error: Exception, shows: str = "--debug shows where it happened") -> Failure:
     """What an error means to whoever typed; ``shows`` says where more is told of one that is a fault of ours."""
     if isinstance(error, click.UsageError):
@@ -75,4 +84,7 @@ def _usage_hint(error: click.UsageError) -> str:
 def _usage_message(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"there is no option {error.option_name}"
-    return error.format_message().strip().rstrip(".")
+    message = error.format_message().strip().rstrip(".")
+    for kind, meant in _NUMBERS.items():
+        message = message.removesuffix(kind) + meant if message.endswith(kind) else message
+    return message

@@ -103,6 +103,29 @@ def test_what_can_stand_there_is_offered(session: Session, line: str, word: str)
     assert word in _offers(session, line)
 
 
+def test_without_is_offered_what_a_model_can_go_without(session: Session) -> None:
+    assert _offers(session, "without ") == ["L0", "L1", "L2", "L3", "none"]
+    assert _offers(session, "without L2.") == ["L2.in", "L2.attn", "L2.ffn", "L2.out"]
+    assert _offers(session, "without L0H3 L2H") == ["L2H0", "L2H1", "L2H2", "L2H3"]
+
+
+def test_a_head_is_offered_without_its_steps(session: Session) -> None:
+    assert _offers(session, "attention --head ") == ["L0", "L1", "L2", "L3"]
+    assert _offers(session, "attention --head L1H") == ["L1H0", "L1H1", "L1H2", "L1H3"]
+
+
+def test_grad_is_offered_addresses(session: Session) -> None:
+    assert "logits" in _offers(session, "grad ")
+    assert "L0H1.scores" in _offers(session, "grad L0H1.sc")
+
+
+def test_of_files_a_model_is_offered_folders_and_gguf(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("notes.txt", "one.gguf"):
+        (tmp_path / name).touch()
+    assert _offers(session, f"model {tmp_path}/") == [f"{tmp_path}/one.gguf", f"{tmp_path}/run/"]
+
+
 @pytest.mark.parametrize(
     "line",
     ["run The c", 'run "L0', "heat L0H0.ffn", "heat L9", "nonsense ", "# com", "trace # --js", "! trace.",

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,15 @@ def test_the_bar_says_model_text_place_memory_and_time(typed: Typist) -> None:
     assert "/92 · " in said
     assert "MiB" in said
     assert said.endswith((" s", " ms"))
+
+
+def test_the_bar_has_room_for_all_beside_a_model_in_a_deep_folder() -> None:
+    session = Session(Spec("/a/very/long/path/to/a/folder/with/a/model/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    bar = replace(bar_of(session), text="The cat", place="L11.weights 117/638", memory="512.0 MiB", took="118 ms")
+    said = to_plain_text(bar.fitted(100))
+    assert said == "SmolLM2-135M-Instruct.Q4_1.gguf · The cat · L11.weights 117/638 · 512.0 MiB · 118 ms"
+    assert to_plain_text(bar.fitted(80)).startswith("SmolLM2-135M-Instruct.Q4_1.gguf · The cat · L11.weights 117/638")
+    assert bar_of(Session(Spec("hub:ORG/NAME"))).model == "hub:ORG/NAME"
 
 
 @pytest.mark.parametrize("text", ["The cat", "猫が座った" * 30, "", "a" * 500])

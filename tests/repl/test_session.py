@@ -332,3 +332,13 @@ def test_a_script_that_is_interrupted_says_so_once() -> None:
             "raise SystemExit(run(['repl', '-c', '! __import__(\"time\").sleep(60)', '-c', '! 5']))")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tinytf: interrupted\n")
+
+
+def test_diff_imports_no_algebra() -> None:
+    """sympy comes with torch.unravel_index, and takes seconds."""
+    lines = ["run The cat", "run The dog", "diff", "! import sys", "! 'sympy' in sys.modules"]
+    words = [word for line in lines for word in ("-c", line)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tinytf_cli", "repl", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"

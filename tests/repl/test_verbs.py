@@ -282,6 +282,25 @@ def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path
             assert outcome.status == 0, (example, outcome)
 
 
+def test_help_is_whole_on_a_narrow_screen(ran: Talk) -> None:
+    for topic in ("", "lines", "keys", "scripts", "conditions", "addresses", "heads"):
+        verb = ran(f"help {topic} --width 80").partition("\ntinytf ")[0]  # what follows there is from click
+        assert max(map(len, verb.splitlines())) <= 80
+        assert not any(line.endswith("…") for line in verb.splitlines())
+
+
+def test_a_word_that_is_no_number_is_called_that(ran: Talk) -> None:
+    assert ran.fails("step x").failure.message.endswith("'x' is not a whole number")  # type: ignore[union-attr]
+    assert ran.fails("diff --tolerance x").failure.message.endswith("'x' is not a number")  # type: ignore[union-attr]
+
+
+def test_help_says_what_an_option_takes(ran: Talk) -> None:
+    assert "--by  " in ran("help heads")
+    assert "entropy, distance, previous, first, self" in ran("help heads --width 200")
+    assert "One of auto, cpu, cuda, mps." in ran("help model --width 200")
+    assert "--at TOKEN" in ran("help top")
+
+
 @pytest.mark.parametrize("topic", ["", "keys", "lines", "conditions", "addresses", "scripts", "moving", "cond"])
 def test_help_has_its_topics(ran: Talk, topic: str) -> None:
     assert len(ran(f"help {topic}").splitlines()) > 3

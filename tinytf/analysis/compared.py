@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +84,8 @@ class Sums:
         flat = int(apart.argmax())
         if float(apart.flatten()[flat]) > self.largest:
             self.largest = float(apart.flatten()[flat])
-            place = [int(i) for i in torch.unravel_index(torch.tensor(flat), a.shape)]
+            # torch.unravel_index would import sympy, which takes seconds.
+            place = [int(i) for i in np.unravel_index(flat, a.shape)]
             self.at = (place[0] + start, *place[1:])
             self.values = float(a.flatten()[flat]), float(b.flatten()[flat])
         if not finite:

@@ -123,7 +123,7 @@ class UpdateWatch:
             place = int(np.ravel_multi_index(which.index, tuple(parameter.shape)))
         state = self.optimiser.state.get(parameter, {})
         m, v = (float(state[key].flatten()[place]) if key in state else 0.0 for key in ("exp_avg", "exp_avg_sq"))
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), parameter.shape))
+        index = tuple(int(i) for i in np.unravel_index(place, parameter.shape))
         before, gradient = (float(tensor.detach().flatten()[place]) for tensor in (parameter, parameter.grad))
         return _Entry(which.name, index, before, gradient, m, v, parameter)
 

@@ -1,5 +1,6 @@
 """The line under the prompt: model, text, place, memory, and the time that the last line took."""
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tinytf_cli.repl.session import Session
 
 _LEAST_TEXT = 8
+_NO_PATH = ("preset:", "hub:")
 _SHOWN = 1_000
 
 
@@ -30,7 +32,8 @@ class Bar:
     def fitted(self, width: int) -> StyleAndTextTuples:
         """The bar in at most ``width`` cells: the text is cut first, then what matters least is left out."""
         between = " | " if self.ascii else " · "
-        parts = {"model": self.model, "text": self.text, "place": self.place, "memory": self.memory, "took": self.took}
+        model = _cut(self.model, max(_LEAST_TEXT, width // 2), self.ascii)
+        parts = {"model": model, "text": self.text, "place": self.place, "memory": self.memory, "took": self.took}
         parts = {name: words for name, words in parts.items() if words}
         for name in ("", "took", "memory", "text", "model"):
             parts.pop(name, None)
@@ -60,7 +63,7 @@ def bar_of(session: "Session") -> Bar:
     held = session.held_bytes
     took = session.last_seconds
     return Bar(
-        printable(session.model_words[-_SHOWN:], spaces=False),
+        _model_words(session),
         printable(run.text[:_SHOWN], spaces=False) if run else "",
         place,
         role,
@@ -68,6 +71,13 @@ def bar_of(session: "Session") -> Bar:
         _time(took),
         session.settings.ascii,
     )
+
+
+def _model_words(session: "Session") -> str:
+    """The model, of a path its last part, and what it runs without."""
+    name, words = session.state.spec.name, session.model_words
+    short = name if name.startswith(_NO_PATH) else os.path.basename(name.rstrip(os.sep)) or name
+    return printable(f"{short}{words.removeprefix(name)}"[:_SHOWN], spaces=False)
 
 
 def _time(seconds: float) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST = 500
 _SCANNED = 5_000
+_MODEL_FILE = ".gguf"
+_HEAD_ALONE = re.compile(r"L[^.\[]*")
 _QUOTED = set(" \"'|>#")
 
 
@@ -127,6 +130,8 @@ def _behind(session: "Session", before: list[str], begun: str) -> Iterator[Offer
         return _options(begun, *command.params, *(also.params if also is not None else ()))
     if verb is not None:
         return _of_verb(session, verb, before[1:], begun, place)
+    if session.takes(name)[:1] == ("address",):
+        return addresses(session, begun)
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
     if not arguments:
         return iter(())
@@ -168,7 +173,8 @@ def _of_parameter(
     """The values of an option, or of an argument of a command."""
     kind = str(parameter.metavar or parameter.name or "")
     if ("ADDRESS" in kind.upper() or kind.startswith("L3")) and place == 0:
-        yield from addresses(session, begun)
+        whole = parameter.name in ("head", "heads")  # a head has no step behind it
+        yield from (one for one in addresses(session, begun) if not whole or _HEAD_ALONE.fullmatch(one.word))
     elif parameter.name in _POSITIONS:
         for number, (word, shown) in enumerate(zip(cell_words(session.tokens), session.tokens, strict=True)):
             if word.casefold().startswith(begun.casefold()):
@@ -281,7 +287,7 @@ def models(begun: str) -> Iterator[Offer]:
             built_in = "built in" if not item.value.startswith("preset:") else "random weights of this shape"
             yield Offer(item.value, built_in, True)
     if not begun.startswith("preset:"):
-        yield from files(begun)
+        yield from (one for one in files(begun) if not one.whole or one.word.endswith(_MODEL_FILE))
 
 
 def files(begun: str) -> Iterator[Offer]:
@@ -309,8 +315,21 @@ _KINDS: dict[str, Callable[["Session", str], Iterator[Offer]]] = {
     "file": lambda session, begun: files(begun),
     "topic": _topics,
 }
+
+
+def _sites(session: "Session", begun: str) -> Iterator[Offer]:
+    """What the model can go without."""
+    for one in addresses(session, begun):
+        _, dot, step = one.word.partition(".")
+        if one.word.startswith("L") and (not dot or ("H" not in one.word and step in _STEPS_WITHOUT)):
+            yield one
+    if "none".startswith(begun):
+        yield Offer("none", "the whole model", True)
+
+
+_STEPS_WITHOUT = ("in", "attn", "ffn", "out")
 _POSITIONS = ("row", "query", "position")
-_OWN = {"undisplay": _displays, "delete": _stops}
+_OWN = {"undisplay": _displays, "delete": _stops, "without": _sites}
 
 
 # Behind a sign

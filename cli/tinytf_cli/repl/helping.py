@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+from rich.cells import cell_len
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
@@ -24,13 +25,15 @@ _LINES = (
     ("!!", "shows the traceback of the last error"),
     ("# …", "is passed over"),
 )
+_DEEPEST = 18
+"""How far in a line goes on at most: a screen may be narrow."""
 
 
 def _conditions() -> Iterator[Block]:
     from tinytf.trace.conditions import MEASURES
 
     yield Heading("conditions", "of break and watch")
-    yield _pairs([(name, about) for name, (_, about) in MEASURES.items()])
+    yield from _pairs([(name, about) for name, (_, about) in MEASURES.items()])
     yield Line("", indent=2)
     yield Line("compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0", indent=2)
     yield _examples("break L*.weights if max > 0.99", "watch nan or norm > 1000")
@@ -38,7 +41,7 @@ def _conditions() -> Iterator[Block]:
 
 def _addresses() -> Iterator[Block]:
     yield Heading("addresses")
-    yield _pairs(
+    yield from _pairs(
         [
             ("L3", "a layer"),
             ("L3H5", "a head; heat L3H5 draws its weights"),
@@ -53,25 +56,25 @@ def _addresses() -> Iterator[Block]:
 
 def _lines() -> Iterator[Block]:
     yield Heading("lines", TOPICS["lines"])
-    yield _pairs(list(_LINES))
+    yield from _pairs(list(_LINES))
     yield Line("", indent=2)
     yield Line('Words are split as a shell does; a text with an apostrophe, a | or a > goes between "…".', indent=2)
 
 
 def _keys() -> Iterator[Block]:
     yield Heading("keys")
-    yield _pairs(KEYS)
+    yield from _pairs(KEYS)
 
 
 def _scripts() -> Iterator[Block]:
     yield Heading("scripts", "the same session without a terminal")
-    yield _pairs(
+    yield from _pairs(
         [
             ("tinytf repl -c LINE -c LINE", "runs these lines"),
             ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
             ("… | tinytf repl", "runs the lines of a pipe"),
             ("--echo", "shows each line before its output"),
-            ("--on-error stop|continue", "what happens behind a line that failed; the status is 1 then"),
+            ("--on-error stop|continue", "after a line that failed; the status is 1"),
         ]
     )
 
@@ -108,7 +111,7 @@ def help_blocks(session: "Session", topic: str) -> Iterator[Block]:
 def _overview(session: "Session") -> Iterator[Block]:
     for topic in TOPICS:
         yield from _of_topic(session, topic)
-    yield Heading("commands", "of the command line, with the same options, on the present model and text")
+    yield Heading("commands", "of the command line, on the present model and text")
     yield Line(", ".join(name for name in COMMANDS if name != "repl"), indent=2)
     yield Line("")
     yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
@@ -120,7 +123,7 @@ def _of_topic(session: "Session", topic: str) -> Iterator[Block]:
         return
     verbs = [one for one in session.verbs.values() if one.topic == topic]
     yield Heading(topic, TOPICS[topic])
-    yield _pairs([(one.name, one.summary) for one in verbs])
+    yield from _pairs([(one.name, one.summary) for one in verbs])
 
 
 def _on(session: "Session", name: str) -> Iterator[Block]:
@@ -148,11 +151,21 @@ def _on_verb(verb: Verb) -> Iterator[Block]:
     own = [one for one in own if one.expose_value]
     if own:
         yield Line("")
-        yield _pairs([(", ".join(one.opts), one.help or "") for one in own])
+        yield from _pairs([_option(one) for one in own])
     if not verb.raw:
         yield Line("")
         yield Line(Span("--json, --format, -o FILE, --color, --width, --ascii, --plain as everywhere", "dim"), indent=2)
     yield _examples(*verb.examples)
+
+
+def _option(option: click.Option) -> tuple[str, str]:
+    """An option with what it takes, and what it does."""
+    name = ", ".join(option.opts)
+    if isinstance(option.type, click.Choice):
+        values = ", ".join(map(str, option.type.choices))
+        about = (option.help or "").rstrip(".")
+        return name, f"{about}: {values}." if about else f"One of {values}."
+    return (name if option.is_flag else f"{name} {option.metavar or 'N'}"), option.help or ""
 
 
 def _examples(*examples: str) -> Table:
@@ -160,6 +173,10 @@ def _examples(*examples: str) -> Table:
                   Column("", [Span(one, "strong") for one in examples])], header=False)  # fmt: skip
 
 
-def _pairs(pairs: list[tuple[str, str]]) -> Table:
-    return Table([Column("", [Span(name, "strong") for name, _ in pairs]), Column("", [said for _, said in pairs],
-                  shrink=20)], header=False)  # fmt: skip
+def _pairs(pairs: list[tuple[str, str]]) -> Iterator[Line]:
+    """Names, and beside each what is said of it, in as many lines as that takes."""
+    wide = max((cell_len(name) for name, _ in pairs), default=0) + 2
+    for name, said in pairs:
+        gap = " " * (wide - cell_len(name))
+        hear = f"{name}, {said}{'' if said.endswith('.') else '.'}" if said else name
+        yield Line([Span(name, "strong"), Span(f"{gap}{said}")], indent=2, said=hear, hanging=min(wide, _DEEPEST))

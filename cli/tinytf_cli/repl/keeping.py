@@ -94,7 +94,7 @@ def _shown(session: "Session", names: tuple[str, ...]) -> Result:
         [
             Column("setting", list(values)),
             Column("value", [Span(value, "strong") for value in values.values()]),
-            Column("takes", [Span(SETTINGS[name].takes, "dim") for name in names], shrink=8, drop=1),
+            Column("takes", [Span(SETTINGS[name].takes, "dim") for name in names], drop=1),
             Column("what", [SETTINGS[name].about for name in names], shrink=8),
         ],
         header=len(names) > 1,

@@ -83,7 +83,7 @@ _SWITCH = ("on", "off")
 SETTINGS: dict[str, Setting] = {
     one.name: one
     for one in (
-        Setting("precision", "digits after the point, of values, maps and statistics", "auto or 0 to 9",
+        Setting("precision", "digits after the point", "auto or 0 to 9",
                 _number(0, 9, auto=True), (AUTO,)),
         Setting("dims", "dimensions shown as numbers", "1 or more", _number(1, 10**6)),
         Setting("rows", "tokens shown in a table; 0 is all", "auto or a number", _number(0, 10**6, auto=True), (AUTO,)),
@@ -91,10 +91,10 @@ SETTINGS: dict[str, Setting] = {
         Setting("color", "whether to use colour", ", ".join(_COLORS), _choice(*_COLORS), _COLORS),
         Setting("width", "columns to draw in", "auto or 20 to 1000", _number(20, 1000, auto=True), (AUTO,)),
         Setting("ascii", "7-bit signs only", "on or off", _switch, _SWITCH),
-        Setting("plain", "sentences instead of tables and maps", "on or off", _switch, _SWITCH),
+        Setting("plain", "sentences, no tables and maps", "on or off", _switch, _SWITCH),
         Setting("layer", "layer of what names none", "a number", _number(0, 10**6)),
         Setting("head", "head of what names none", "a number", _number(0, 10**6)),
-        Setting("pager", "show long output a screen at a time, on a terminal", "on or off", _switch, _SWITCH),
+        Setting("pager", "long output a screen at a time", "on or off", _switch, _SWITCH),
     )
 }  # fmt: skip
 assert [field.name for field in fields(Settings)] == list(SETTINGS)
