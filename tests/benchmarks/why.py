@@ -1,4 +1,4 @@
-"""Ablation and patching sweeps beside TransformerLens, at the size of GPT-2 small.
+"""Ablation and patching sweeps beside TransformerLens, at the size of GPT-2 small; and what a lens holds in memory.
 
 Weights are random (nothing is downloaded), the same in both libraries. What is timed there is the loop that everybody
 writes: one hooked forward pass for each head, or for each layer and position. The numbers of both are compared first.
@@ -7,16 +7,21 @@ writes: one hooked forward pass for each head, or for each layer and position. T
 """
 
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 from trace import encoding_of, peer_of, random_model  # the benchmark beside this one
 from typing import Any
 
+import psutil
 import torch
 from _timing import Row, in_turns, options, ratio, show, show_machine, spread
 from torch import Tensor, nn
 
 from tinytf.analysis.interventions import ablation_sweep, patch_sweep
+from tinytf.analysis.lens import lens
 from tinytf.model import Transformer
 from tinytf.presets import preset
 from tinytf.trace.record import record
@@ -87,11 +92,41 @@ def measure(what: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor] 
     return [Row("sweep / loop in TransformerLens", ratio(seconds, "sweep", "loop"), goal=GOAL, note=note)]
 
 
+def held_beyond(run: Callable[[], object]) -> int:
+    """By how many bytes this process grew at most while ``run`` ran, looked at every millisecond."""
+    process, done = psutil.Process(), threading.Event()
+    before = most = process.memory_info().rss
+
+    def watch() -> None:
+        nonlocal most
+        while not done.is_set():
+            most = max(most, process.memory_info().rss)
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run()
+    done.set()
+    watcher.join()
+    return most - before
+
+
+def measure_lens(model: Transformer, repeat: int) -> list[Row]:
+    """What a lens of 512 tokens holds beyond its trace, in units of one layer's logits."""
+    length = 512
+    trace = record(model, encoding_of(some_ids(model.config.vocab_size, length, 1)))
+    lens(trace)  # what libraries keep from the first time on
+    layer = length * model.config.vocab_size * 4
+    held = [held_beyond(lambda: lens(trace)) for _ in range(repeat)]
+    note = f"{min(held) / 2**20:.0f} to {max(held) / 2**20:.0f} MiB; one layer's logits are {layer / 2**20:.0f}"
+    return [Row("memory / one layer's logits", median(held) / layer, goal=1.25, note=note)]
+
+
 @torch.no_grad()
 def main() -> int:
     parser = options(__doc__, repeat=5)
     parser.add_argument("--tokens", type=int, default=32, help="length of the texts (default 32)")
-    parser.add_argument("--sweep", choices=["heads", "residual"], help="one of the two alone")
+    parser.add_argument("--sweep", choices=["heads", "residual", "lens"], help="one of the three alone")
     parser.add_argument("--layers", type=int, default=12, help="layers (default 12); fewer for a quick look")
     chosen = parser.parse_args()
     ours: Transformer = random_model(replace(preset("gpt2"), n_layers=chosen.layers))
@@ -123,6 +158,8 @@ def main() -> int:
     for (name, title), sweep, loop in zip(titles.items(), (heads, patches), loops, strict=True):
         if chosen.sweep in (None, name):
             missed += show(title, measure(title, sweep, loop, chosen.repeat))
+    if chosen.sweep in (None, "lens"):
+        missed += show("Logit lens of 512 tokens", measure_lens(ours, chosen.repeat))
     return 1 if missed else 0
 
 
