@@ -36,3 +36,9 @@ def _standard_input(*, asked: bool) -> str:
     if text.endswith("\r\n"):
         return text[:-2]
     return text.removesuffix("\n")
+
+
+def with_session_text(words: tuple[str, ...], wanted: int) -> tuple[str, ...]:
+    """Inside a session, where one text of those ``wanted`` is left out, the session's is the first."""
+    lender = host()
+    return (lender.require_text(), *words) if lender is not None and len(words) == wanted - 1 else words

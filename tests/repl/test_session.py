@@ -342,3 +342,14 @@ def test_diff_imports_no_algebra() -> None:
         [sys.executable, "-m", "tinytf_cli", "repl", *words], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_first_of_two_texts_is_the_sessions_where_one_is_given(talk: Callable[..., Talk]) -> None:
+    begun = talk()
+    begun("run The cat sat")
+    contrast = "--answer on --versus down"
+    assert begun(f'patch "The dog sat" {contrast}') == begun(f'patch "The cat sat" "The dog sat" {contrast}')
+    assert begun('diff "The dog sat"') == begun('diff "The cat sat" "The dog sat"')
+    said = talk().fails('patch "The dog sat"')
+    assert said.failure is not None
+    assert "there is no text" in said.failure.message

@@ -97,8 +97,9 @@ def command(
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
     """The text, or with no other model the two of them."""
-    from tinytf_cli.inputs import read_texts
+    from tinytf_cli.inputs import read_texts, with_session_text
 
+    words = with_session_text(words, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(
             f"{len(words)} texts and another model are two comparisons at once",

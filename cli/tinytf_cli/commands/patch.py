@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("patch")
 @click.argument("clean")
-@click.argument("corrupt")
+@click.argument("corrupt", required=False)
 @model_options
 @recording_options
 @click.option("--truncate", is_flag=True, help="Cut texts that are longer than the model's context.")
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @output_options
 def command(
     clean: str,
-    corrupt: str,
+    corrupt: str | None,
     open_model: Callable[[], "Model"],
     force: bool,
     truncate: bool,
@@ -65,6 +65,7 @@ def command(
     """
     from tinytf.analysis.interventions.pair import UnevenTexts, require_even
     from tinytf_cli.counted import counted
+    from tinytf_cli.inputs import with_session_text
     from tinytf_cli.output import Result
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 
@@ -72,18 +73,21 @@ def command(
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
     if places and not addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
+    texts = with_session_text((clean,), 2) if corrupt is None else (clean, corrupt)
+    if len(texts) != 2:
+        raise UsageError("there is no corrupt text to patch", 'tinytf patch "The cat sat" "The dog sat"')
     model = open_model()
     tokens: dict[str, Any] = {
         name: None if word is None else model.find_token(word, f"--{name}")
         for name, word in (("answer", answer), ("versus", versus))
     }
     try:
-        require_even(*(model.encode(text, truncate=truncate) for text in (clean, corrupt)))
+        require_even(*(model.encode(text, truncate=truncate) for text in texts))
     except UnevenTexts as error:
         for line in aligned_lines(error.aligned, output.terminal.width):
             output.note(line)
         raise
-    runs = [model.trace(text, truncate=truncate, force=force) for text in (clean, corrupt)]
+    runs = [model.trace(text, truncate=truncate, force=force) for text in texts]
     view: PatchedView | PatchSweepView
     if addresses:
         positions = [runs[1].index(word, "token", len(runs[1].tokens)) for word in places] or None
