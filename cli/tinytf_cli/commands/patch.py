@@ -75,7 +75,7 @@ def command(
         raise UsageError("--position goes with --at", "a sweep is over every position")
     texts = with_session_text((clean,), 2) if corrupt is None else (clean, corrupt)
     if len(texts) != 2:
-        raise UsageError("there is no corrupt text to patch", 'tinytf patch "The cat sat" "The dog sat"')
+        raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
     model = open_model()
     tokens: dict[str, Any] = {
         name: None if word is None else model.find_token(word, f"--{name}")
