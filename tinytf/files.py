@@ -1,11 +1,14 @@
-"""Files that are there whole or not at all, and the JSON in them."""
+"""Files that are there whole or not at all, what must not be written over, and the JSON in them."""
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tinytf.errors import CheckpointError
+from tinytf.errors import CheckpointError, UsageError
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -27,6 +30,42 @@ def write_whole(path: Path, data: bytes) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def refuse_overwriting(path: Path, inputs: Iterable[str | Path | int] = ()) -> None:
+    """Raise UsageError where writing ``path`` would destroy an input, or change a model or a training run.
+
+    ``inputs`` are paths, words that may be paths, and open file descriptors. A folder of a model or run, and the
+    folders inside it, take no other file.
+    """
+    for place in dict.fromkeys((path.absolute(), path.resolve())):
+        for folder in place.parents[:2]:
+            if (kind := _kind_of(folder)) is not None:
+                raise UsageError(f"{path} lies in the folder of a {kind}, {folder}", "write to another folder")
+    if path.is_file():
+        if path.suffix.lower() == ".gguf":
+            raise UsageError(f"{path} is a model", "name another file")
+        for given in inputs:
+            if _is_same(path, given):
+                raise UsageError(f"{path} is read by this command", "write to another file")
+
+
+def _kind_of(folder: Path) -> str | None:
+    """Whether a folder is that of a model or of a training run; None where it is neither."""
+
+    def has(*names: str) -> bool:
+        return any((folder / name).exists() for name in names)
+
+    if has("recipe.json") and has("metrics.jsonl", ".lock"):
+        return "training run"
+    return "model" if has("config.json") and has("tokenizer.json", *_WEIGHTS) else None
+
+
+def _is_same(path: Path, given: str | Path | int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.stat(given))
+    except (OSError, ValueError):  # no such file, or a word that cannot name one
+        return False
 
 
 def flush_folder(path: Path) -> None:

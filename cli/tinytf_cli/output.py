@@ -5,12 +5,15 @@ import math
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import write_whole
+from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
 from tinytf_cli.paint.terminal import Terminal
 
@@ -108,21 +111,49 @@ class Output:
         else:
             form = {".json": "json", ".ndjson": "ndjson"}.get(extension, "text")
             data = "".join(self._parts(result, form, paper)).encode("utf-8")
-        try:
-            write_whole(path, data)
-        except OSError as error:
-            raise TinytfError(f"cannot write {path}: {error.strerror}") from None
+        write_file(path, data)
         self.note(f"wrote {path} ({len(data):,} bytes)")
 
 
 def require_writable(path: Path) -> None:
-    """UsageError for an extension that says no format, or a folder that is not there; before any work is done."""
+    """UsageError for an extension without a format and for what ``require_place`` refuses; before any work is done."""
     if path.suffix.lower() not in EXTENSIONS:
         raise UsageError(f"{path.name!r} has no extension that says a format", f"known: {' '.join(EXTENSIONS)}")
+    require_place(path)
+
+
+def require_place(path: Path, inputs: Iterable[str] = ()) -> None:
+    """UsageError for a folder, a file in a folder that is not there, and a file that must not be written over.
+
+    Standard input, what the running command was given, and further ``inputs`` are never written over.
+    """
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", "make it first, or write elsewhere")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", "name a file in it")
+    refuse_overwriting(path, [*_given_to_the_command(), *inputs])
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole; TinytfError where it cannot be written."""
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _given_to_the_command() -> Iterator[str | Path | int]:
+    """Every word that the running command was given but its output, and standard input where it is a file."""
+    context = click.get_current_context(silent=True)
+    waiting = [value for name, value in context.params.items() if name != "file"] if context is not None else []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (str, Path)):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+    with suppress(AttributeError, OSError, ValueError):  # closed, or in memory
+        yield sys.stdin.fileno()
 
 
 def _tensor_bytes(result: Result, path: Path) -> bytes:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from tinytf.checkpoints.run import load_run, save_run
 from tinytf.errors import CheckpointError, ConfigError, TrainingError, UsageError
+from tinytf.files import to_json
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.training.loop import train
@@ -168,13 +169,15 @@ def test_another_seed_leaves_others(tmp_path):
 
 
 def test_a_directory_with_a_run_is_refused_and_stays_as_it_was(tmp_path):
-    (tmp_path / "config.json").write_text("mine", "utf-8")
+    train(STORY, CAUSAL, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("[!.]*") if path.is_file()}
     with pytest.raises(UsageError, match="holds a run already"):
         train(STORY, CAUSAL, tmp_path)
-    assert [(path.name, path.read_text("utf-8")) for path in tmp_path.iterdir()] == [("config.json", "mine")]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("[!.]*") if path.is_file()} == before
 
 
 def test_a_run_that_never_came_to_a_checkpoint_may_begin_again(tmp_path):
+    (tmp_path / "recipe.json").write_bytes(to_json(CAUSAL.to_dict()))
     (tmp_path / "metrics.jsonl").write_text("of a run that broke", "utf-8")
     train(STORY, CAUSAL, tmp_path)
     assert len((tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()) == CAUSAL.steps

@@ -13,6 +13,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 import tinytf.training.run as the_run
 from tinytf.errors import TrainingError
+from tinytf.files import to_json
 from tinytf.training.loop import train
 from tinytf.training.metrics import Metrics
 from tinytf.training.reader import read_history
@@ -136,6 +137,7 @@ def test_without_the_package_it_is_said_how_to_install_it(tmp_path: Path, monkey
 
 def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_bytes(to_json(RECIPE.to_dict()))
     (tmp_path / "run" / "tensorboard").write_text("mine", "utf-8")
     with pytest.raises(TrainingError, match=r"cannot write to .*tensorboard"):
         train(STORY, RECIPE, tmp_path / "run", tensorboard=True)

@@ -28,10 +28,16 @@ def checkpoint_step(place: Path) -> int:
     return int(found[1]) if found else -1
 
 
+def _holds_checkpoint(place: Path) -> bool:
+    """Not once its files were removed, and only those of somebody else are left."""
+    return (place / "config.json").exists() or (place / "training.json").exists()
+
+
 def checkpoints_of(run: Path) -> list[Path]:
     """The checkpoints of a run that is or was trained, the oldest first."""
     folder = run / CHECKPOINTS
-    found = [place for place in folder.iterdir() if checkpoint_step(place) >= 0] if folder.is_dir() else []
+    places = folder.iterdir() if folder.is_dir() else []
+    found = [place for place in places if checkpoint_step(place) >= 0 and _holds_checkpoint(place)]
     return sorted(found, key=checkpoint_step)
 
 

@@ -26,6 +26,7 @@ from tinytf.files import flush_folder, read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.holding import Whole
+from tinytf.training.run_files import remove_checkpoint
 
 _RANDOM = "random state"
 
@@ -87,8 +88,13 @@ def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Pro
         write_whole(beside / "training.json", to_json(vars(progress)))
         flush_folder(beside)
         if place.exists():
-            _remove(place)
-        beside.replace(place)
+            remove_checkpoint(place)
+        if place.exists():  # somebody keeps files of his own in it
+            for path in sorted(beside.iterdir()):  # training.json comes last
+                path.replace(place / path.name)
+            beside.rmdir()
+        else:
+            beside.replace(place)
         flush_folder(place.parent)
         for name in _MODEL:
             _publish(place / name, run / name)
@@ -124,22 +130,7 @@ def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
     """Remove all checkpoints but the last ``count`` and those of the steps in ``also``."""
     for place in checkpoints_of(run)[:-count]:
         if checkpoint_step(place) not in also:
-            _remove(place)
-
-
-def clear_leftovers(run: Path) -> None:
-    """Remove what a process left that was killed while it wrote a file, or wrote or removed a checkpoint."""
-    for part in (*run.glob(".*.part"), *run.glob("piped/.*.part")):
-        part.unlink(missing_ok=True)
-    for place in (run / CHECKPOINTS).glob(".step-*"):
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _remove(place: Path) -> None:
-    """Out of sight first, so that nobody ever sees half of it."""
-    hidden = place.with_name(f".{place.name}.{os.getpid()}.old")
-    place.replace(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+            remove_checkpoint(place)
 
 
 def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int, holding: Whole) -> Progress:

@@ -16,6 +16,7 @@ from tinytf.training.metrics import Metrics
 from tinytf.training.processes import processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.run import Run
+from tinytf.training.run_files import holds_run, is_free, written_files
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update, chosen
 
@@ -50,21 +51,20 @@ def train(
     of several processes hold a part of the model alone, and so of its gradients and moments. With ``tensorboard`` event
     files are written too.
 
-    Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it is of another recipe
-    or text, and when another process trains it; TrainingError when a number is no number any more or a checkpoint
+    Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it holds anything else,
+    when it is of another recipe or text, when ``overwrite`` would remove what is trained on or begun from, and when
+    another process trains it; TrainingError when a number is no number any more or a checkpoint
     cannot be written (the last good one stays).
     """
-    if not (going_on or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
-        raise UsageError(
-            f"{out} holds a run already",
-            "go on with it by --resume, begin anew by --overwrite, or give another --out",
-        )
+    _require_place(out, going_on=going_on, overwrite=overwrite)
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
     with processes(where, shard=shard) as together, locked(out, together):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
+        if overwrite:
+            _require_inputs_elsewhere(out, files, recipe)
         begin = partial(Run, files, recipe, out, where, together, tokenizer=tokenizer, model=model)
         run = begin(going_on=going_on, overwrite=overwrite)
         run.explain, run.tensorboard = explain, tensorboard and together.writes
@@ -73,3 +73,28 @@ def train(
         on_updates(run.updates)
         del run
         return last
+
+
+def _require_place(out: Path, *, going_on: bool, overwrite: bool) -> None:
+    """UsageError where a run must not write: over another one unasked, or beside files that no run wrote."""
+    if not out.is_dir() or is_free(out):
+        return
+    if not holds_run(out):
+        what = " to go on with" if going_on else " to overwrite" if overwrite else ", and it is not empty"
+        raise UsageError(f"there is no run in {out}{what}", "name another folder by --out")
+    if not (going_on or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
+        raise UsageError(
+            f"{out} holds a run already",
+            "go on with it by --resume, begin anew by --overwrite, or give another --out",
+        )
+
+
+def _require_inputs_elsewhere(out: Path, corpus: Corpus, recipe: Recipe) -> None:
+    """UsageError where a file that is read is one of those that overwriting the run removes."""
+    removed = {path.resolve() for path in written_files(out)}
+    for file in corpus.files:
+        if file.source.path is not None and file.source.path.resolve() in removed:
+            raise UsageError(f"{file.source.path} is part of the run that --overwrite removes", "give another --out")
+    begun_from = Path(recipe.begun_from).resolve() if recipe.begun_from else None
+    if begun_from is not None and any(path.is_relative_to(begun_from) for path in removed):
+        raise UsageError(f"the run begins from {recipe.begun_from}, which --overwrite removes", "give another --out")

@@ -17,7 +17,6 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.checkpoints import (
     Progress,
     State,
-    clear_leftovers,
     keep_checkpoints,
     resume,
     save_checkpoint,
@@ -31,7 +30,7 @@ from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.remembered import remember
-from tinytf.training.run_files import LOCK, TOKENS, remove_run
+from tinytf.training.run_files import TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
 from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
@@ -110,8 +109,6 @@ class Run:
         """What a run was begun with is what it goes on with."""
         path = self.out / "recipe.json"
         if not path.exists():
-            if any(file.name not in (LOCK, TOKENS) for file in self.out.iterdir()):
-                raise UsageError(f"there is no run in {self.out} to go on with", "leave out --resume to begin one")
             return  # a process that was killed at once
         stored = {**Recipe().to_dict(), **read_json(path)}  # a field that there was none of then is at its default
         asked = self.recipe.to_dict()

@@ -1,8 +1,9 @@
 """The folder of a training run: whether one is there, and what its small files say."""
 
+import contextlib
+import os
 import re
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,19 @@ from tinytf.training.metrics_reader import json_or_none, number_or_nan
 from tinytf.training.samples import Sample, read_samples
 
 METRICS, RECIPE, TOKENS, LOCK = "metrics.jsonl", "recipe.json", "tokens", ".lock"
-_WRITTEN = (RECIPE, "corpus.json", METRICS, "samples.jsonl", "speed.jsonl")
-_MODEL = ("config.json", "model.safetensors", "tokenizer.json")
 _CHECKPOINT = re.compile(r"step-(\d{1,18})")
+_MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
+_MANIFEST = re.compile(
+    rf"""(recipe | corpus)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
+    | tokens/(index\.json | (train | held_out)\.bin)
+    | checkpoints/\.?step-\d+(\.\d+\.(part | old))?/({_MODEL} | optimizer\.safetensors | training\.json)
+    | tensorboard/events\.out\.tfevents\..*
+    | piped/\d+\.txt""",
+    re.VERBOSE,
+)
+"""The files that a run writes, from its folder on; no others are ever removed."""
+_UNFINISHED = re.compile(r"(?:(?<=/)|^)\.([^/]+)\.\d+\.part$")
+"""The name of a file while ``write_whole`` writes it."""
 
 
 def is_run(directory: Path) -> bool:
@@ -26,12 +37,74 @@ def is_run(directory: Path) -> bool:
     return (directory / RECIPE).is_file() or (directory / METRICS).is_file()
 
 
+def holds_run(directory: Path) -> bool:
+    """Whether a folder holds a run that ``train`` began, and not only files of the same names."""
+    try:
+        return {"model", "steps", "block", "batch"} <= read_json(directory / RECIPE).keys()
+    except CheckpointError:
+        return False
+
+
+def is_free(directory: Path) -> bool:
+    """Whether a new run may use a folder: nothing is in it, or what a run leaves that is killed before it begins."""
+    begun = (directory / LOCK).is_file()
+    return all(
+        begun and (name == LOCK or (written and (name.startswith(f"{TOKENS}/") or _UNFINISHED.search(name))))
+        for name, written in _files_in(directory)
+    )
+
+
+def written_files(directory: Path) -> Iterator[Path]:
+    """All files below the folder of a run, or of one checkpoint in it, that the run wrote."""
+    run = directory if directory.parent.name != "checkpoints" else directory.parents[1]
+    inside = directory.relative_to(run)
+    for name, written in _files_in(run, inside):
+        if written:
+            yield run / name
+
+
+def clear_leftovers(directory: Path) -> None:
+    """Remove what a process left that was killed while it wrote a file, or wrote or removed a checkpoint."""
+    _remove(
+        path
+        for path in written_files(directory)
+        if _UNFINISHED.search(path.name) or path.parent.name.startswith(".step-")
+    )
+    for folder in directory.glob("checkpoints/.step-*"):
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
+
+
 def remove_run(directory: Path) -> None:
-    """Take away what a run wrote, but for its tokens, which may be those of the next; what else is there stays."""
-    for name in (*_WRITTEN, *_MODEL):
-        (directory / name).unlink(missing_ok=True)
-    for name in ("checkpoints", "tensorboard", "piped"):
-        shutil.rmtree(directory / name, ignore_errors=True)
+    """Remove what a run wrote, but for its tokens, which may be those of the next; what else is there stays."""
+    _remove(path for path in written_files(directory) if path.parent.name != TOKENS)
+
+
+def remove_checkpoint(place: Path) -> None:
+    """Remove a checkpoint, out of sight first so that nobody sees half of it; files that no run wrote stay."""
+    hidden = place.with_name(f".{place.name}.{os.getpid()}.old")
+    place.replace(hidden)
+    _remove(written_files(hidden))
+    if hidden.exists():
+        hidden.replace(place)
+
+
+def _files_in(run: Path, inside: Path = Path()) -> Iterator[tuple[str, bool]]:
+    """The name of every file in a folder of a run, from the run's own folder on, and whether a run writes such."""
+    for folder, _, files in os.walk(run / inside):
+        for file in files:
+            name = (Path(folder) / file).relative_to(run).as_posix()
+            yield name, _MANIFEST.fullmatch(_UNFINISHED.sub(r"\1", name)) is not None
+
+
+def _remove(files: Iterator[Path]) -> None:
+    """Remove files, and the folders that this leaves empty, up to that of the run."""
+    for path in list(files):
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty
+            path.parent.rmdir()
+            if path.parent.name.startswith((".step-", "step-")):
+                path.parents[1].rmdir()
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -156,15 +156,13 @@ def save(session: "Session", path: Path, force: bool) -> Result:
 
     Lines that failed are left out. source FILE and tinytf repl -f FILE run them, and give the same output.
     """
-    from tinytf.files import write_whole
     from tinytf.text.printable import printable
+    from tinytf_cli.output import require_place, write_file
     from tinytf_cli.views.blocks import Line
     from tinytf_cli.views.place import counted
 
     path = path.expanduser()
-    if path.is_dir() or not path.parent.is_dir():
-        what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise UsageError(what, "name a file in one that is there")
+    require_place(path)
     if path.exists() and not force:
         raise UsageError(f"{path} is there already", "choose another name, or write over it with --force")
     lines = transcript(session)
@@ -172,10 +170,7 @@ def save(session: "Session", path: Path, force: bool) -> Result:
     if broken is not None:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
                          "undo does not take lines away; say it in another session without the break")  # fmt: skip
-    try:
-        write_whole(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
     said = f"{counted(len(lines) - 1, 'line')} in {printable(str(path), spaces=False)}"
     return answer("saved", {"file": str(path), "lines": len(lines) - 1}, Line(said))
 

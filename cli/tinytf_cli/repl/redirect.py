@@ -3,12 +3,12 @@
 import contextlib
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.files import write_whole
-from tinytf_cli.output import EXTENSIONS, Output
+from tinytf_cli.output import EXTENSIONS, Output, require_place, write_file
 from tinytf_cli.paint.terminal import detect
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.settings import Settings
@@ -53,9 +53,10 @@ def to_command(heard: Heard, command: str, stdout: TextIO, stderr: TextIO | None
         raise TinytfError(f"{command!r} ended with status {process.returncode}")
 
 
-def to_file(heard: Heard, name: str, stderr: TextIO | None, settings: Settings) -> None:
-    """Write what a line wrote, whole, in the form that the extension says: as -o does, or as text."""
+def to_file(heard: Heard, name: str, stderr: TextIO | None, settings: Settings, words: Iterable[str] = ()) -> None:
+    """Write what a line of these words wrote, whole, in the form that the extension says: as -o does, or as text."""
     path = Path(name).expanduser()
+    require_place(path, words)
     terminal = detect(
         Ear().stream, color=settings.color, width=settings.width, ascii=settings.ascii, plain=settings.plain
     )
@@ -66,12 +67,6 @@ def to_file(heard: Heard, name: str, stderr: TextIO | None, settings: Settings) 
             raise UsageError(f"there are no data to write to {path.name}", "a text file takes any output")
         show_all(output, [result for result, _ in heard.results], "outputs", len(heard.results) > 1)
         return
-    if path.is_dir() or not path.parent.is_dir():
-        what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise UsageError(what, "name a file in one that is there")
     data = plain_text(heard, settings).encode("utf-8", "backslashreplace")
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise TinytfError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, data)
     output.note(f"wrote {path} ({len(data):,} bytes)")

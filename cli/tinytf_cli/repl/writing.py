@@ -107,7 +107,7 @@ class Writing(Changing):
         if typed.sign == "|":
             to_command(chosen, typed.target, stream, self.stderr, self.settings)
         elif typed.sign == ">":
-            to_file(chosen, typed.target, self.stderr, self.settings)
+            to_file(chosen, typed.target, self.stderr, self.settings, typed.words)
         elif self._pages():
             if heard.ear.text.count("\n") >= shutil.get_terminal_size().lines:
                 self.page(heard.ear.text)
