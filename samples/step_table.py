@@ -6,7 +6,7 @@ Covers a GPT-2-like, a Llama-like and a BERT-like architecture; the last column 
 import dataclasses
 
 from tinytf.presets import PRESETS
-from tinytf.trace.steps import STEPS, StepTable
+from tinytf.steps.table import STEPS, StepTable
 
 ARCHITECTURES = {
     "GPT-2": PRESETS["gpt2"],

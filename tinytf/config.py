@@ -4,7 +4,8 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tinytf.errors import ConfigError
@@ -12,7 +13,8 @@ from tinytf.nearest import did_you_mean
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
-    "norm_order": ("pre", "post"),
+    "norm_order": ("pre", "post", "both", "output"),
+    "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
@@ -22,16 +24,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 _LARGEST = 2**31 - 1
+BY_LAYER = ("window", "positions", "rope_theta", "rope_scaling", "rope_factor")
+"""Fields that may differ from layer to layer."""
 
 
 class Rope(NamedTuple):
-    """All that decides the rotary angles. ``scaling`` stretches them to a longer context than was trained on.
+    """All that decides the rotary angles of the first ``width`` dimensions of a head.
+
+    ``scaling`` stretches them to a longer context than was trained on.
 
     ``linear`` divides every frequency by ``factor``; ``llama3`` only those whose wavelength is long beside
     ``original_context``, fading in between original_context / high_frequency and original_context / low_frequency.
     """
 
-    d_head: int
+    width: int
     theta: float
     scaling: str
     factor: float
@@ -50,7 +56,12 @@ class ModelConfig:
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
-    ``rope_…`` are explained at ``Rope``; ``head_activation`` is that of the masked-language-model head.
+    ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
+    masked-language-model head. ``norm_order`` says where a block norms: what goes into attention and the feed-forward
+    (``pre``), what they add (``output``), ``both``, or the residual sums (``post``). A ``parallel`` residual has the
+    feed-forward read what attention reads, and adds both at once. Scores are divided by ``attention_divisor``
+    (0: √d_head). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at`` gives
+    the configuration of one layer.
     """
 
     vocab_size: int
@@ -65,9 +76,12 @@ class ModelConfig:
     norm: str = "layernorm"
     norm_eps: float = 1e-5
     norm_order: str = "pre"
+    residual: str = "sequential"
+    attention_divisor: float = 0.0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0
+    rope_width: int = 0
     rope_scaling: str = "none"
     rope_factor: float = 1.0
     rope_low_frequency: float = 1.0
@@ -89,6 +103,7 @@ class ModelConfig:
     embed_norm: bool = False
     pooler: bool = False
     dropout: float = 0.0
+    by_layer: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"):
@@ -129,6 +144,13 @@ class ModelConfig:
         if self.window and not self.causal:
             raise ConfigError(f"a window of {self.window} tokens is of a decoder, and causal is false")
         self._require_scaling()
+        if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
+            raise ConfigError(f"rope_width {self.rope_width} is no even number up to d_head {self.d_head}")
+        if not 0 <= self.attention_divisor < math.inf:
+            raise ConfigError(f"attention_divisor {self.attention_divisor} is not a finite number above 0")
+        if self.residual == "parallel" and self.norm_order != "pre":
+            raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
+        self._require_layers()
         if self.head == "mlm" and self.causal:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
@@ -148,6 +170,18 @@ class ModelConfig:
             if not self.rope_original_context:
                 raise ConfigError("rope_scaling 'llama3' needs rope_original_context")
 
+    def _require_layers(self) -> None:
+        """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
+        given = dict(self.by_layer)
+        object.__setattr__(self, "by_layer", tuple(sorted((name, tuple(values)) for name, values in given.items())))
+        for name, values in self.by_layer:
+            if name not in BY_LAYER:
+                raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, BY_LAYER))
+            if len(values) != self.n_layers:
+                raise ConfigError(f"by_layer has {len(values)} values of {name} for {self.n_layers} layers")
+            for value in dict.fromkeys(values):
+                replace(self, by_layer=(), **{name: value})
+
     def _require_positive(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -165,11 +199,38 @@ class ModelConfig:
         """How many query heads share one key and value head."""
         return self.n_heads // self.n_kv_heads
 
+    def at(self, layer: int) -> "ModelConfig":
+        """The configuration of one layer."""
+        return _at(self, layer) if self.by_layer else self
+
+    @property
+    def score_divisor(self) -> float:
+        """What attention scores are divided by."""
+        return self.attention_divisor or math.sqrt(self.d_head)
+
+    @property
+    def score_divisor_words(self) -> str:
+        """The same as an expression: √d_head, unless the configuration says otherwise."""
+        return f"{self.attention_divisor:.4g}" if self.attention_divisor else f"√{self.d_head}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of every axis that does not depend on the text."""
+        return {
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "d_head": self.d_head,
+            "head": self.n_heads,
+            "kv head": self.n_kv_heads,
+            "n_heads·d_head": self.n_heads * self.d_head,
+            "vocab": self.vocab_size,
+        }
+
     @property
     def rope(self) -> Rope:
         """What decides the rotary angles of every head."""
         return Rope(
-            self.d_head,
+            self.rope_width or self.d_head,
             self.rope_theta,
             self.rope_scaling,
             self.rope_factor,
@@ -181,11 +242,11 @@ class ModelConfig:
     @property
     def final_norm(self) -> bool:
         """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
-        return self.norm_order == "pre"
+        return self.norm_order != "post"
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON takes them."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"by_layer": {name: list(values) for name, values in self.by_layer}}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
@@ -201,6 +262,13 @@ class ModelConfig:
             wanted = type(known[name].default) if known[name].default is not dataclasses.MISSING else int
             if wanted is float and type(value) is int:
                 continue
+            if wanted is tuple:
+                wanted = dict
             if type(value) is not wanted:
                 raise ConfigError(f"{name} is {value!r}, and has to be of type {wanted.__name__}")
         return cls(**fields)
+
+
+@lru_cache(maxsize=1024)
+def _at(config: ModelConfig, layer: int) -> ModelConfig:
+    return replace(config, by_layer=(), **{name: values[layer] for name, values in config.by_layer})

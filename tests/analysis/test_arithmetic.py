@@ -10,7 +10,7 @@ from caught_gradients import MODELS, traced
 
 from tinytf.analysis.arithmetic import explain, follow
 from tinytf.errors import AddressError, UsageError
-from tinytf.model.attention import Sight
+from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
 
 models = pytest.mark.parametrize("name", MODELS)

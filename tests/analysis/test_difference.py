@@ -16,8 +16,8 @@ from tinytf.analysis.moved import moved_weights
 from tinytf.errors import AddressError, UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import StepTable
 from tinytf.trace.record import record
-from tinytf.trace.steps import StepTable
 from tinytf.trace.walk import walk
 
 IDS = [3, 14, 15, 9, 2, 6, 5]

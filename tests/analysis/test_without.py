@@ -19,9 +19,9 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import record_gradients
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import StepTable
 from tinytf.trace.check import check
 from tinytf.trace.record import record
-from tinytf.trace.steps import StepTable
 
 SITES = (["L0H1"], ["L1.attn"], ["L0.ffn"], ["L1"], ["L1.in"], ["L0.out"], ["L1.out"], ["L0H0", "L0H1", "L1.ffn"])
 

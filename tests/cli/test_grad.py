@@ -113,10 +113,10 @@ def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
 
 
 def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tinytf.gradients import formulas
+    from tinytf.steps.operations import softmax
 
-    right = formulas.softmax_rows
-    monkeypatch.setattr(formulas, "softmax_rows", lambda g, weights: 1.001 * right(g, weights))
+    right = softmax.softmax_gradient
+    monkeypatch.setattr(softmax, "softmax_gradient", lambda g, weights: 1.001 * right(g, weights))
     ran = tinytf("grad", SENTENCE, "-m", decoder, "--no-detail")
     assert ran.status == 1
     assert "check failed: by hand and autograd differ" in ran.out

@@ -9,9 +9,20 @@ import torch.nn.functional as F
 from caught_gradients import relative
 from torch import Tensor
 
-from tinytf.gradients import formulas
-from tinytf.model.attention import Sight, attention_scores, attention_weights, mask_scores, repeat_groups, scale_scores
-from tinytf.model.parts import ACTIVATIONS, NORMS, Embedding, rotate
+from tinytf.gradients.loss import cross_entropy, cross_entropy_of_probs
+from tinytf.model.parts import NORMS, Embedding
+from tinytf.steps.operations.activate import ACTIVATIONS, SLOPES, activation_gradient, gated_gradients
+from tinytf.steps.operations.linear import weight_gradient
+from tinytf.steps.operations.lookup import table_gradient
+from tinytf.steps.operations.mask import Sight, mask_gradient, mask_scores
+from tinytf.steps.operations.mix import mix_gradients
+from tinytf.steps.operations.norm import layer_norm_gradient, layer_normed, rms_norm_gradient, rms_normed
+from tinytf.steps.operations.operation import into_heads, repeat_groups, side_by_side, summed
+from tinytf.steps.operations.positions import position_rows
+from tinytf.steps.operations.rotate import rotate, rotation_gradient
+from tinytf.steps.operations.scale import scale_scores
+from tinytf.steps.operations.scores import attention_scores, scores_gradients
+from tinytf.steps.operations.softmax import attention_weights, softmax_gradient
 
 T, C, H, D, V = 9, 12, 6, 8, 17
 precisions = pytest.mark.parametrize(
@@ -33,22 +44,22 @@ def agree(found: tuple[Tensor, ...], forward: Callable[..., Tensor], *inputs: Te
 @precisions
 def test_cross_entropy_over_logits(dtype, tolerance):
     logits, ids = some(5, V, dtype=dtype), torch.tensor([3, 16, 0, 3, 8])
-    found = formulas.cross_entropy(logits.detach(), ids)
+    found = cross_entropy(logits.detach(), ids)
     assert agree((found,), lambda x: F.cross_entropy(x, ids), logits, g=torch.ones((), dtype=dtype)) <= tolerance
 
 
 def test_cross_entropy_over_a_large_vocabulary_keeps_its_digits_in_float32():
     """Entry by entry; torch's own float32 gradient of these logits is off by several times as much."""
     logits, ids = 4 * some(3, 50_000, dtype=torch.float32).detach(), torch.tensor([49_999, 7, 20_000])
-    exact = formulas.cross_entropy(logits.double(), ids)
-    assert float(((formulas.cross_entropy(logits, ids).double() - exact) / exact).abs().max()) < 1e-7
+    exact = cross_entropy(logits.double(), ids)
+    assert float(((cross_entropy(logits, ids).double() - exact) / exact).abs().max()) < 1e-7
 
 
 @precisions
 def test_cross_entropy_over_probabilities(dtype, tolerance):
     probs = some(5, V, dtype=dtype).softmax(-1).detach().requires_grad_()
     ids = torch.tensor([3, 16, 0, 3, 8])
-    found = formulas.cross_entropy_of_probs(probs.detach(), ids)
+    found = cross_entropy_of_probs(probs.detach(), ids)
     one = torch.ones((), dtype=dtype)
     assert agree((found,), lambda p: -p[range(5), ids].log().mean(), probs, g=one) <= tolerance
 
@@ -56,7 +67,7 @@ def test_cross_entropy_over_probabilities(dtype, tolerance):
 @precisions
 def test_softmax(dtype, tolerance):
     x, g = some(H, T, T, dtype=dtype), some(H, T, T, dtype=dtype, seed=2)
-    found = formulas.softmax_rows(g, x.softmax(-1))
+    found = softmax_gradient(g, x.softmax(-1))
     assert agree((found,), lambda x: x.softmax(-1), x, g=g) <= tolerance
 
 
@@ -69,7 +80,7 @@ def test_scale_mask_and_softmax_in_a_row(dtype, tolerance, window):
     def forward(scores: Tensor) -> Tensor:
         return attention_weights(mask_scores(scale_scores(scores, D), allowed))
 
-    found = formulas.scale(formulas.mask(formulas.softmax_rows(g, forward(x.detach())), allowed), D)
+    found = scale_scores(mask_gradient(softmax_gradient(g, forward(x.detach())), allowed), D)
     assert agree((found,), forward, x, g=g) <= tolerance
     assert not found[..., ~allowed].any()
 
@@ -78,16 +89,16 @@ def test_scale_mask_and_softmax_in_a_row(dtype, tolerance, window):
 def test_what_is_masked_gets_nothing_whatever_comes(dtype, tolerance):
     x, g = some(H, T, T, dtype=dtype), some(H, T, T, dtype=dtype, seed=2)
     allowed = Sight(causal=True).allowed(T, None, x.device)
-    found = formulas.mask(g.detach(), allowed)
+    found = mask_gradient(g.detach(), allowed)
     assert agree((found,), lambda x: mask_scores(x, allowed), x, g=g) <= tolerance
-    assert formulas.mask(g, None) is g
+    assert mask_gradient(g, None) is g
 
 
 @precisions
 @groups
 def test_scores_of_shared_keys(dtype, tolerance, n_groups):
     q, k, g = some(H, T, D, dtype=dtype), some(n_groups, T, D, dtype=dtype, seed=2), some(H, T, T, dtype=dtype, seed=3)
-    found = formulas.scores(g.detach(), q.detach(), k.detach())
+    found = scores_gradients(g.detach(), q.detach(), k.detach())
     assert agree(found, lambda q, k: attention_scores(q, repeat_groups(k, H)), q, k, g=g) <= tolerance
 
 
@@ -95,7 +106,7 @@ def test_scores_of_shared_keys(dtype, tolerance, n_groups):
 @groups
 def test_weighted_sums_of_shared_values(dtype, tolerance, n_groups):
     w, v, g = some(H, T, T, dtype=dtype), some(n_groups, T, D, dtype=dtype, seed=2), some(H, T, D, dtype=dtype, seed=3)
-    found = formulas.weighted_values(g.detach(), w.detach(), v.detach())
+    found = mix_gradients(g.detach(), w.detach(), v.detach())
     assert agree(found, lambda w, v: w @ repeat_groups(v, H), w, v, g=g) <= tolerance
 
 
@@ -104,7 +115,7 @@ def test_a_rotation_is_turned_back(dtype, tolerance):
     x, g = some(H, T, D, dtype=dtype), some(H, T, D, dtype=dtype, seed=2)
     angle = torch.arange(T, dtype=dtype)[:, None] * torch.linspace(1, 0.1, D // 2, dtype=dtype)
     cosine, sine = torch.cat((angle, angle), -1).cos(), torch.cat((angle, angle), -1).sin()
-    found = formulas.rotation(g.detach(), cosine, sine)
+    found = rotation_gradient(g.detach(), cosine, sine)
     assert agree((found,), lambda x: rotate(x, cosine, sine), x, g=g) <= tolerance
     assert relative(rotate(found, cosine, sine), g.detach()) <= tolerance
 
@@ -112,15 +123,15 @@ def test_a_rotation_is_turned_back(dtype, tolerance):
 @precisions
 def test_heads_are_laid_side_by_side_and_taken_apart(dtype, tolerance):
     x, g = some(H, T, D, dtype=dtype), some(T, H * D, dtype=dtype, seed=2)
-    assert agree((formulas.into_heads(g.detach(), D),), lambda x: x.transpose(0, 1).flatten(1), x, g=g) <= tolerance
-    assert torch.equal(formulas.side_by_side(formulas.into_heads(g, D)), g)
+    assert agree((into_heads(g.detach(), D),), lambda x: x.transpose(0, 1).flatten(1), x, g=g) <= tolerance
+    assert torch.equal(side_by_side(into_heads(g, D)), g)
 
 
 @precisions
 def test_a_linear_map(dtype, tolerance):
     x, weight, bias = some(T, C, dtype=dtype), some(V, C, dtype=dtype, seed=2), some(V, dtype=dtype, seed=3)
     g = some(T, V, dtype=dtype, seed=4)
-    found = (formulas.linear_input(g, weight), formulas.linear_weight(g, x), formulas.summed(g))
+    found = (g @ weight, weight_gradient(g, x), summed(g))
     assert agree(found, F.linear, x, weight, bias, g=g) <= tolerance
 
 
@@ -129,7 +140,7 @@ def test_a_linear_map(dtype, tolerance):
 def test_an_embedding_adds_up_where_a_token_comes_again(dtype, tolerance, factor):
     ids, g = torch.tensor([3, 1, 3, 3, 0, 16, 1, 2, 2]), some(T, C, dtype=dtype)
     table = Embedding(V, C, factor).to(dtype)
-    found = formulas.embedding(g.detach(), ids, V, factor)
+    found = table_gradient(g.detach(), ids, V, factor)
     (expected,) = torch.autograd.grad(table(ids), table.weight, g)
     assert relative(found, expected) <= tolerance
 
@@ -138,7 +149,7 @@ def test_an_embedding_adds_up_where_a_token_comes_again(dtype, tolerance, factor
 @pytest.mark.parametrize("offset", [0, 2])
 def test_positions_fill_their_own_rows(dtype, tolerance, offset):
     table, g = some(V, C, dtype=dtype), some(T, C, dtype=dtype, seed=2)
-    found = formulas.position_rows(g.detach(), V, offset)
+    found = position_rows(g.detach(), V, offset)
     assert agree((found,), lambda table: table[offset : offset + T], table, g=g) <= tolerance
 
 
@@ -149,8 +160,8 @@ def test_layer_norm(dtype, tolerance, eps, spread):
     x, g = some(H, T, C, dtype=dtype), some(H, T, C, dtype=dtype, seed=2)
     x = (1 - spread + spread * x).detach().requires_grad_()
     gain, bias = some(C, dtype=dtype, seed=3), some(C, dtype=dtype, seed=4)
-    normed, _ = formulas.layer_normed(x, eps)
-    found = (formulas.layer_norm(g, x, gain, eps), formulas.summed(g * normed), formulas.summed(g))
+    normed, _ = layer_normed(x, eps)
+    found = (layer_norm_gradient(g, x, gain, eps), summed(g * normed), summed(g))
     assert agree(found, lambda x, gain, bias: F.layer_norm(x, (C,), gain, bias, eps), x, gain, bias, g=g) <= tolerance
 
 
@@ -158,14 +169,14 @@ def test_layer_norm(dtype, tolerance, eps, spread):
 @pytest.mark.parametrize("eps", [1e-6, 0.3])
 def test_rms_norm(dtype, tolerance, eps):
     x, g, gain = some(H, T, C, dtype=dtype), some(H, T, C, dtype=dtype, seed=2), some(C, dtype=dtype, seed=3)
-    normed, _ = formulas.rms_normed(x, eps)
-    found = (formulas.rms_norm(g, x, gain, eps), formulas.summed(g * normed))
+    normed, _ = rms_normed(x, eps)
+    found = (rms_norm_gradient(g, x, gain, eps), summed(g * normed))
     assert agree(found, lambda x, gain: F.rms_norm(x, (C,), gain, eps), x, gain, g=g) <= tolerance
 
 
 def test_every_norm_and_activation_of_the_model_has_a_derivative():
-    assert set(formulas.NORMED) == set(formulas.NORM_INPUTS) == set(NORMS)
-    assert set(formulas.SLOPES) == set(ACTIVATIONS)
+    assert set(NORMS) == {"layernorm", "rmsnorm"}
+    assert set(SLOPES) == set(ACTIVATIONS)
 
 
 @precisions
@@ -173,16 +184,16 @@ def test_every_norm_and_activation_of_the_model_has_a_derivative():
 def test_activations(name, dtype, tolerance):
     x = torch.cat((torch.linspace(-12, 12, 401, dtype=dtype), torch.zeros(1, dtype=dtype))).requires_grad_()
     g = some(len(x), dtype=dtype)
-    assert agree((formulas.activation(g, x.detach(), name),), ACTIVATIONS[name], x, g=g) <= tolerance
+    assert agree((activation_gradient(g, x.detach(), name),), ACTIVATIONS[name], x, g=g) <= tolerance
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_slopes_keep_their_digits_in_float32(name):
     """Entry by entry, where the slope is far from 0 as where it is almost 0: no difference of near equals."""
     x = torch.linspace(-6, 6, 241)
-    exact = formulas.SLOPES[name](x.double())
+    exact = SLOPES[name](x.double())
     large = exact.abs() > 1e-12
-    found = formulas.SLOPES[name](x).double()
+    found = SLOPES[name](x).double()
     assert float(((found - exact) / exact)[large].abs().max()) < 5e-5
 
 
@@ -191,5 +202,5 @@ def test_slopes_keep_their_digits_in_float32(name):
 def test_a_gated_activation(name, dtype, tolerance):
     act = ACTIVATIONS[name]
     gate, hidden, g = (some(T, C, dtype=dtype, seed=seed) for seed in (1, 2, 3))
-    found = formulas.gated(g.detach(), gate.detach(), hidden.detach(), act(gate).detach(), name)
+    found = gated_gradients(g.detach(), gate.detach(), hidden.detach(), act(gate).detach(), name)
     assert agree(found, lambda gate, hidden: act(gate) * hidden, gate, hidden, g=g) <= tolerance

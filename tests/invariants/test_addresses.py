@@ -6,9 +6,9 @@ from architectures import BERT, LLAMA, SIZES, config_of, encoding_of, lively
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError
+from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf.trace.record import record
-from tinytf.trace.steps import StepTable
 from tinytf.trace.trace import Trace
 
 WORDS = ("The", "·cat", "·sat", "·on", "·the", "·mat", ".")

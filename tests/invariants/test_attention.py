@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
-from torch import Tensor
+from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import CORES, FusedCore, Sight, SteppedCore
+from tinytf.model.attention import FusedCore, SteppedCore, Tap, make_core
 
 B, T, D = 3, 9, 10
 HEADS = [(4, 4), (4, 2), (6, 2), (4, 1), (1, 1)]
@@ -24,6 +25,17 @@ case = pytest.mark.parametrize(
 def some_qkv(n_heads: int, groups: int, width: int = D) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(n_heads * 10 + groups)
     return tuple(torch.randn(B, count, T, width, generator=generator) for count in (n_heads, groups, groups))
+
+
+def core(kind: str, *, causal: bool, window: int = 0, width: int = D, tap: Tap | None = None) -> nn.Module:
+    """The core of a model whose heads are so wide; it takes any number of them."""
+    sizes = {"vocab_size": 8, "d_model": width, "n_layers": 1, "n_heads": 1, "d_head": width, "d_ff": 8, "context": 64}
+    made = make_core(ModelConfig(**sizes, causal=causal, window=window), tap, stepwise=kind == "steps")
+    assert isinstance(made, {"fused": FusedCore, "steps": SteppedCore}[kind])
+    return made
+
+
+CORES = ("fused", "steps")
 
 
 def by_loops(q: Tensor, k: Tensor, v: Tensor, causal: bool, real: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -50,11 +62,11 @@ def test_both_cores_compute_the_equation(causal, heads, side):
     q, k, v = some_qkv(*heads)
     real = padding(side, B, T)
     seen: dict[str, Tensor] = {}
-    stepped = SteppedCore(Sight(causal), lambda name, tensor: seen.setdefault(name, tensor))(q, k, v, real)
+    stepped = core("steps", causal=causal, tap=lambda name, tensor: seen.setdefault(name, tensor))(q, k, v, real)
     weights, mixed = by_loops(q, k, v, causal, real)
     assert furthest(seen["weights"].double(), weights) < 1e-6
     assert furthest(stepped.double(), mixed) < 1e-6
-    assert furthest(FusedCore(Sight(causal))(q, k, v, real).double(), mixed) < 1e-6
+    assert furthest(core("fused", causal=causal)(q, k, v, real).double(), mixed) < 1e-6
 
 
 @case
@@ -62,7 +74,8 @@ def test_fused_equals_step_by_step(causal, heads, side):
     for width in (D, 3):
         q, k, v = some_qkv(*heads, width)
         real = padding(side, B, T)
-        assert furthest(FusedCore(Sight(causal))(q, k, v, real), SteppedCore(Sight(causal))(q, k, v, real)) < 1e-6
+        fused, stepped = (core(kind, causal=causal, width=width)(q, k, v, real) for kind in CORES)
+        assert furthest(fused, stepped) < 1e-6
 
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
@@ -80,36 +93,36 @@ def test_a_whole_model_is_the_same_with_either_core(kind, side):
             assert furthest(model(ids, padding_mask=real), fused) < tolerance
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("kind", CORES)
 @pytest.mark.parametrize("window", [1, 3, T, T + 1])
-def test_a_window_hides_all_but_the_last_keys(core, window):
+def test_a_window_hides_all_but_the_last_keys(kind, window):
     """Each query against softmax attention over the keys of its own window alone."""
     q, k, v = some_qkv(4, 4)
-    mixed = CORES[core](Sight(True, window))(q, k, v, None)
+    mixed = core(kind, causal=True, window=window)(q, k, v, None)
     for t in range(T):
         seen = slice(max(0, t - window + 1), t + 1)
         weights = (q[:, :, t : t + 1] @ k[:, :, seen].transpose(-2, -1) / D**0.5).softmax(-1)
         assert furthest(mixed[:, :, t : t + 1], weights @ v[:, :, seen]) < 1e-6
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("kind", CORES)
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_query_that_may_look_nowhere_gets_zeros(core, causal):
+def test_a_query_that_may_look_nowhere_gets_zeros(kind, causal):
     q, k, v = some_qkv(4, 2)
     real = torch.ones(B, T, dtype=torch.bool)
     real[0] = False
     real[1, :4] = False
-    mixed = CORES[core](Sight(causal))(q, k, v, real)
+    mixed = core(kind, causal=causal)(q, k, v, real)
     assert torch.isfinite(mixed).all()
     assert (mixed[0] == 0).all()
     assert ((mixed[1, :, :4] == 0).all()) == causal
     assert (mixed[2] != 0).any()
 
 
-@pytest.mark.parametrize("core", CORES)
-def test_gradients_stay_finite_where_a_query_may_look_nowhere(core):
+@pytest.mark.parametrize("kind", CORES)
+def test_gradients_stay_finite_where_a_query_may_look_nowhere(kind):
     q, k, v = (tensor.requires_grad_() for tensor in some_qkv(4, 4))
-    CORES[core](Sight(True))(q, k, v, padding("left", B, T)).sum().backward()
+    core(kind, causal=True)(q, k, v, padding("left", B, T)).sum().backward()
     assert all(torch.isfinite(tensor.grad).all() for tensor in (q, k, v))
 
 
@@ -121,7 +134,7 @@ def test_a_tap_sees_every_step_in_order():
         seen.append((name, tuple(tensor.shape)))
         return tensor
 
-    SteppedCore(Sight(True), tap)(q, k, v, None)
+    core("steps", causal=True, tap=tap)(q, k, v, None)
     square = (B, 4, T, T)
     assert seen == [
         ("scores", square),
@@ -136,9 +149,11 @@ def test_a_tap_sees_every_step_in_order():
 def test_a_tap_can_replace_each_step(step):
     """Where a step is replaced by zeros, what follows is known: equal scores mix evenly, no weights mix nothing."""
     q, k, v = some_qkv(2, 2)
-    mixed = SteppedCore(Sight(True), lambda name, tensor: torch.zeros_like(tensor) if name == step else tensor)(
-        q, k, v, None
-    )
+
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor) if name == step else tensor
+
+    mixed = core("steps", causal=True, tap=tap)(q, k, v, None)
     running_mean = v.cumsum(2) / torch.arange(1, T + 1)[:, None]
     everywhere = v.mean(2, keepdim=True).expand_as(v)
     nothing = torch.zeros_like(v)
@@ -163,7 +178,7 @@ def test_a_tap_reaches_every_layer_of_a_model_and_leaves_with_its_core():
 
 def test_the_fused_core_refuses_a_tap():
     with pytest.raises(UsageError) as caught:
-        FusedCore(Sight(True), lambda name, tensor: tensor)
+        lively(config_of("gpt2")).use_attention("fused", lambda name, tensor: tensor)
     assert (caught.value.message, caught.value.hint) == ("the fused core has no steps to tap", "use the core 'steps'")
 
 
@@ -207,9 +222,9 @@ def test_in_training_attention_is_computed_in_float32_whatever_the_products_are_
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 4, 9, 8, generator=generator).bfloat16().requires_grad_() for _ in range(3))
     with torch.autocast("cpu", torch.bfloat16):
-        heads = FusedCore(Sight(causal=True))(q, k, v, None)
+        heads = core("fused", causal=True, width=8)(q, k, v, None)
     assert heads.dtype is torch.bfloat16
-    whole = FusedCore(Sight(causal=True))(q.float(), k.float(), v.float(), None)
+    whole = core("fused", causal=True, width=8)(q.float(), k.float(), v.float(), None)
     assert torch.equal(heads, whole.bfloat16())
     heads.float().square().sum().backward()
     assert q.grad is not None

@@ -9,9 +9,10 @@ from architectures import SIZES, enliven, furthest, padding
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig, Rope
-from tinytf.model.attention import SelfAttention, Sight, SteppedCore
-from tinytf.model.parts import rotary_table, rotate, sinusoidal_table
-from tinytf.model.transformer import BLOCKS, Embeddings
+from tinytf.model.attention import SelfAttention, make_core
+from tinytf.model.parts import sinusoidal_table
+from tinytf.model.transformer import Block, Embeddings
+from tinytf.steps.operations.rotate import rotary_table, rotate
 
 B, T, C = 3, 11, SIZES["d_model"]
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ def causal_mask() -> Tensor:
 
 
 def ours(config: ModelConfig) -> nn.Module:
-    block = BLOCKS[config.norm_order](config)
+    block = Block(config)
     enliven(block, 3)
     return block.eval()
 
@@ -64,7 +65,7 @@ def test_a_block_is_torchs_encoder_layer(order, side, causal, activation):
         src_mask=causal_mask() if causal else None,
         src_key_padding_mask=None if real is None else ~real,
     )
-    assert furthest(block(x, None, real), expected) < 1e-6
+    assert furthest(block(x, 0, real), expected) < 1e-6
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
@@ -85,9 +86,9 @@ def test_attention_and_its_weights_are_torchs(side, causal):
         average_attn_weights=False,
     )
     seen: dict[str, Tensor] = {}
-    assert furthest(attention(x, None, real), expected) < 1e-6
-    attention.core = SteppedCore(Sight(causal), lambda name, tensor: seen.setdefault(name, tensor))
-    assert furthest(attention(x, None, real), expected) < 1e-6
+    assert furthest(attention(x, 0, real), expected) < 1e-6
+    attention.core = make_core(config, lambda name, tensor: seen.setdefault(name, tensor), stepwise=True)
+    assert furthest(attention(x, 0, real), expected) < 1e-6
     assert furthest(seen["weights"], weights) < 1e-6
 
 

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from talking import SENTENCE, Talk
 
 from tinytf.loading import load
-from tinytf.trace.steps import StepTable
+from tinytf.steps.table import StepTable
 from tinytf_cli.main import COMMANDS
 
 

@@ -13,7 +13,8 @@ import tinytf
 from tinytf.analysis.repeats import repeat_scores, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import CORES, SteppedCore
+from tinytf.model import attention as attentions
+from tinytf.model.attention import SteppedCore, make_core
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 from tinytf.training.data import Batch
@@ -86,7 +87,7 @@ def hand_made(monkeypatch: pytest.MonkeyPatch, rule) -> tuple[HeadScores, int]:
             weights = rule(q.shape[2], probe.length).expand(*q.shape[:2], -1, -1)
             return self.tap("weights", weights).to(v) @ v
 
-    monkeypatch.setitem(CORES, "steps", Fake)
+    monkeypatch.setattr(attentions, "SteppedCore", Fake)
     model = lively(config_of("gpt2"))
     probe = Probe(model.config, block=20)
     return probe.measure(model), probe.length
@@ -267,7 +268,7 @@ def prepared(model: Transformer) -> tuple[list[str], list[tuple[str, nn.Module, 
     seen: list[str] = []
     model.train()
     tapped, odd = (block.attention for block in model.blocks)
-    tapped.core = SteppedCore(tapped.core.sight, lambda name, tensor: seen.append(name) or tensor)
+    tapped.core = make_core(tapped.config, lambda name, tensor: seen.append(name) or tensor, stepwise=True)
     odd.core = Odd().eval()
     model.blocks[1].dropout.eval()
     return seen, [(name, module, module.training) for name, module in model.named_modules()]

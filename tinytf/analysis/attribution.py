@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -112,6 +113,11 @@ class _Parts:
         self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
         self.rows.append(vectors)
 
+    def take(self, others: "_Parts") -> None:
+        """Add the parts of others."""
+        self.names += others.names
+        self.rows += others.rows
+
     def replace(self, name: str, vector: Tensor, layer: int) -> None:
         """One part that was put in the place of all before, which add nothing any more."""
         self.rows = [torch.zeros_like(row) for row in self.rows]
@@ -170,7 +176,7 @@ def attribute(
     for layer in range(config.n_layers):
         _block(trace, layer, place, parts)
     if config.final_norm:
-        parts.norm(model.final_norm, trace.step("out", config.n_layers - 1)[place], "final.norm bias")
+        parts.norm(model.final_norm, trace.last_output[place], "final.norm bias")
     if config.head == "mlm":
         _masked_head(trace, place, parts)
     values = torch.cat(parts.rows) @ _direction(model.unembedding, chosen, versus)  # (N, C) · (C,) -> (N,)
@@ -209,33 +215,49 @@ def _embeddings(trace: Trace, place: int, parts: _Parts) -> None:
 
 
 def _block(trace: Trace, layer: int, place: int, parts: _Parts) -> None:
-    config = trace.config
+    """What a block adds, in the order of its steps, each part through the norms that the stream or it goes through."""
     block: Any = trace.model.blocks[layer]
-    post = config.norm_order == "post"
     if trace.is_exchanged("in", layer):
         parts.replace("in", trace.step("in", layer)[place], layer)
+    norms = {step.inputs[0]: step for step in trace.steps.stream_norms}
+    for name, add in (("attn", _attention), ("ffn", _feed_forward)):
+        added = _Parts(parts.width)
+        add(trace, block, layer, place, added, exchanged=trace.is_exchanged(name, layer))
+        _through(trace, norms.get(name), layer, place, added)
+        parts.take(added)
+        _through(trace, norms.get("mid" if name == "attn" else "sum"), layer, place, parts)
+    out = trace.steps.output
+    if trace.is_exchanged(out, layer):
+        parts.replace(out, trace.step(out, layer)[place], layer)
+
+
+def _attention(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
+    config = trace.config
     heads = trace.step("heads", layer)[:, place].double().cpu()  # (H, D)
     output = block.attention.o.weight.double().cpu().unflatten(1, (config.n_heads, config.d_head))  # (C, H, D)
     each = torch.einsum("hd,chd->hc", heads, output)
-    if trace.is_exchanged("attn", layer):
+    if exchanged:
         parts.add_heads(layer, torch.zeros_like(each))
         parts.add("attn", "exchanged", trace.step("attn", layer)[place], layer)
     else:
         parts.add_heads(layer, each)
         parts.add("attn bias", "attention bias", block.attention.o.bias, layer)
-    if post:
-        parts.norm(block.norm1, trace.step("mid", layer)[place], "norm1 bias", layer)
-    if trace.is_exchanged("ffn", layer):
+
+
+def _feed_forward(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
+    if exchanged:
         parts.add("ffn", "exchanged", trace.step("ffn", layer)[place], layer)
-    else:
-        activated = trace.step("ffn.act", layer)[place].double().cpu()
-        parts.add("ffn", "feed-forward", block.ffn.down.weight.double().cpu() @ activated, layer)
-        parts.add("ffn bias", "feed-forward bias", block.ffn.down.bias, layer)
-    if post:
-        parts.norm(block.norm2, trace.step("sum", layer)[place], "norm2 bias", layer)
-    out = "norm2" if post else "out"
-    if trace.is_exchanged(out, layer):
-        parts.replace(out, trace.step(out, layer)[place], layer)
+        return
+    activated = trace.step("ffn.act", layer)[place].double().cpu()
+    parts.add("ffn", "feed-forward", block.ffn.down.weight.double().cpu() @ activated, layer)
+    parts.add("ffn bias", "feed-forward bias", block.ffn.down.bias, layer)
+
+
+def _through(trace: Trace, step: Step | None, layer: int, place: int, parts: _Parts) -> None:
+    """Send parts through a norm, where there is one."""
+    if step is not None:
+        module = trace.model.blocks[layer].get_submodule(step.module)
+        parts.norm(module, trace.step(step.inputs[0], layer)[place], f"{step.name} bias", layer)
 
 
 def _masked_head(trace: Trace, place: int, parts: _Parts) -> None:
@@ -265,7 +287,8 @@ def _allowed(trace: Trace, parts: list[Part]) -> float:
 
 
 def _frozen(trace: Trace) -> str:
-    norms = "the final norm's scale" if trace.config.norm_order == "pre" else "the scale of every norm"
-    if trace.config.norm_order == "pre" and trace.config.embed_norm:
+    inside = trace.steps.stream_norms
+    norms = "the scale of every norm" if inside else "the final norm's scale"
+    if not inside and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
     return f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms

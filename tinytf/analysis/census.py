@@ -30,8 +30,8 @@ from tinytf.analysis.heads import (
 from tinytf.analysis.repeats import copy_losses, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import Sight
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations.mask import Sight
 from tinytf.trace.taps import stepwise
 
 SEQUENCES = 16

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.trace.steps import Step
+from tinytf.steps.table import Step
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,13 @@ from tinytf.analysis.compared import Compared, Sums
 from tinytf.analysis.moved import Moved, moved_weights
 from tinytf.analysis.predicted import Ends, Position, Prediction, loss
 from tinytf.errors import AddressError
-from tinytf.model.attention import Sight
+from tinytf.steps.operations.mask import Sight
+from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import parse_address
-from tinytf.trace.steps import Step, StepTable
 from tinytf.trace.trace import Trace
 from tinytf.trace.walk import walk
 
 _CHUNK_BYTES = 64 * 2**20
-_VOCABULARY = ("logits", "probs")
 _ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 """What rounding came to at most in the 30 layers of SmolLM2, times three or less."""
 
@@ -190,16 +189,16 @@ class _Run:
     def _end(self, first: Trace, second: Trace) -> None:
         self.hidden = first.last_hidden, second.last_hidden
         for step in _behind(first, second):
-            if step.name in _VOCABULARY:
+            if step.is_vocabulary:
                 continue
             self._step(step, first, second, None)
         if first.model.head is None or second.model.head is None:
-            for name in _VOCABULARY:
+            for name in _over_vocabulary(first, second):
                 if (first.model.head is None) != (second.model.head is None):
                     self.incomparable.append(Incomparable(name, "only one of the models has a language-model head"))
         elif not self.alignment.same_vocabulary:
             sizes = " and ".join(f"{side.model.config.vocab_size:,}" for side in self.sides)
-            for name in _VOCABULARY:
+            for name in _over_vocabulary(first, second):
                 self.incomparable.append(Incomparable(name, f"the vocabularies are different ones, of {sizes} tokens"))
         else:
             self.ends = Ends(self.sides, self.hidden, self.alignment)
@@ -260,14 +259,15 @@ class _Run:
         if self.kept is None:
             return None
         _, layer, head, a, b = self.kept
-        allowed = [Sight.of(side.model.config).allowed(len(a), None, a.device) for side in self.sides]
+        configs = [side.model.config.at(layer) for side in self.sides]
+        allowed = [Sight.of(config).allowed(len(a), None, a.device) for config in configs]
         seen = None if allowed[0] is None or allowed[1] is None else allowed[0] | allowed[1]
         return Attention(layer, head, a, b, seen, tuple(self.apart))
 
 
 def _head_parts(step: Step, first: Trace, second: Trace) -> Iterator[tuple[int, ...] | None]:
     """None for a step that is compared in one go; of maps (H, Q, K) so many heads as may be held at once."""
-    if step.axes != ("head", "query", "key") or first.config.n_heads != second.config.n_heads:
+    if not step.is_map or first.config.n_heads != second.config.n_heads:
         yield None
         return
     count = max(1, _CHUNK_BYTES // (8 * max(len(first.tokens), len(second.tokens)) ** 2))
@@ -287,6 +287,10 @@ def _behind(first: Trace, second: Trace) -> list[Step]:
             for t in (first, second)
         )
     )
+
+
+def _over_vocabulary(first: Trace, second: Trace) -> list[str]:
+    return [step.name for step in _behind(first, second) if step.is_vocabulary]
 
 
 def _tensors(trace: Trace) -> list[Step]:

@@ -207,6 +207,5 @@ def _run(model: Transformer, ids: Tensor, last: int) -> None:
     device = model.embed.tokens.weight.device
     mask = None if model.config.causal or bool(real.all()) else real.to(device)
     x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
-    rotation = model.rotation(ids.shape[1], x)
     for block in model.blocks[: last + 1]:
-        x = block(x, rotation, mask)
+        x = block(x, 0, mask)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.model.attention import Sight
 from tinytf.nearest import did_you_mean
+from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
 
 

@@ -159,10 +159,9 @@ def _require_room(trace: Trace, rows: int) -> None:
 
 def _steps(trace: Trace, sublayers: bool) -> list[tuple[str, int | None]]:
     """The states of the residual stream; in a post-norm model each is what its norm gave."""
-    pre = trace.config.norm_order == "pre"
-    inside = (("mid", "out") if pre else ("norm1", "norm2"))[0 if sublayers else 1 :]
-    start = "embed.norm" if trace.config.embed_norm else "embed.out"
-    return [(start, None), *((name, layer) for layer in range(trace.config.n_layers) for name in inside)]
+    table = trace.steps
+    inside = (*((table.between,) if sublayers and table.between else ()), table.output)
+    return [(table.embedded, None), *((name, layer) for layer in range(trace.config.n_layers) for name in inside)]
 
 
 def _name(step: tuple[str, int | None]) -> str:

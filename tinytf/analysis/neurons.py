@@ -223,7 +223,7 @@ def neurons(
     questions = None
     if readout.direct:
         assert predicted is not None
-        last = trace.step("out", trace.config.n_layers - 1)
+        last = trace.last_output
         questions = readout.questions(last, predicted)
     found = _chosen(trace, units, questions) if units else _strongest(trace, top, by, questions)
     rows = tuple(

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, Side
 from tinytf.analysis.compared import Compared, Sums
-from tinytf.trace.derive import probabilities
-from tinytf.trace.steps import StepTable
+from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import StepTable
 
 _ROWS = 16  # positions whose logits are held at a time
 

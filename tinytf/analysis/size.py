@@ -1,8 +1,9 @@
-"""Parameters, memory and work of a model by formula, from its configuration alone (no torch, no weights)."""
+"""Parameters, memory and work of a model by formula, from its configuration alone (no weights)."""
 
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
+from tinytf.steps.table import StepTable
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,20 @@ class Work:
 
 def work_per_token(config: ModelConfig, length: int) -> Work:
     """Operations for one token that looks at ``length`` tokens; norms, activations and softmax are left out."""
-    q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-    matrices = 3 if config.gated else 2
-    head = 2 * config.d_model * config.vocab_size if config.head != "none" else 0
-    if config.head == "mlm":
-        head += 2 * config.d_model * config.d_model
-    return Work(
-        projections=config.n_layers * 2 * config.d_model * (2 * q + 2 * kv),
-        attention=config.n_layers * 4 * q * (min(length, config.window) if config.window else length),
-        feed_forward=config.n_layers * 2 * matrices * config.d_model * config.d_ff,
-        head=head,
-        length=length,
-    )
+    parts = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
+    for step, layer in StepTable(config).rows:
+        if step.operation is None or not step.to_loss:
+            continue
+        window = config.at(layer).window if layer is not None else 0
+        keys = min(length, window) if window else length
+        done = 2 * step.operation.multiply_adds(config, step, 1, keys)
+        if layer is None:
+            parts["head"] += done
+        elif step.core:
+            parts["attention"] += done
+        else:
+            parts["feed_forward" if step.role == "ffn" else "projections"] += done
+    return Work(**parts, length=length)
 
 
 @dataclass(frozen=True)

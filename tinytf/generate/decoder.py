@@ -26,18 +26,17 @@ from tinytf.generate.kernels import (
 )
 from tinytf.generate.layout import joined, lay_out
 from tinytf.generate.quantized import multiplies_int8
-from tinytf.model.attention import (
-    FusedCore,
-    SelfAttention,
-    attention_scores,
-    attention_weights,
-    repeat_groups,
-    scale_scores,
-)
+from tinytf.model.attention import FusedCore, SelfAttention
 from tinytf.model.cache import KVCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import ACTIVATIONS, FeedForward, GatedFeedForward, rotary_table
-from tinytf.model.transformer import LanguageModelHead, PostNormBlock, PreNormBlock, Transformer, Unembedding
+from tinytf.model.parts import FeedForward, GatedFeedForward
+from tinytf.model.transformer import Block, LanguageModelHead, Transformer, Unembedding
+from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations.operation import repeat_groups
+from tinytf.steps.operations.rotate import rotary_table
+from tinytf.steps.operations.scale import scale_scores
+from tinytf.steps.operations.scores import attention_scores
+from tinytf.steps.operations.softmax import attention_weights
 
 Look = Callable[[int, Tensor], None]
 
@@ -217,7 +216,7 @@ class Decoder:
 
 
 _KNOWN = {
-    PreNormBlock, PostNormBlock, SelfAttention, FusedCore, FeedForward, GatedFeedForward, Linear,
+    Block, SelfAttention, FusedCore, FeedForward, GatedFeedForward, Linear,
     nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic is here once more; what somebody put in their place is not."""

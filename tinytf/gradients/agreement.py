@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.by_hand import passed_on, step_gradients
-from tinytf.gradients.rules import TOKEN_TABLE, parameter_gradients
 from tinytf.gradients.trace import GradientTrace
-from tinytf.trace.graph import Site
+from tinytf.steps.operations.lookup import TOKEN_TABLE
+from tinytf.trace.site import Site
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """The largest difference allowed, in units of the largest entry of the gradient."""
@@ -80,12 +80,12 @@ def agreement(trace: GradientTrace) -> Agreement:
         return trace.grad.step(site.step.name, site.layer)
 
     for site, by_hand in step_gradients(trace, trace.targets, known):
-        if by_hand is None or site.step.name == "probs":
+        if by_hand is None or not site.step.to_loss:
             continue
         gradient = known(site)
         steps[site.name] = _compared(site.name, by_hand, gradient)
-        for name, found in parameter_gradients(site, passed_on(site, gradient)):
-            if name == TOKEN_TABLE and site.step.name == "logits":
+        for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
+            if name == TOKEN_TABLE and site.step.is_vocabulary:
                 of_token_table = found
                 continue
             if name == TOKEN_TABLE and of_token_table is not None:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from tinytf.gradients import formulas
-from tinytf.gradients.loss import Targets, require_targets
-from tinytf.gradients.rules import TOKEN_TABLE, input_gradients, parameter_gradients
-from tinytf.trace.graph import Place, Site
+from tinytf.gradients.loss import Targets, cross_entropy, cross_entropy_of_probs, require_targets
+from tinytf.steps.operations.lookup import TOKEN_TABLE
+from tinytf.steps.table import Place
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 
@@ -34,10 +34,10 @@ def _with_parameters(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tens
             yield from _zeros(site)
             continue
         yield site.name, gradient
-        for name, found in parameter_gradients(site, passed_on(site, gradient)):
+        for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
             if name != TOKEN_TABLE:
                 yield name, found
-            elif site.step.name == "logits":
+            elif site.step.is_vocabulary:
                 of_token_table = found
             else:
                 yield name, found if of_token_table is None else found.add_(of_token_table)
@@ -56,7 +56,7 @@ def step_gradients(
         if not step.is_tensor:
             continue
         site = Site(trace, step, layer)
-        if step.name == "probs":
+        if step.is_vocabulary and not step.to_loss:
             yield site, of_probs(trace, targets)
             continue
         if step.name == "logits":  # from the loss itself, where no p is divided by
@@ -66,7 +66,7 @@ def step_gradients(
         if gradient is None:
             continue
         behind = passed_on(site, gradient if known is None else known(site))
-        for source, found in zip(site.sources, input_gradients(site, behind), strict=True):
+        for source, found in zip(site.sources, site.operation.input_gradients(site, behind), strict=True):
             before = pending.get(source)
             pending[source] = found if before is None else before + found
 
@@ -77,7 +77,7 @@ def passed_on(site: Site, gradient: Tensor) -> Tensor:
     if site.trace.is_exchanged(name, layer):
         return torch.zeros_like(gradient)
     gone = [head for head in range(len(gradient)) if site.trace.is_exchanged(name, layer, head)]
-    if name != "heads" or not gone:
+    if not site.step.has_heads or not gone:
         return gradient
     gradient = gradient.clone()
     gradient[gone] = 0.0
@@ -86,15 +86,15 @@ def passed_on(site: Site, gradient: Tensor) -> Tensor:
 
 def _of_logits(trace: Trace, targets: Targets) -> Tensor:
     """The gradient of the logits (T, V): (p − onehot) / N at the targets' positions, 0 at the others."""
-    return _at_positions(trace.step("logits"), targets, formulas.cross_entropy)
+    return _at_positions(trace.step("logits"), targets, cross_entropy)
 
 
 def of_probs(trace: Trace, targets: Targets) -> Tensor:
     """The gradient of the probabilities (T, V): −1 / (N·p) at the targets, 0 elsewhere."""
-    return _at_positions(trace.step("probs"), targets, formulas.cross_entropy_of_probs)
+    return _at_positions(trace.step("probs"), targets, cross_entropy_of_probs)
 
 
-def _at_positions(values: Tensor, targets: Targets, formula: formulas.OfLoss) -> Tensor:
+def _at_positions(values: Tensor, targets: Targets, formula: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     places = torch.tensor(targets.positions, device=values.device)
     rows = formula(values[places], torch.tensor(targets.ids, device=values.device))  # (N, V)
     return torch.zeros_like(values).index_add_(0, places, rows)

@@ -9,16 +9,19 @@ from torch import Tensor
 from tinytf.errors import AddressError
 from tinytf.gradients.by_hand import passed_on, step_gradients
 from tinytf.gradients.loss import Targets, require_targets
-from tinytf.gradients.terms import Part, Quantity, Row, Term, term_of
 from tinytf.gradients.trace import GradientTrace
+from tinytf.steps.operations import Add
+from tinytf.steps.operations.operation import Consumer, Quantity, Row, Summand
+from tinytf.steps.operations.protocols import StepLike
+from tinytf.steps.table import Place
 from tinytf.trace.address import Address
-from tinytf.trace.graph import OPERATIONS, Place, Site, consumers
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """The gradient of one row of the step ``name``: ∂ before a name is the loss's gradient with respect to it.
+    """The gradient of one row of the ``step`` called ``name``: ∂ before a name is the loss's gradient for it.
 
     ``formula`` is the whole in its first line, then what its letters are. ``inputs`` go into it, ``intermediates``
     follow from them in this order, ``result`` is the row of the gradient. ``head`` is the query head, and ``row`` the
@@ -26,6 +29,7 @@ class Derivation:
     """
 
     name: str
+    step: StepLike
     head: int | None
     row: int | None
     formula: tuple[str, ...]
@@ -46,14 +50,14 @@ def derive(trace: Trace, targets: Targets, address: str | Address, row: int | No
     require_targets(trace.model, len(trace.tokens), targets)
     where = _row(trace, targets, trace.address(address) if isinstance(address, str) else address, row)
     name = where.step.full_name(where.layer)
-    if where.step.name in ("logits", "probs"):
+    if where.step.name == "logits" or (not where.step.to_loss and where.step.is_vocabulary):
         return _derivation(name, where, (_from_loss(trace, targets, where),))
     parts = _parts(trace, targets, where)
     if not parts:
         width = trace.step(where.step.name, where.layer).shape[-1]
-        zero = Term("0: no path leads from here to the loss", trace.model_input.new_zeros(width))
+        zero = Summand("0: no path leads from here to the loss", trace.model_input.new_zeros(width))
         return _derivation(name, where, (zero,))
-    return _derivation(name, where, tuple(term_of(part) for part in parts))
+    return _derivation(name, where, tuple(part.site.operation.summand(part) for part in parts))
 
 
 def require_gradient(address: Address) -> None:
@@ -81,28 +85,28 @@ def _row(trace: Trace, targets: Targets, address: Address, row: int | None) -> R
     return Row(step, None if address.layers is None else address.layers[0], head, place)
 
 
-def _parts(trace: Trace, targets: Targets, row: Row) -> list[Part]:
+def _parts(trace: Trace, targets: Targets, row: Row) -> list[Consumer]:
     """The steps that were computed from the row's step, with their gradients: residual sums, then the others."""
     wanted: dict[Place, list[int]] = {}
-    for step, layer, number in consumers(trace.steps, (row.step.name, row.layer)):
+    for step, layer, number in trace.steps.consumers((row.step.name, row.layer)):
         wanted.setdefault((step.name, layer), []).append(number)
-    found: list[Part] = []
+    found: list[Consumer] = []
     if isinstance(trace, GradientTrace) and trace.targets == targets:
         for (name, layer), numbers in wanted.items():
-            site = Site(trace, trace.steps.by_name[name], layer)
+            site = Site(trace, trace.steps.at(name, layer), layer)
             behind = passed_on(site, trace.grad.step(name, layer))
-            found += [Part(site, behind, number, row) for number in numbers]
-        return sorted(found, key=lambda part: OPERATIONS[part.site.step.name] != "sum")
+            found += [Consumer(site, behind, number, row) for number in numbers]
+        return sorted(found, key=lambda part: not isinstance(part.site.step.operation, Add))
     for site, gradient in step_gradients(trace, targets):
         numbers = wanted.pop((site.step.name, site.layer), [])
-        found += [Part(site, passed_on(site, gradient), number, row) for number in numbers if gradient is not None]
+        found += [Consumer(site, passed_on(site, gradient), number, row) for number in numbers if gradient is not None]
         if not wanted:
             break
     found.reverse()
-    return sorted(found, key=lambda part: OPERATIONS[part.site.step.name] != "sum")
+    return sorted(found, key=lambda part: not isinstance(part.site.step.operation, Add))
 
 
-def _from_loss(trace: Trace, targets: Targets, row: Row) -> Term:
+def _from_loss(trace: Trace, targets: Targets, row: Row) -> Summand:
     """The row of logits or probabilities, from the tokens that are to be predicted there."""
     logits = trace.logits_at(row.place)
     probs, total = logits.softmax(dim=-1, dtype=torch.float64), len(targets.ids)
@@ -112,22 +116,23 @@ def _from_loss(trace: Trace, targets: Targets, row: Row) -> Term:
     number = Quantity("N", torch.tensor(float(total), dtype=probs.dtype))
     given = (Quantity("p", probs), Quantity("onehot", onehot), number)
     if not count:
-        return Term("0: nothing is to be predicted from here", torch.zeros_like(logits))
+        return Summand("0: nothing is to be predicted from here", torch.zeros_like(logits))
     where = (f"N = {total} targets in all", "p = softmax(logits)")
     if row.step.name == "probs":
         result = torch.where(onehot > 0, -onehot / (total * probs), 0.0)  # where p is 0 too, 0 / 0 is no answer
-        return Term("−onehot / (N·p)", result.to(logits.dtype), where, given)
+        return Summand("−onehot / (N·p)", result.to(logits.dtype), where, given)
     times = sum(count.values())
     expression = "(p − onehot) / N" if times == 1 else f"({times}·p − onehot) / N"
     difference = Quantity(expression.split(")")[0].lstrip("("), times * probs - onehot)
-    return Term(expression, (difference.values / total).to(logits.dtype), where, given, (difference,))
+    return Summand(expression, (difference.values / total).to(logits.dtype), where, given, (difference,))
 
 
-def _derivation(name: str, row: Row, terms: tuple[Term, ...]) -> Derivation:
+def _derivation(name: str, row: Row, terms: tuple[Summand, ...]) -> Derivation:
     own = "∂" + row.step.name
     formula = (f"{own} = {' + '.join(term.expression for term in terms)}", *(line for t in terms for line in t.where))
     return Derivation(
         name,
+        row.step,
         row.head,
         row.place if len(row.step.axes) > 1 else None,
         formula,
@@ -137,7 +142,7 @@ def _derivation(name: str, row: Row, terms: tuple[Term, ...]) -> Derivation:
     )
 
 
-def _intermediates(term: Term, is_summand: bool) -> tuple[Quantity, ...]:
+def _intermediates(term: Summand, is_summand: bool) -> tuple[Quantity, ...]:
     """Those of one term; a summand is one itself, unless it is passed on as it came."""
     if not is_summand or term.expression in {given.name for given in term.inputs}:
         return term.intermediates

@@ -4,13 +4,14 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from tinytf.errors import UsageError
-from tinytf.gradients import formulas
 from tinytf.gradients.agreement import Compared, agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
+from tinytf.steps.operations import Activate
+from tinytf.steps.operations.activate import SLOPES
 from tinytf.trace.check import check
 from tinytf.trace.faults import NOT_FINITE, Fault, Seen, Test, allowed, counted, first_of
-from tinytf.trace.graph import OPERATIONS, Site
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 KINDS = ("nan", "inf", "saturated", "dead", "mismatch")
@@ -23,9 +24,6 @@ FLAT, ALMOST_ALL = 1e-6, 0.999
 
 SILENT = 1e-9
 """The size up to which a unit of the feed-forward says nothing."""
-
-_OF_CHOICE = frozenset({"q", "k", "q_norm", "k_norm", "q_rot", "k_rot", "scores", "scaled", "masked"})
-"""Steps that lead to the loss only through a query that sees more than one key."""
 
 
 def first_fault(trace: Trace, kinds: Collection[str] = KINDS) -> Fault | None:
@@ -62,7 +60,7 @@ def _first_backward(trace: GradientTrace, kinds: Collection[str]) -> Fault | Non
         agreed = agreement(trace)
         tests["mismatch"] = _in_table(_unlike_formulas(agreed.steps, agreed.tolerance))
         of_parameters = _unlike_formulas(agreed.parameters, agreed.tolerance)
-    rows = [row for row in reversed(trace.steps.rows) if row[0].name in OPERATIONS]
+    rows = [row for row in reversed(trace.steps.rows) if row[0].to_loss and row[0].operation is not None]
     found = first_of(trace.grad, rows, "backward", _chosen(tests, kinds))
     return found or _first_of_parameters(trace, kinds, of_parameters)
 
@@ -89,13 +87,13 @@ def _in_table(clauses: Mapping[str, str]) -> Test:
 
 
 def _saturated(seen: Seen) -> str:
-    if seen.step.name == "weights":
+    if seen.step.is_map and seen.step.is_distribution:
         return _one_key_each(seen)
-    return _flat(seen) if seen.step.name in ("ffn.act", "head.act") else ""
+    return _flat(seen, seen.step.operation.name) if isinstance(seen.step.operation, Activate) else ""
 
 
 def _one_key_each(seen: Seen) -> str:
-    choosing = allowed(seen.trace).sum(dim=-1) > 1  # (Q,)
+    choosing = allowed(seen).sum(dim=-1) > 1  # (Q,)
     if not bool(choosing.any()):
         return ""
     least = seen.values.amax(dim=-1)[:, choosing].amin(dim=-1)  # (H, Q, K) -> (H,)
@@ -108,16 +106,15 @@ def _one_key_each(seen: Seen) -> str:
     )
 
 
-def _flat(seen: Seen) -> str:
-    site = Site(seen.trace, seen.step, seen.layer)
-    flat = formulas.SLOPES[site.activation](site.input()).abs() <= FLAT
+def _flat(seen: Seen, activation: str) -> str:
+    flat = SLOPES[activation](Site(seen.trace, seen.step, seen.layer).input()).abs() <= FLAT
     if float(flat.double().mean()) < ALMOST_ALL:
         return ""
-    return seen.counted(flat, f"of inputs where the slope of {site.activation} is at most {FLAT:g}")
+    return seen.counted(flat, f"of inputs where the slope of {activation} is at most {FLAT:g}")
 
 
 def _silent(seen: Seen) -> str:
-    if seen.step.name != "ffn.act" or len(seen.values) < 2:
+    if not (seen.step.in_layer and isinstance(seen.step.operation, Activate)) or len(seen.values) < 2:
         return ""
     silent = (seen.values.abs() <= SILENT).all(dim=0)  # (T, F) -> (F,)
     count, units, tokens = int(silent.sum()), len(silent), len(seen.values)
@@ -130,8 +127,8 @@ def _silent(seen: Seen) -> str:
 def _without_gradient(trace: GradientTrace, seen: Seen) -> str:
     if bool(seen.values.any()):
         return ""
-    choices = allowed(trace)[list(trace.targets.positions)].sum(dim=-1)
-    if seen.step.name in _OF_CHOICE and int(choices.max()) < 2:
+    choices = allowed(seen)[list(trace.targets.positions)].sum(dim=-1)
+    if int(choices.max()) < 2 and trace.steps.only_through_maps(seen.step, seen.layer):
         return ""
     return f"the gradient is exactly 0 in all {seen.values.numel():,} entries"
 

@@ -102,7 +102,7 @@ def flow(trace: GradientTrace) -> Flow:
         return float(torch.linalg.vector_norm(trace.grad.step(name, layer), dtype=torch.float64))
 
     top = trace.config.n_layers - 1
-    out = "out" if trace.config.norm_order == "pre" else "norm2"
+    out = trace.steps.output
     layers = tuple(
         LayerFlow(layer, norm("in", layer), norm("attn", layer), norm("ffn", layer)) for layer in range(top, -1, -1)
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tinytf.gradients.agreement import Agreement, Compared
 from tinytf.gradients.trace import GradientTrace
-from tinytf.trace.steps import Step
+from tinytf.steps.table import Step
 from tinytf.trace.summary import Statistics, statistics, visible
 
 
@@ -64,7 +64,7 @@ def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[Gradien
         if not step.is_tensor or not (layer is None or layer in trace.recording.layers):
             continue
         gradient, value = trace.grad.step(step.name, layer), trace.step(step.name, layer)
-        allowed = visible(trace, step)
+        allowed = visible(trace, step, layer)
         size, own = _norm(gradient, allowed), _norm(value, allowed)
         name = step.full_name(layer)
         shape = tuple(zip(step.axes, gradient.shape, strict=True))

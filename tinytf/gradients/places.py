@@ -9,16 +9,8 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace
-from tinytf.model.attention import Sight
-from tinytf.trace.graph import OPERATIONS, sources
-from tinytf.trace.steps import Step
-from tinytf.trace.taps import SEEN_ONLY
-
-INSTEAD = {"mid": "attn", "sum": "ffn", "concat": "heads", "embed.sum": "embed.tokens"}
-"""Steps that cannot be replaced as they pass, and the one whose every change is theirs."""
-
-_EARLIER = frozenset({"in", "norm1", "k", "v", "k_norm"})
-"""Steps of a block before its norm that also positions without a target use, as keys and values."""
+from tinytf.steps.operations import Add, Concat, Linear
+from tinytf.steps.table import Place, Step, StepTable
 
 
 @dataclass(frozen=True)
@@ -44,16 +36,16 @@ class Places:
     def __init__(self, trace: GradientTrace, draw: random.Random) -> None:
         self._trace, self._draw = trace, draw
         config, length = trace.config, len(trace.tokens)
-        allowed = Sight.of(config).allowed(length, None, torch.device("cpu"))
-        self._allowed = torch.ones(length, length, dtype=torch.bool) if allowed is None else allowed
+        self._visible = torch.ones(length, length, dtype=torch.bool)
         self._asked = sorted(set(trace.targets.positions))
         self._reached = range(max(self._asked) + 1) if config.causal else range(length)
         self._steps = [
             (step, layer)
             for step, layer in trace.steps.rows
-            if step.name in OPERATIONS
-            and (step.name not in SEEN_ONLY or step.name in INSTEAD or step.name == "in")
-            and ("key" not in step.axes or self._queries(step, layer))
+            if step.to_loss
+            and step.is_tensor
+            and _instead(trace.steps, step, layer) is not None
+            and (not step.is_map or self._queries(step, layer))
         ]
         self._parameters = [name for name in trace.parameters if not name.startswith("pooler.")]
 
@@ -83,9 +75,9 @@ class Places:
         return [0] if name == "embed.types.weight" else range(count)
 
     def _index_in(self, step: Step, layer: int | None, value: Tensor) -> tuple[int, ...]:
-        if "key" in step.axes:
+        if step.is_map:
             query = self._draw.choice(self._queries(step, layer))
-            keys = self._allowed[query].nonzero().flatten().tolist()
+            keys = self._allowed(layer)[query].nonzero().flatten().tolist()
             return self._draw.randrange(len(value)), query, self._draw.choice(keys)
         rows = self._rows(step, layer)
         axes = zip(step.axes, value.shape, strict=True)
@@ -93,25 +85,49 @@ class Places:
 
     def _rows(self, step: Step, layer: int | None) -> Sequence[int]:
         """The positions at which a step leads to the loss: behind the last attention only those with a target."""
-        last = not step.name.startswith("embed.") if layer is None else layer == self._trace.config.n_layers - 1
-        earlier = step.name in _EARLIER and (step.name != "norm1" or self._trace.config.norm_order == "pre")
-        return self._asked if last and not earlier else self._reached
+        last = step.role == "output" or step.from_stream if layer is None else layer == self._trace.config.n_layers - 1
+        return self._asked if last and not _becomes_a_key(self._trace.steps, step, layer) else self._reached
 
     def _queries(self, step: Step, layer: int | None) -> list[int]:
         """Queries that see more than one key: the weight of a lone key is 1, whatever its score."""
-        return [query for query in self._rows(step, layer) if int(self._allowed[query].sum()) > 1]
+        return [query for query in self._rows(step, layer) if int(self._allowed(layer)[query].sum()) > 1]
+
+    def _allowed(self, layer: int | None) -> Tensor:
+        found = self._trace.allowed(layer)
+        return self._visible if found is None else found.cpu()
 
     def _replaced(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        table = self._trace.steps
-        if step.name == "in":
-            ((name, below),) = sources(table, step, layer)
-            return table.by_name[name].full_name(below), index
-        name, at = INSTEAD.get(step.name, step.name), index
-        if step.name == "concat":
+        table, at = self._trace.steps, index
+        name, within = _instead(table, step, layer) or (step.name, layer)
+        replaced = table.at(name, within)
+        if isinstance(step.operation, Concat):
             at = (index[1] // self._trace.config.d_head, index[0], index[1] % self._trace.config.d_head)
-        if step.name in ("q", "k", "v"):  # as they are projected: (T, H·D)
+        if step.has_heads and isinstance(step.operation, Linear):  # as it is projected: (T, H·D)
             at = (index[1], index[0] * self._trace.config.d_head + index[2])
-        return table.by_name[name].full_name(layer), at
+        return replaced.full_name(within), at
+
+
+def _instead(table: StepTable, step: Step, layer: int | None) -> Place | None:
+    """The step where a change of ``step`` can be made: itself, or a part of a sum that goes nowhere else.
+
+    None where there is no such step: what is only seen on its way into a module.
+    """
+    if step.replaceable:
+        return step.name, layer
+    if isinstance(step.operation, (Add, Concat)):
+        for place in table.sources(step, layer):
+            if len(table.consumers(place)) == 1 and (found := _instead(table, table.at(*place), place[1])):
+                return found
+    return None
+
+
+def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:
+    """Whether other positions of the layer use a step, as keys and values."""
+    return any(
+        (one.core and number == 1) or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
+        for one, within, number in table.consumers((step.name, layer))
+        if within == layer
+    )
 
 
 def _drawn(

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from tinytf.gradients.places import Drawn
 from tinytf.gradients.trace import GradientTrace, losses_of
-from tinytf.trace.graph import Site, sources
+from tinytf.steps.operations import Activate
+from tinytf.trace.site import Site
 from tinytf.trace.taps import tapped
 
 _LOGITS = 2**25
@@ -85,6 +86,6 @@ def _adding(step: str, at: tuple[int, ...], deltas: Sequence[float]) -> Callable
 def _into_relu(trace: GradientTrace) -> Iterator[Site]:
     """The steps that ReLU is taken of."""
     for step, layer in trace.steps.rows:
-        if step.name in ("ffn.act", "head.act") and Site(trace, step, layer).activation == "relu":
-            name, within = sources(trace.steps, step, layer)[0]
-            yield Site(trace, trace.steps.by_name[name], within)
+        if step.operation == Activate("relu"):
+            name, within = trace.steps.sources(step, layer)[0]
+            yield Site(trace, trace.steps.at(name, within), within)

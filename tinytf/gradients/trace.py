@@ -13,9 +13,10 @@ from tinytf.gradients.by_hand import of_probs
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import Step, StepTable
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.steps import Step, StepTable
-from tinytf.trace.taps import as_step, leaf, tapped
+from tinytf.trace.hooks import as_step
+from tinytf.trace.taps import leaf, tapped
 from tinytf.trace.trace import Recording, Trace
 
 
@@ -29,10 +30,10 @@ class Gradients(Trace):
         super().__init__(of.model, of.encoding, recording)
         self._of, self._targets = of, targets
 
-    def _derived_step(self, name: str, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
-        if name == "probs":
+    def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
+        if step.is_vocabulary and not step.to_loss:
             return of_probs(self._of, self._targets)
-        return torch.zeros_like(self._of.step(name, layer, heads))
+        return torch.zeros_like(self._of.step(step.name, layer, heads))
 
     def _vocabulary_row(self, name: str, position: int) -> Tensor:
         return self.step(name)[position]
@@ -154,11 +155,7 @@ def gradient_bytes(model: Transformer, table: StepTable, tokens: int, layers: Co
     """Bytes of every step of ``tokens`` tokens and its gradient, of the graph of the layers that are not kept, and of
     the parameters' gradients."""
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
-    sizes = {
-        "token": tokens, "query": tokens, "key": tokens, "d_model": config.d_model, "d_ff": config.d_ff,
-        "head": config.n_heads, "kv head": config.n_kv_heads, "d_head": config.d_head,
-        "n_heads·d_head": config.n_heads * config.d_head, "vocab": config.vocab_size,
-    }  # fmt: skip
+    sizes = {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
 
     def size(step: Step) -> int:
         return math.prod(sizes[axis] for axis in step.axes) if step.is_tensor else 0

@@ -147,7 +147,7 @@ def stack(live: Live, number: int) -> Lesson:
         [2 * total, total + one, total + 2 * layers * one, total, layers * one],
         f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head are there once, however deep the model is.",
     )
-    out = "out" if config.norm_order == "pre" else "norm2"
+    out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []
     for layer in range(layers):
         x, attn, ffn, after = (live.at(f"L{layer}.{name}")[here] for name in ("in", "attn", "ffn", out))

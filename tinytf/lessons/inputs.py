@@ -7,7 +7,7 @@ from tinytf.lessons.asking import bracketed, figure
 from tinytf.lessons.data import Figures, Lesson
 from tinytf.lessons.live import Live
 from tinytf.lessons.titles import TITLES
-from tinytf.model.parts import rotary_frequencies
+from tinytf.steps.operations.rotate import rotary_frequencies
 
 
 def tokens(live: Live, number: int) -> Lesson:

@@ -12,7 +12,7 @@ from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.lessons.asking import Asked
 from tinytf.loading import Model
-from tinytf.trace.derive import probabilities
+from tinytf.steps.operations.softmax import probabilities
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -103,7 +103,8 @@ class Live:
         """The step that logits, or the model's user, read."""
         if self.config.head == "mlm":
             return "head.norm"
-        return "final.norm" if self.config.final_norm else f"L{self.config.n_layers - 1}.norm2"
+        table = self.trace.steps
+        return table.by_name[table.final].full_name(self.config.n_layers - 1)
 
     @property
     def has_head(self) -> bool:

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import CORES, SelfAttention, Sight, Tap
+from tinytf.model.attention import SelfAttention, Tap, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
-    ACTIVATIONS,
     Embedding,
     FeedForward,
     GatedFeedForward,
     LearnedPositions,
     SinusoidalPositions,
     make_norm,
-    rotary_table,
 )
+from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations.rotate import rotary_table
 
 
 class Embeddings(nn.Module):
@@ -50,46 +50,39 @@ class Embeddings(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with a norm and a residual connection."""
+    """Attention and feed-forward, each with a residual connection; where norms stand is which slots are filled.
+
+    ``norm1`` and ``norm2`` are before attention and feed-forward (GPT-2, Llama), or after each residual sum (the paper,
+    BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A parallel feed-forward reads what attention
+    reads (GPT-NeoX).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm1 = make_norm(config)
+        before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
+        none = nn.Identity()
+        self.norm1 = make_norm(config) if before or after else none
         self.attention = SelfAttention(config)
-        self.norm2 = make_norm(config)
+        self.attn_norm = make_norm(config) if added else none
+        self.norm2 = make_norm(config) if before or after else none
         self.ffn = GatedFeedForward(config) if config.gated else FeedForward(config)
+        self.ffn_norm = make_norm(config) if added else none
         self.dropout = nn.Dropout(config.dropout)
+        # The slots by place: tuples, so that a norm is registered under one name alone.
+        self._before = (self.norm1, self.norm2) if before else (none, none)
+        self._after = (self.norm1, self.norm2) if after else (none, none)
+        self._parallel = config.residual == "parallel"
+
+    def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
+        (into_attention, into_ffn), (after_attention, after_ffn) = self._before, self._after
+        attn = self.attn_norm(self.attention(into_attention(x), start, padding_mask, cache))
+        mid = after_attention(x + self.dropout(attn))
+        ffn = self.ffn_norm(self.ffn(into_ffn(x if self._parallel else mid)))
+        return after_ffn(mid + self.dropout(ffn))
 
 
-class PreNormBlock(Block):
-    """Norm before each part; the residual stream itself is never normed (GPT-2, Llama)."""
-
-    def forward(
-        self,
-        x: Tensor,
-        rotation: tuple[Tensor, Tensor] | None,
-        padding_mask: Tensor | None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        mid = x + self.dropout(self.attention(self.norm1(x), rotation, padding_mask, cache))
-        return mid + self.dropout(self.ffn(self.norm2(mid)))
-
-
-class PostNormBlock(Block):
-    """Norm after each residual sum (Vaswani et al. 2017, BERT)."""
-
-    def forward(
-        self,
-        x: Tensor,
-        rotation: tuple[Tensor, Tensor] | None,
-        padding_mask: Tensor | None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        x = self.norm1(x + self.dropout(self.attention(x, rotation, padding_mask, cache)))
-        return self.norm2(x + self.dropout(self.ffn(x)))
-
-
-BLOCKS: dict[str, type[PreNormBlock] | type[PostNormBlock]] = {"pre": PreNormBlock, "post": PostNormBlock}
+_NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))
+"""The orders with a norm before each part, after each residual sum, and on what is added."""
 
 
 class Unembedding(nn.Module):
@@ -136,7 +129,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = Embeddings(config)
-        self.blocks = nn.ModuleList(BLOCKS[config.norm_order](config) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(Block(config.at(layer)) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         heads = {"lm": LanguageModelHead, "mlm": MaskedLanguageModelHead}
@@ -177,9 +170,11 @@ class Transformer(nn.Module):
         return (module for module in self.modules() if isinstance(module, SelfAttention))
 
     def use_attention(self, core: str, tap: Tap | None = None) -> None:
-        """Exchange the attention core in every block: ``fused``, or ``steps`` with an optional tap."""
+        """Exchange the attention core in every block: ``fused`` where it can be, or ``steps`` with an optional tap."""
+        if core == "fused" and tap is not None:
+            raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():
-            attention.core = CORES[core](Sight.of(self.config), tap)
+            attention.core = make_core(attention.config, tap, stepwise=core == "steps")
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
@@ -216,10 +211,9 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.require_room(len(ids), length)
         x = self.embed(ids, token_types, start)
-        rotation = self.rotation(start + length, x, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
-            x = block(x, rotation, padding_mask, layer)
+            x = block(x, start, padding_mask, layer)
         if cache is not None:
             cache.advance(length)
         return self.final_norm(x)

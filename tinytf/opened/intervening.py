@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tinytf.errors import UsageError
-from tinytf.trace.steps import StepTable
+from tinytf.steps.table import StepTable
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Intervening(Inspecting):
         """
         from tinytf.analysis.alignment import Side
         from tinytf.analysis.difference import difference, parse_head
-        from tinytf.trace.steps import StepTable
+        from tinytf.steps.table import StepTable
 
         versus, words = (self, other) if isinstance(other, str) else (other, text)
         sides = [Side(model.transformer, model.tokenizer, model.encode(words, truncate=truncate))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
-from tinytf.trace.steps import Step, StepTable
+from tinytf.steps.table import Step, StepTable
 
 _ADDRESS = re.compile(
     r"(?:L(?P<layers>[0-9]+(?:-[0-9]+)?|\*)(?:H(?P<heads>[0-9]+(?:-[0-9]+)?|\*))?(?:\.(?=[A-Za-z])|(?=\[)|$))?"

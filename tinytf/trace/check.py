@@ -1,15 +1,17 @@
 """Does the trace add up? Every recorded step is computed again from the steps before it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.trace.derive import embedding_sum, probabilities
+from tinytf.steps.operations import Lookup, Positions
+from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import Step
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
@@ -73,44 +75,47 @@ def _compare(step: str, what: str, found: Tensor, expected: Tensor) -> Item:
     return Item(step, what, float(difference), float(scale))
 
 
-def _attention(trace: Trace, layer: int) -> Iterator[Item]:
-    """weights·v against the recorded heads, and the sums of the rows, a few heads at a time."""
-    length, n_heads = len(trace.tokens), trace.config.n_heads
+def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Item]:
+    """Weighted values against the recorded ones, and the sums of the rows of weights, a few heads at a time.
+
+    Heads that are not their ``own`` but an intervention's are left out.
+    """
+    trace, layer, n_heads, length = site.trace, site.layer, site.config.n_heads, len(site.ids)
+    weights = site.source_steps[0]
     count = max(1, min(n_heads, _CHUNK_BYTES // (4 * length * length)))
     sums: list[Tensor] = []
     mixed: list[Tensor] = []
     for first in range(0, n_heads, count):
         heads = tuple(range(first, min(n_heads, first + count)))
-        weights = trace.step("weights", layer, heads)
-        sums.append(weights.sum(dim=-1))
-        mixed.append(weights @ trace.step("v", layer, heads))
+        sums.append(trace.step(weights.name, layer, heads).sum(dim=-1))
+        mixed.append(site.derive(heads))
     row_sums = torch.cat(sums)
-    yield _compare(f"L{layer}.weights", "each row sums to 1", row_sums, torch.ones_like(row_sums))
-    own = [head for head in range(n_heads) if not trace.is_exchanged("heads", layer, head)]
-    yield _compare(f"L{layer}.heads", "weights·v", torch.cat(mixed)[own], trace.step("heads", layer)[own])
+    yield _compare(weights.full_name(layer), "each row sums to 1", row_sums, torch.ones_like(row_sums))
+    own = list(own)
+    yield _compare(site.name, site.step.formula, torch.cat(mixed)[own], site.value[own])
 
 
-def _layer(trace: Trace, layer: int) -> Iterator[Item]:
-    block: Any = trace.model.blocks[layer]
-    step, table, pre = partial(trace.step, layer=layer), trace.steps.by_name, trace.config.norm_order == "pre"
-    if not layer or layer - 1 in trace.recording.layers:
-        before = trace.step("out" if pre else "norm2", layer - 1) if layer else trace.model_input
-        yield _compare(f"L{layer}.in", "what came out before goes in", step("in"), before)
-    for name in ("q", "k", "v"):
-        projected = getattr(block.attention, name)(step(table[name].inputs[0]))
-        again = projected.unflatten(-1, (-1, trace.config.d_head)).transpose(0, 1)
-        yield _compare(f"L{layer}.{name}", table[name].formula, step(name), again)
-    yield from _attention(trace, layer)
-    yield _compare(f"L{layer}.attn", table["attn"].formula, step("attn"), block.attention.o(step("concat")))
-    for name, linear in (("ffn.hidden", "up"), ("ffn.gate", "gate")):
-        if name in table:
-            again = getattr(block.ffn, linear)(step(table[name].inputs[0]))
-            yield _compare(f"L{layer}.{name}", table[name].formula, step(name), again)
-    yield _compare(f"L{layer}.ffn", table["ffn"].formula, step("ffn"), block.ffn.down(step("ffn.act")))
-    if pre:
-        yield _compare(f"L{layer}.out", table["out"].formula, step("out"), step("mid") + step("ffn"))
+def _again(trace: Trace, step: Step, layer: int | None) -> Iterator[Item]:
+    """A recorded step, computed again from the steps before it."""
+    site = Site(trace, step, layer)
+    if step.from_stream:
+        if layer is not None and layer - 1 not in (-1, *trace.recording.layers):
+            return  # what came out before was not recorded
+        words = "norm of the last block's output" if layer is None else "what came out before goes in"
+        yield _compare(site.name, words, site.value, site.derive())
+    elif step.core:
+        own = [head for head in range(site.config.n_heads) if not trace.is_exchanged(step.name, layer, head)]
+        yield from _in_chunks(site, own)
+    elif step.is_vocabulary:
+        rows = list(trace.recording.logit_rows)
+        if rows:
+            again = trace.model.unembed(trace.last_hidden[rows])
+            yield _compare(site.name, "unembedded last hidden state", trace.recorded_logits, again)
+            sums = probabilities(trace.recorded_logits).sum(dim=-1, dtype=torch.float64)
+            yield _compare("probs", "sum to 1", sums, torch.ones_like(sums))
     else:
-        yield _compare(f"L{layer}.norm2", table["norm2"].formula, step("norm2"), block.norm2(step("sum")))
+        words = "sum of embeddings" if step.name == trace.steps.embedded else step.formula
+        yield _compare(site.name, words, site.value, site.derive())
 
 
 def _layer_of(name: str) -> int:
@@ -126,23 +131,11 @@ def check(trace: Trace) -> Check:
     there are left out, and named.
     """
     items: list[Item] = []
-    embeddings = embedding_sum(trace)
-    if trace.config.embed_norm:
-        embeddings = trace.model.embed.norm(embeddings)
-    items.append(_compare("embed.norm" if trace.config.embed_norm else "embed.out", "sum of embeddings",
-                          trace.model_input, embeddings))  # fmt: skip
-    for layer in trace.recording.layers:
-        items.extend(item for item in _layer(trace, layer) if item.step not in trace.recording.exchanged)
-    if trace.config.final_norm:
-        last = trace.step("out", trace.config.n_layers - 1)
-        again = trace.model.final_norm(last)
-        items.append(_compare("final.norm", "norm of the last block's output", trace.last_hidden, again))
-    if trace.recording.logit_rows:
-        rows = list(trace.recording.logit_rows)
-        again = trace.model.unembed(trace.last_hidden[rows])
-        items.append(_compare("logits", "unembedded last hidden state", trace.recorded_logits, again))
-        sums = probabilities(trace.recorded_logits).sum(dim=-1, dtype=torch.float64)
-        items.append(_compare("probs", "sum to 1", sums, torch.ones_like(sums)))
+    for step, layer in trace.steps.rows:
+        full = step.full_name(layer)
+        here = step.recorded and step.operation is not None and layer in (None, *trace.recording.layers)
+        if here and full not in trace.recording.exchanged and not isinstance(step.operation, (Lookup, Positions)):
+            items.extend(_again(trace, step, layer))
     dtype = trace.last_hidden.dtype
-    here = tuple(name for name in trace.recording.exchanged if _layer_of(name) in trace.recording.layers)
-    return Check(tuple(items), TOLERANCE.get(dtype, 1e-5), here)
+    left_out = tuple(name for name in trace.recording.exchanged if _layer_of(name) in trace.recording.layers)
+    return Check(tuple(items), TOLERANCE.get(dtype, 1e-5), left_out)

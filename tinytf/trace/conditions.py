@@ -13,8 +13,7 @@ from torch import Tensor
 
 from tinytf.errors import PlacedError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.trace.derive import probabilities
-from tinytf.trace.steps import Step
+from tinytf.steps.table import Step
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 
@@ -50,9 +49,6 @@ MEASURES: dict[str, tuple[Callable[[Tensor], float], str]] = {
 }
 """What a condition can ask of a step, over its numbers that are finite and not masked."""
 
-DISTRIBUTIONS = ("weights", "probs")
-"""Steps whose rows sum to 1, so that they have an entropy."""
-
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -65,13 +61,10 @@ _DEPTH = 50
 
 def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: _Heads = None) -> float:
     """One measure of a step, of all its heads or of some; NaN where the step has no such measure."""
-    if not step.is_tensor or (name == "entropy" and step.name not in DISTRIBUTIONS):
+    if not step.is_tensor or (name == "entropy" and not step.is_distribution):
         return math.nan
-    if step.name in ("logits", "probs"):
-        found = trace.recorded_logits if step.name == "logits" else probabilities(trace.recorded_logits)
-    else:
-        found = trace.step(step.name, layer, heads)
-    allowed = visible(trace, step)
+    found = trace.at_logit_rows(step) if step.is_vocabulary else trace.step(step.name, layer, heads)
+    allowed = visible(trace, step, layer)
     if allowed is not None and name != "entropy":
         found = found[..., allowed]
     return MEASURES[name][0](found)
@@ -122,8 +115,8 @@ class Condition:
 
     def require_entropy(self, step: Step) -> None:
         """Raise UsageError where the entropy is asked of a step whose rows are no distributions."""
-        if "entropy" in self.meaning.names and step.name not in DISTRIBUTIONS:
-            raise UsageError(f"{step.name} has no entropy", f"entropy is of {' and '.join(DISTRIBUTIONS)}")
+        if "entropy" in self.meaning.names and not step.is_distribution:
+            raise UsageError(f"{step.name} has no entropy", "entropy is of weights and probs")
 
 
 def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.model.attention import Sight
-from tinytf.trace.steps import Step
+from tinytf.steps.operations import Mask
+from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 
@@ -41,7 +41,7 @@ class Seen:
     def place(self, index: list[int]) -> str:
         """An index in words: ``head 1, query 4, key 2``."""
         numbers = list(index)
-        if self.step.name == "logits":
+        if self.step.is_vocabulary:
             numbers[0] = self.trace.recording.logit_rows[numbers[0]]
         return ", ".join(f"{axis} {number}" for axis, number in zip(self.step.axes, numbers, strict=True))
 
@@ -63,11 +63,10 @@ Test = Callable[[Seen], str]
 """What is wrong with a step, in a clause with numbers; empty where nothing is."""
 
 
-def allowed(trace: Trace) -> Tensor:
-    """Which keys (Q, K) each query of the trace may look at."""
-    length, device = len(trace.tokens), trace.last_hidden.device
-    found = Sight.of(trace.config).allowed(length, None, device)
-    return torch.ones(length, length, dtype=torch.bool, device=device) if found is None else found
+def allowed(seen: Seen) -> Tensor:
+    """Which keys (Q, K) each query of a step's layer may look at."""
+    found, length = seen.trace.allowed(seen.layer), len(seen.trace.tokens)
+    return torch.ones(length, length, dtype=torch.bool, device=seen.values.device) if found is None else found
 
 
 def _nan(seen: Seen) -> str:
@@ -76,8 +75,8 @@ def _nan(seen: Seen) -> str:
 
 def _infinite(seen: Seen) -> str:
     found = seen.values.isinf()
-    if seen.step.name == "masked":
-        found &= ~(seen.values.isneginf() & ~allowed(seen.trace))
+    if isinstance(seen.step.operation, Mask):
+        found &= ~(seen.values.isneginf() & ~allowed(seen))
     return seen.counted(found, "infinite")
 
 
@@ -93,9 +92,13 @@ def first_of(
     Logits are looked at where the pass made them; probabilities follow from them and are passed over.
     """
     for step, layer in rows:
-        if not step.is_tensor or step.name == "probs" or (layer is not None and layer not in values.recording.layers):
+        if (
+            not step.is_tensor
+            or (step.is_vocabulary and not step.recorded)
+            or (layer is not None and layer not in values.recording.layers)
+        ):
             continue
-        tensor = values.recorded_logits if step.name == "logits" else values.step(step.name, layer)
+        tensor = values.recorded_logits if step.is_vocabulary else values.step(step.name, layer)
         seen = Seen(values, step, layer, tensor)
         for kind, test in tests.items():
             if evidence := test(seen):

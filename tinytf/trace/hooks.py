@@ -1,6 +1,6 @@
 """The forward hooks of a recording, on the model's own modules, taken off again whatever happens."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -8,91 +8,55 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import Step, StepTable
 
 
 @contextmanager
 def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]) -> Iterator[None]:
-    """Meanwhile ``model`` is in evaluation, without gradients, and what its modules give is put into ``keep``.
+    """Meanwhile ``model`` is in evaluation, without gradients, and every step that is recorded is put into ``keep``.
 
-    Of the blocks those in ``layers`` are watched, and the last one's output whichever they are.
+    Of the blocks those in ``layers`` are watched, and the last one's output whichever they are. Logits are left to
+    whoever unembeds: of which positions is his choice.
     """
     training = model.training
+    table, last = StepTable(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
         stack.callback(model.train, training)
         model.eval()
-        for module, hook in _hooks(model, keep, layers):
-            stack.callback(module.register_forward_hook(hook).remove)
+        for step, layer in table.rows:
+            wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
+            if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
+                module = module_of(model, step, layer)
+                hook = _keeping(keep, step, layer, model.config.d_head)
+                stack.callback(module.register_forward_hook(hook).remove)
         yield
 
 
-def _unbatched(tensor: Tensor) -> Tensor:
-    return tensor[0] if tensor.dim() == 3 else tensor
+def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
+    """The module where a step passes."""
+    assert step.seen is not None, f"{step.name} passes no module"
+    inside = model if layer is None else model.blocks[layer]
+    return inside.get_submodule(step.seen.path)
 
 
-def _hooks(
-    model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
-) -> Iterator[tuple[nn.Module, Callable[..., None]]]:
-    """Every module that is watched, with the hook that keeps its output under the step's name."""
-    config, embed = model.config, model.embed
-    blocks: list[Any] = list(model.blocks)
+def _keeping(keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int) -> Any:
+    assert step.seen is not None
+    argument = step.seen.argument
 
-    def output(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
-            keep[name] = _unbatched(result)
+    def hook(module: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:
+        keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
 
-        return hook
+    return hook
 
-    def heads(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
-            keep[name] = result[0].unflatten(-1, (-1, config.d_head)).transpose(0, 1)  # (1, T, H·D) -> (H, T, D)
 
-        return hook
+def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
+    """A tensor on its way through the model as a trace of one text holds it: without the batch axis.
 
-    def core(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
-            keep[name] = result[0]  # (1, H, T, D) -> (H, T, D)
-
-        return hook
-
-    def block_ends(layer: int, out: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:
-            keep[f"L{layer}.in"], keep[f"L{layer}.{out}"] = args[0][0], result[0]
-
-        return hook
-
-    def last_out(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
-            keep[name] = result[0]
-
-        return hook
-
-    def copy(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
-            keep[name] = result.detach().clone()  # a slice of a table that is not the trace's
-
-        return hook
-
-    yield embed.tokens, output("embed.tokens")
-    if embed.positions is not None:
-        yield embed.positions, copy("embed.positions")
-    if embed.types is not None:
-        yield embed.types, output("embed.types")
-    yield embed, output("embed.norm" if config.embed_norm else "embed.out")
-    out = "out" if config.norm_order == "pre" else "norm2"
-    for layer, block in enumerate(blocks):
-        if layer not in layers:
-            if layer == config.n_layers - 1:
-                yield block, last_out(f"L{layer}.{out}")
-            continue
-        attention, ffn, at = block.attention, block.ffn, f"L{layer}."
-        for name in ("q", "k", "v"):
-            yield getattr(attention, name), heads(at + name)
-        yield attention.core, core(at + "heads")
-        yield attention, output(at + "attn")
-        yield ffn.up, output(at + "ffn.hidden")
-        if config.gated:
-            yield ffn.gate, output(at + "ffn.gate")
-        yield ffn, output(at + "ffn")
-        yield block, block_ends(layer, out)
-    if config.final_norm:
-        yield model.final_norm, output("final.norm")
+    Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). What has no batch axis is a part of a table
+    of the model's, and copied.
+    """
+    if tensor.dim() == 2:
+        return tensor.detach().clone()
+    if step.has_heads and tensor.dim() == 3:
+        return tensor[0].unflatten(-1, (-1, d_head)).transpose(0, 1)
+    return tensor[0]

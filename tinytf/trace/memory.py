@@ -1,5 +1,6 @@
 """What a recording will hold, known before it is made, and whether there is room for it."""
 
+import math
 from collections.abc import Collection
 
 import torch
@@ -7,6 +8,8 @@ import torch
 from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage
 from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.steps.operations import Add
+from tinytf.steps.table import StepTable
 
 
 def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, layers: Collection[int]) -> int:
@@ -14,17 +17,20 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
 
     What goes into a block is what came out of the one before; it is held once. The last block's output is always kept.
     """
-    wide = tokens * config.d_model
-    parts = 1 + (config.positions != "rotary") + (config.n_token_types > 0)
-    plain = config.positions == "rotary" and not config.n_token_types and not config.embed_norm
-    embeddings = wide * (parts + (not plain))  # with nothing added, the sum is the token embeddings themselves
-    query, key = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-    hidden = (1 + config.gated) * config.d_ff
-    inside = tokens * (2 * query + 2 * key + hidden) + 2 * wide  # q, heads, k, v; attention and feed-forward output
-    edges = {n for layer in layers for n in (layer, layer + 1)} | {config.n_layers}  # residual stream before block n
-    last = wide if config.final_norm else 0
-    logits = rows * config.vocab_size if config.head != "none" else 0
-    return itemsize * (embeddings + len(layers) * inside + len(edges - {0}) * wide + last + logits)
+    table, sizes = StepTable(config), {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
+    kept = {table.output: config.n_layers - 1}
+    total = 0
+    for step, layer in table.rows:
+        wanted = layer is None or layer in layers or kept.get(step.name) == layer
+        if not (step.recorded and step.is_tensor and wanted) or (step.from_stream and layer == 0):
+            continue  # what goes into the first block is the embeddings
+        if step.from_stream and layer is not None and layer - 1 in layers:
+            continue  # and into another what came out before
+        if step.name == table.embedded and len(table.sources(step, None)) == 1 and isinstance(step.operation, Add):
+            continue  # with nothing added, the sum is the token embeddings themselves
+        shape = {**sizes, "token": rows} if step.is_vocabulary else sizes
+        total += math.prod(shape[axis] for axis in step.axes)
+    return itemsize * total
 
 
 def require_room(needed: int, one_layer: int, device: torch.device, tokens: int, layers: int) -> None:

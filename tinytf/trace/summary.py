@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.model.attention import Sight
-from tinytf.trace.derive import probabilities
-from tinytf.trace.steps import Step
+from tinytf.steps.operations import Mask
+from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 BINS = 8
@@ -102,28 +101,28 @@ def _histogram(values: Tensor, low: float, high: float) -> tuple[int, ...]:
     return tuple(after - before for before, after in itertools.pairwise(below))
 
 
-def visible(trace: Trace, step: Step) -> Tensor | None:
-    """Which cells (Q, K) of an attention step are not masked; None for any other step, or where all are visible."""
-    if step.name not in ("masked", "weights"):
+def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
+    """Which cells (Q, K) of a masked attention step are visible; None for any other step, or where all are."""
+    if not step.is_map or not (step.is_distribution or isinstance(step.operation, Mask)):
         return None
-    return Sight.of(trace.config).allowed(len(trace.tokens), None, trace.model_input.device)
+    return trace.allowed(layer)
 
 
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
     """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass read."""
     if not step.is_tensor:
-        shape: tuple[tuple[str, int], ...] = () if step.name == "next" else (("token", len(trace.tokens)),)
+        shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
         return Row(number, step, layer, shape, None)
     note = ""
-    if step.name in ("logits", "probs"):
+    if step.is_vocabulary:
         rows = trace.recording.logit_rows
-        tensor = trace.recorded_logits if step.name == "logits" else probabilities(trace.recorded_logits)
+        tensor = trace.at_logit_rows(step)
         if len(rows) < len(trace.tokens):
             note = "last token" if trace.config.causal else f"masked token{'s' if len(rows) > 1 else ''}"
     else:
         tensor = trace.step(step.name, layer)
     shape = tuple(zip(step.axes, tensor.shape, strict=True))
-    return Row(number, step, layer, shape, statistics(tensor, visible(trace, step)), note)
+    return Row(number, step, layer, shape, statistics(tensor, visible(trace, step, layer)), note)
 
 
 def pipeline(trace: Trace) -> list[Row]:

@@ -15,10 +15,12 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations.mask import Sight
+from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import Step, StepTable
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.address import Address, parse_address
-from tinytf.trace.derive import derive, probabilities
-from tinytf.trace.steps import Step, StepTable
+from tinytf.trace.site import Site
 
 _KEPT_BYTES = 128 * 2**20
 
@@ -77,7 +79,7 @@ class Trace:
         Query heads are selected by their own number everywhere: a shared key or value head answers to each of
         its query heads.
         """
-        step = self.steps.by_name[name]
+        step = self.steps.at(name, layer)
         full = step.full_name(layer)
         if full in self.recording.tensors and not self._partly_recorded(full):
             tensor = self.recording.tensors[full]
@@ -90,7 +92,7 @@ class Trace:
             self._derived.move_to_end(key)
             return self._derived[key]
         with torch.no_grad():
-            tensor = self._derived_step(step.name, layer, heads)
+            tensor = self._derived_step(step, layer, heads)
         self._keep(key, tensor)
         return tensor
 
@@ -99,11 +101,11 @@ class Trace:
         full = self.steps.by_name[name].full_name(layer)
         return full in self.recording.exchanged or f"L{layer}H{head}.{name}" in self.recording.exchanged
 
-    def _derived_step(self, name: str, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
-        return derive(self, name, layer, heads)
+    def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
+        return Site(self, step, layer).derive(heads)
 
     def _vocabulary_row(self, name: str, position: int) -> Tensor:
-        """Logits or probabilities (V,) of one position."""
+        """One position (V,) of a step over the vocabulary."""
         logits = self.logits_at(position)
         return logits if name == "logits" else probabilities(logits)
 
@@ -137,7 +139,7 @@ class Trace:
             if step.name == "ids":
                 return torch.tensor([token.id for token in self.tokens])
             raise AddressError(f"{step.name} is not a tensor")
-        if step.name in ("logits", "probs") and where.cell:
+        if step.is_vocabulary and where.cell:
             row = self._vocabulary_row(step.name, self.index(where.cell[0], "token", len(self.tokens)))
             return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
         layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
@@ -192,6 +194,10 @@ class Trace:
         with torch.no_grad():
             return self.model.unembed(self.last_hidden[position])
 
+    def at_logit_rows(self, step: Step) -> Tensor:
+        """A step over the vocabulary at the positions that the forward pass computed, (rows, V)."""
+        return self.recorded_logits if step.recorded else probabilities(self.recorded_logits)
+
     @property
     def recorded_logits(self) -> Tensor:
         """The logits that the forward pass itself made, (rows, V), at ``recording.logit_rows``."""
@@ -200,14 +206,23 @@ class Trace:
     @property
     def model_input(self) -> Tensor:
         """What goes into the first block (T, C): the summed, perhaps normed, embeddings."""
-        return self.step("embed.norm" if self.config.embed_norm else "embed.out")
+        return self.step(self.steps.embedded)
 
     @property
     def last_hidden(self) -> Tensor:
         """The last hidden states (T, C): after the final norm, or the last block's output in a post-norm model."""
-        if self.config.final_norm:
-            return self.step("final.norm")
-        return self.step("norm2", self.config.n_layers - 1)
+        step = self.steps.by_name[self.steps.final]
+        return self.step(step.name, self.config.n_layers - 1 if step.in_layer else None)
+
+    @property
+    def last_output(self) -> Tensor:
+        """What the last block gave (T, C), before any final norm."""
+        return self.step(self.steps.output, self.config.n_layers - 1)
+
+    def allowed(self, layer: int | None = 0) -> Tensor | None:
+        """Which keys (Q, K) each query of a layer may look at; None where nothing is masked."""
+        config = self.config if layer is None else self.config.at(layer)
+        return Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
 
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as data: one row a step with name, title, formula, axes, shape and statistics."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import StepTable
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import watched
 from tinytf.trace.memory import recording_bytes, require_room
@@ -33,13 +34,12 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     with watched(model, keep, ()):
         x = model.embed(torch.tensor([ids], device=weight.device))  # (1, T, C)
     yield Trace(model, encoding, Recording(keep, (), ()))
-    rotation = model.rotation(len(ids), x)
     for layer, block in enumerate(model.blocks):
         keep = {}
         with watched(model, keep, (layer,)):
-            x = block(x, rotation, None)
+            x = block(x, 0, None)
         yield Trace(model, encoding, Recording(keep, (), (layer,)))
-    keep = {f"L{last}.{'out' if config.norm_order == 'pre' else 'norm2'}": x[0]}
+    keep = {f"L{last}.{StepTable(config).output}": x[0]}
     with watched(model, keep, ()):
         model.final_norm(x)
     yield Trace(model, encoding, Recording(keep, (), ()))

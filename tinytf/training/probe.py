@@ -15,8 +15,8 @@ from tinytf.analysis.heads import choosing, duplicate, entropy_share, induction,
 from tinytf.analysis.repeats import repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import Sight
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations.mask import Sight
 from tinytf.trace.taps import stepwise
 
 _SEQUENCES = 4

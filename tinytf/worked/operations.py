@@ -11,9 +11,13 @@ from torch.optim.adam import adam
 
 from tinytf.analysis.size import parameter_count, parameter_parts
 from tinytf.errors import TinytfError
-from tinytf.model.attention import Sight, attention_scores, attention_weights, mask_scores, scale_scores
-from tinytf.model.parts import ACTIVATIONS, NORMS, sinusoidal_table
+from tinytf.model.parts import NORMS, sinusoidal_table
 from tinytf.presets import preset
+from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations.mask import Sight, mask_scores
+from tinytf.steps.operations.scale import scale_scores
+from tinytf.steps.operations.scores import attention_scores
+from tinytf.steps.operations.softmax import attention_weights
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
 from tinytf.worked import plainly

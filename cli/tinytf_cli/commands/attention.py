@@ -58,7 +58,7 @@ def command(
 
     Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
     """
-    from tinytf.trace.steps import StepTable
+    from tinytf.steps.table import StepTable
     from tinytf_cli.several import show_views
     from tinytf_cli.views.attention import AttentionChoice, AttentionView
 

@@ -246,8 +246,8 @@ def _unescaped(stop: str) -> str:
 def _looking(model: "Model", head: str | None) -> "Looking":
     from tinytf.errors import AddressError
     from tinytf.generate.loop import Looking
+    from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf.trace.steps import StepTable
 
     if head is None:
         return Looking()

@@ -95,8 +95,8 @@ def command(
 
     The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe.
     """
+    from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf.trace.steps import StepTable
     from tinytf_cli.several import show_views
     from tinytf_cli.views.grad import GradSelection, GradView
 

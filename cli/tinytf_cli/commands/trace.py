@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    from tinytf.trace.steps import STEPS
+    from tinytf.steps.table import STEPS
 
     return sorted({step.name for step in STEPS if step.name.startswith(incomplete)})
 
@@ -70,8 +70,8 @@ def command(
 
     TEXT comes from the argument, from a pipe, or from - for standard input.
     """
+    from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf.trace.steps import StepTable
     from tinytf_cli.several import show_views
     from tinytf_cli.views.trace import Selection, TraceView
 

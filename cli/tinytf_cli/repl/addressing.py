@@ -9,7 +9,7 @@ from tinytf.errors import AddressError
 from tinytf.trace.address import parse_address
 
 if TYPE_CHECKING:
-    from tinytf.trace.steps import Step, StepTable
+    from tinytf.steps.table import Step, StepTable
     from tinytf_cli.repl.session import Session
 
 _PLACE = r"L(?:[0-9]+(?:-[0-9]+)?|\*)"

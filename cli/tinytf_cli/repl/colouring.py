@@ -137,7 +137,7 @@ def role_of(session: "Session", name: str) -> str:
     if session.is_open:
         found = session.table.by_name.get(session.table.synonym(name) or name)
         return found.role if found is not None else ""
-    from tinytf.trace.steps import STEPS
+    from tinytf.steps.table import STEPS
 
     return next((step.role for step in STEPS if step.name == name), "")
 

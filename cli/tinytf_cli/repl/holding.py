@@ -11,7 +11,7 @@ from tinytf_cli.repl.state import Run, Spec, State
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
-    from tinytf.trace.steps import StepTable
+    from tinytf.steps.table import StepTable
     from tinytf.trace.trace import Trace
 
 _KEPT = 2
@@ -57,7 +57,7 @@ class Holding(Host):
     @property
     def table(self) -> "StepTable":
         """The steps of the open model."""
-        from tinytf.trace.steps import StepTable
+        from tinytf.steps.table import StepTable
 
         run = self.run
         return self._traces[run].steps if run is not None and run in self._traces else StepTable(self.model.config)

@@ -16,7 +16,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
-from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Heat, Line, Span, Thumbnails
+from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Heat, Line, Span, Thumbnails, Visible
 from tinytf_cli.views.predictions import check_blocks
 from tinytf_cli.views.steps import as_array, labels, left_out, row_bars, shown_rows, visible_array
 
@@ -52,9 +52,12 @@ class AttentionView:
         self.model, self.trace, self.choice = model, trace, choice
         self.names = labels(trace)
         self.query = trace.index(choice.row, "query", len(self.names)) if choice.row is not None else None
-        self.seen = visible_array(trace, trace.steps.by_name["weights"])
         if choice.window is not None:
             self._require_inside(choice.window)
+
+    def _seen(self, layer: int | None = None) -> Visible:
+        """Which keys each query of a layer may look at; without one, of any."""
+        return visible_array(self.trace, self.trace.steps.by_name["weights"], layer)
 
     def _require_inside(self, window: tuple[int, int, int, int]) -> None:
         count = len(self.names)
@@ -102,24 +105,26 @@ class AttentionView:
         formula = self.trace.steps.by_name["weights"].formula
         yield Heading(f"L{layer}H{head}.weights", formula, "attention")
         if self.query is not None:
-            yield from self._one_query(weights, self.query)
+            yield from self._one_query(weights, self.query, layer)
         elif self.choice.top is not None:
-            yield Bars([Bar(f"{a} → {b}", w, f"{w:.3f}", "attention") for a, b, w in self._pairs(weights)])
+            yield Bars([Bar(f"{a} → {b}", w, f"{w:.3f}", "attention") for a, b, w in self._pairs(weights, layer)])
         else:
             queries, keys = self._window()
-            seen = None if self.seen is None else self.seen[queries, keys]
+            whole = self._seen(layer)
+            seen = None if whole is None else whole[queries, keys]
             rows, columns = self.names[queries], self.names[keys]
             asked = self.choice.window is not None
             yield Heat(weights[queries, keys], rows, columns, "unit", seen, asked=asked)
             limit = self.choice.rows if self.choice.rows is not None else (24 if terminal.cuts else 0)
             keep = shown_rows(len(self.names), limit or None)
             if self.choice.window is None:
-                yield row_bars(weights, self.names, keep, self.seen)
+                yield row_bars(weights, self.names, keep, whole)
                 yield from left_out(len(self.names), keep)
 
-    def _one_query(self, weights: np.ndarray, query: int) -> Iterator[Block]:
+    def _one_query(self, weights: np.ndarray, query: int, layer: int) -> Iterator[Block]:
+        seen = self._seen(layer)
         yield Line([Span("  "), Span(self.names[query], "strong"), Span(f" (token {query}) looks at", "dim")])
-        visible = [k for k in range(len(self.names)) if self.seen is None or self.seen[query, k]]
+        visible = [k for k in range(len(self.names)) if seen is None or seen[query, k]]
         yield Bars(
             [
                 Bar(f"{k} {self.names[k]}", float(weights[query, k]), f"{weights[query, k]:.3f}", "attention")
@@ -127,13 +132,14 @@ class AttentionView:
             ]
         )
 
-    def _pairs(self, weights: np.ndarray) -> list[tuple[str, str, float]]:
+    def _pairs(self, weights: np.ndarray, layer: int) -> list[tuple[str, str, float]]:
         """The strongest (query, key) pairs, by text and number."""
         queries, keys = self._window()
         mask = np.zeros(weights.shape, dtype=bool)
         mask[queries, keys] = True
-        if self.seen is not None:
-            mask &= self.seen
+        seen = self._seen(layer)
+        if seen is not None:
+            mask &= seen
         flat = np.where(mask, weights, -1.0).ravel()
         order = np.argsort(-flat, kind="stable")[: min(self.choice.top or 0, int(mask.sum()))]
         places = [divmod(int(i), weights.shape[1]) for i in order]
@@ -146,7 +152,8 @@ class AttentionView:
         heads = []
         for layer, head in self.choice.heads:
             weights = as_array(self.trace.step("weights", layer, (head,)))[0]
-            shown = np.where(self.seen, weights, -np.inf) if self.seen is not None else weights
+            seen = self._seen(layer)
+            shown = weights if seen is None else np.where(seen, weights, -np.inf)
             one: dict[str, Any] = {
                 "layer": layer,
                 "head": head,
@@ -157,7 +164,7 @@ class AttentionView:
             if self.query is not None:
                 one = {"layer": layer, "head": head, "query": self.query, "weights": shown[self.query].tolist()}
             elif self.choice.top is not None:
-                one = {"layer": layer, "head": head, "top": [list(pair) for pair in self._pairs(weights)]}
+                one = {"layer": layer, "head": head, "top": [list(pair) for pair in self._pairs(weights, layer)]}
             heads.append(one)
         return {
             "schema_version": SCHEMA_VERSION,

@@ -11,17 +11,14 @@ from torch import Tensor
 from tinytf.gradients.agreement import Compared
 from tinytf.gradients.derivation import Derivation, derive
 from tinytf.gradients.pipeline import GradientRow
-from tinytf.gradients.terms import Quantity
 from tinytf.gradients.trace import GradientTrace
+from tinytf.steps.operations.operation import Quantity
+from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
-from tinytf.trace.steps import Step
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Histogram, Line, Span, Table, Values
-from tinytf_cli.views.steps import MAPS, as_array, labels, largest, left_out, shown_rows, signed_role, value_blocks
-
-VOCABULARY = ("logits", "probs")
-"""The steps whose last axis is the vocabulary: of its thousands of tokens those with the largest entries are shown."""
+from tinytf_cli.views.steps import as_array, labels, largest, left_out, shown_rows, signed_role, value_blocks
 
 
 def figure(value: float | None) -> str:
@@ -139,7 +136,7 @@ def cell_blocks(trace: GradientTrace, where: Address, dims: int, tokenizer: Toke
         return
     values = as_array(tensor)
     flat = values.reshape(-1, values.shape[-1])
-    if where.step.name in VOCABULARY:
+    if where.step.is_vocabulary:
         yield from _largest_tokens(tensor.reshape(flat.shape), tensor, [""] * len(flat), tokenizer, dims)
         yield _token_note(tensor, dims)
         return
@@ -151,7 +148,7 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
     head = "" if found.head is None else f"head {found.head}"
     yield Heading(f"∂L/∂{found.name}", ", ".join(part for part in (head, place) if part))
-    keys = labels(trace) if found.name.rpartition(".")[2] in MAPS and len(trace.tokens) != trace.config.d_head else []
+    keys = labels(trace) if found.step.is_map and len(trace.tokens) != trace.config.d_head else []
     for line in found.formula:
         yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
     for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):
@@ -159,7 +156,7 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
             yield Line(Span(title, "dim"), indent=2)
             yield from _quantities(quantities, found, dims, tokenizer, keys)
     yield Line(Span("result", "dim"), indent=2)
-    if found.name in VOCABULARY:
+    if found.step.is_vocabulary:
         own = [found.formula[0].partition(" = ")[0]]
         yield from _largest_tokens(found.result[None], found.result, own, tokenizer, dims)
         yield _token_note(found.result, dims)
@@ -178,7 +175,7 @@ def _quantities(
         if size == 1:
             for one in several:
                 yield Line([Span(f"  {one.name} = "), Span(number(float(one.values), "%.6g"), "strong")])
-        elif found.name in VOCABULARY:
+        elif found.step.is_vocabulary:
             rows = torch.stack([one.values for one in several])
             yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
         else:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tinytf.analysis.arithmetic import Explanation
-from tinytf.analysis.arithmetic.data import Value
 from tinytf.loading import Model
+from tinytf.steps.operations.working import Value
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.output import SCHEMA_VERSION

@@ -30,7 +30,6 @@ from tinytf_cli.counted import counted
 from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import (
-    VOCABULARY,
     backward_blocks,
     cell_blocks,
     derivation_blocks,
@@ -186,7 +185,7 @@ class GradView:
                 if step.has_heads:
                     every = config.heads_per_kv if "kv head" in step.axes else 1
                     heads = where.heads or tuple(range(0, config.n_heads, every))
-                if step.name in VOCABULARY:
+                if step.is_vocabulary:
                     yield from vocabulary_blocks(self.trace, step, self.model.tokenizer, chosen.dims, rows)
                     continue
                 for head in heads:

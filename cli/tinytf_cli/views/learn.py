@@ -15,7 +15,7 @@ from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_data, text_data
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
-from tinytf_cli.views.steps import MAPS, as_array, labels, largest
+from tinytf_cli.views.steps import as_array, labels, largest
 
 _DIMS = 8
 _MARGIN = 9
@@ -144,10 +144,10 @@ class LessonView:
         keep = self._around(rows)
         said = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
         yield Line([Span(address, step.role), Span(said, "dim")], single=True)
-        if step.name in MAPS:
-            allowed = visible(trace, step)
+        if step.is_map:
+            allowed = visible(trace, step, 0)
             seen = None if allowed is None else allowed.cpu().numpy()
-            shares = step.name == "weights"
+            shares = step.is_distribution
             limit = 1.0 if shares else largest(values, seen)
             part = None if seen is None else seen[keep]
             yield Heat(values[keep], [names[i] for i in keep], names, "unit" if shares else "signed", part, limit)

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from tinytf.steps.table import Step
 from tinytf.trace.address import Address
-from tinytf.trace.conditions import DISTRIBUTIONS, MEASURES, measure
-from tinytf.trace.derive import probabilities
-from tinytf.trace.steps import Step
+from tinytf.trace.conditions import MEASURES, measure
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Histogram, Line, Span, Table, Values
-from tinytf_cli.views.steps import MAPS, address_blocks, as_array, labels, largest, step_heading, visible_array
+from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, step_heading, visible_array
 
 _LABEL = 18
 """Columns that the name of a row takes beside a map."""
@@ -72,11 +71,7 @@ def _tensors(trace: Trace, where: Address) -> Iterator[tuple[str, str, list[str]
 def _tensor(trace: Trace, where: Address) -> torch.Tensor:
     """As the pipeline has it: logits and probabilities of the positions that the forward pass read."""
     assert where.step is not None
-    if where.step.name == "logits":
-        return trace.recorded_logits
-    if where.step.name == "probs":
-        return probabilities(trace.recorded_logits)
-    return trace[where]
+    return trace.at_logit_rows(where.step) if where.step.is_vocabulary else trace[where]
 
 
 def statistics_blocks(trace: Trace, where: Address) -> Iterator[Block]:
@@ -107,12 +102,12 @@ def _figures(trace: Trace, where: Address) -> Iterator[tuple[str, str, dict[str,
         figures = {
             name: measure(trace, name, step, layer, heads)
             for name in MEASURES
-            if name != "entropy" or step.name in DISTRIBUTIONS
+            if name != "entropy" or step.is_distribution
         }
         for name in ("nan", "inf"):  # said where there are any
             if not figures[name]:
                 del figures[name]
-        counts = statistics(_tensor(trace, one), visible(trace, step)).histogram
+        counts = statistics(_tensor(trace, one), visible(trace, step, layer)).histogram
         yield named(step, layer, head), step.role, figures, counts
 
 
@@ -140,16 +135,16 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
 
 def _heat(trace: Trace, step: Step, layer: int | None, head: int | None, terminal: Terminal) -> Block:
     names = labels(trace)
-    if step.name in ("logits", "probs"):
+    if step.is_vocabulary:
         place = Address(step)
         return _map(
             as_array(_tensor(trace, place)), [names[row] for row in trace.recording.logit_rows], step.role, terminal
         )
     values = as_array(trace.step(step.name, layer, None if head is None else (head,)))
     values = values[0] if head is not None else values
-    if step.name in MAPS:
-        seen = visible_array(trace, step)
-        if step.name == "weights":
+    if step.is_map:
+        seen = visible_array(trace, step, layer)
+        if step.is_distribution:
             return Heat(values, names, names, "unit", seen)
         return Heat(values, names, names, "signed", seen, largest(values, seen))
     return _map(values if values.ndim > 1 else values[None], names if values.ndim > 1 else ["[0]"], step.role, terminal)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tinytf.gradients.trace import GradientTrace
+from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.trace.derive import probabilities
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Meter, Span, Table
 from tinytf_cli.views.steps import left_out, shown_rows

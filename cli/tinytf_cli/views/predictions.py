@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.check import Check
-from tinytf.trace.derive import probabilities
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, share_format
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span

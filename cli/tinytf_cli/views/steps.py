@@ -5,15 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tinytf.steps.table import Step
 from tinytf.trace.address import Address
-from tinytf.trace.derive import probabilities
-from tinytf.trace.steps import Step
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Array, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
-
-MAPS = ("scores", "scaled", "masked", "weights")
 
 
 def as_array(tensor: object) -> Array:
@@ -31,8 +28,8 @@ def labels(trace: Trace) -> list[str]:
     return [token.shown for token in trace.tokens]
 
 
-def visible_array(trace: Trace, step: Step) -> Visible:
-    allowed = visible(trace, step)
+def visible_array(trace: Trace, step: Step, layer: int | None = None) -> Visible:
+    allowed = visible(trace, step, layer)
     return None if allowed is None else allowed.cpu().numpy()
 
 
@@ -80,7 +77,9 @@ def step_blocks(
 ) -> Iterator[Block]:
     """A step of one layer (and head, where it has heads) as a titled table or map; ``rows`` limits the tokens shown."""
     yield step_heading(trace, step, layer, head)
-    yield from value_blocks(trace, step, layer, head, dims=dims, rows=rows, asked=asked, signed=step.name != "weights")
+    yield from value_blocks(
+        trace, step, layer, head, dims=dims, rows=rows, asked=asked, signed=not step.is_distribution
+    )
 
 
 def value_blocks(
@@ -100,14 +99,14 @@ def value_blocks(
     if not step.is_tensor:
         yield Line("  " + " ".join(names if step.name == "tokens" else [str(t.id) for t in trace.tokens]))
         return
-    if step.name in ("logits", "probs"):
+    if step.is_vocabulary:
         yield from _vocabulary(trace, step, dims)
         return
     values = as_array(trace.step(step.name, layer, heads))
     if heads is not None:
         values = values[0]
-    if step.name in MAPS:
-        seen = visible_array(trace, step)
+    if step.is_map:
+        seen = visible_array(trace, step, layer)
         if not signed:
             yield Heat(values, names, names, "unit", seen, asked=asked)
             keep = shown_rows(len(names), rows)
@@ -127,8 +126,8 @@ def value_blocks(
 
 def _vocabulary(trace: Trace, step: Step, dims: int) -> Iterator[Block]:
     rows = trace.recording.logit_rows
-    values = trace.recorded_logits if step.name == "logits" else probabilities(trace.recorded_logits)
-    yield Values([trace.tokens[r].shown for r in rows], as_array(values), dims, step.role)
+    names = [trace.tokens[row].shown for row in rows]
+    yield Values(names, as_array(trace.at_logit_rows(step)), dims, step.role)
 
 
 def address_blocks(trace: Trace, where: Address, head: int, *, dims: int, rows: int | None) -> Iterator[Block]:

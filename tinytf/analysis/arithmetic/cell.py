@@ -2,15 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from tinytf.errors import AddressError
+from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
-from tinytf.trace.graph import Place, Site, sources
-from tinytf.trace.steps import Step
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 _DIGITS = 9  # more than any vocabulary has
@@ -40,18 +39,18 @@ class Cell:
         return float(self.trace[self.address()])
 
     @property
-    def module(self) -> Any:
-        """Whose parameters the step has."""
-        return Site(self.trace, self.step, self.layer).module
+    def site(self) -> Site:
+        """The step as a whole."""
+        return Site(self.trace, self.step, self.layer)
 
-    @property
-    def sources(self) -> tuple[Place, ...]:
-        return sources(self.trace.steps, self.step, self.layer)
+    def token(self, place: int) -> str:
+        """The token at a position, as it is shown."""
+        return self.trace.tokens[place].shown
 
     def source(self, number: int, *index: int, head: int | None = None) -> "Cell":
         """A cell of the step's input ``number``, of the same head (or of ``head``) where that step has heads."""
-        name, layer = self.sources[number]
-        step = self.trace.steps.by_name[name]
+        name, layer = self.site.sources[number]
+        step = self.trace.steps.at(name, layer)
         own = self.head if head is None else head
         return Cell(self.trace, step, layer, own if step.has_heads else None, index)
 
@@ -111,17 +110,8 @@ def _example(where: Address, step: Step) -> str:
 
 
 def _sizes(trace: Trace, step: Step) -> tuple[int, ...]:
-    config, length = trace.config, len(trace.tokens)
-    known = {
-        "token": length,
-        "query": length,
-        "key": length,
-        "d_model": config.d_model,
-        "d_head": config.d_head,
-        "d_ff": config.d_ff,
-        "vocab": config.vocab_size,
-        "n_heads·d_head": config.n_heads * config.d_head,
-    }
+    length = len(trace.tokens)
+    known = {"token": length, "query": length, "key": length, **trace.config.sizes}
     return tuple(known[axis] for axis in step.axes[-2:])
 
 

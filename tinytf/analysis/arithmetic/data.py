@@ -3,34 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Term:
-    """One summand: what it is of, the recorded or learned numbers that it multiplies, and what it contributes.
-
-    ``factors`` belong to the explanation's ``factor_names``; a bias or a passed-on number has none.
-    """
-
-    label: str
-    factors: tuple[float, ...]
-    contribution: float
-
-
-@dataclass(frozen=True)
-class Rest:
-    """The terms that are not listed: how many, and their sum."""
-
-    count: int
-    sum: float
-
-
-@dataclass(frozen=True)
-class Value:
-    """A named number on the way, and the expression that it came by; empty where it was simply there."""
-
-    name: str
-    value: float
-    expression: str = ""
+from tinytf.steps.operations.working import Rest, Term, Value
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from tinytf.analysis.arithmetic.attention import token_label
 from tinytf.analysis.arithmetic.cell import Cell, find_cell
 from tinytf.analysis.arithmetic.data import Explanation, Input
-from tinytf.analysis.arithmetic.operations import dimension, operation, probable
-from tinytf.analysis.arithmetic.working import Working
 from tinytf.errors import AddressError, UsageError
+from tinytf.steps.operations import VocabularySoftmax
+from tinytf.steps.operations.operation import dimension
+from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.operations.working import Working
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf.trace.check import TOLERANCE
-from tinytf.trace.derive import probabilities
 from tinytf.trace.trace import Trace
 
 
@@ -56,7 +56,7 @@ def follow(
             f"{cell} was put there by an intervention, and not computed",
             "the steps before and behind it have their arithmetic",
         )
-    if temperature != 1.0 and cell.step.name != "probs":
+    if temperature != 1.0 and not isinstance(cell.site.operation, VocabularySoftmax):
         raise UsageError(f"a temperature is of probs, and {cell} is computed without one")
     if not (temperature > 0 and math.isfinite(temperature)):
         raise UsageError(f"a temperature of {temperature:g} is not above 0")
@@ -71,14 +71,15 @@ def follow(
     for number in range(1, depth + 1):
         below: list[Cell] = []
         for one in level:
-            if one.step.name == "probs":
-                kind, made = "a softmax", probable(one, temperature, label)
+            done = one.site.operation
+            if isinstance(done, VocabularySoftmax):
+                made = done.arithmetic(one, temperature, label)
             else:
-                done = operation(one)
-                kind, made = done.kind, done.work(one)
+                made = done.arithmetic(one)
             said = " ".join(part for part in (made.note, note if number == 1 else "") if part)
-            yield _explanation(one, kind, made, said, number, top, _recorded(one, temperature), label)
+            yield _explanation(one, done.words, made, said, number, top, _recorded(one, temperature), label)
             for lead in made.lead:
+                assert isinstance(lead, Cell), "a cell's sources are of its kind"
                 if str(lead) not in seen and not _is_exchanged(lead):
                     seen.add(str(lead))
                     below.append(lead)
@@ -110,7 +111,7 @@ def _explanation(
     total, dtype = made.total, cell.trace.last_hidden.dtype
     allowed = TOLERANCE.get(dtype, 1e-5) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
     terms, rest = made.terms(top)
-    inputs = (one.address(given) for one, given in made.inputs)
+    inputs = (one.address(given) for one, given in made.inputs if isinstance(one, Cell))
     return Explanation(
         address=str(cell),
         place=_place(cell, label),
@@ -141,7 +142,7 @@ def _place(cell: Cell, label: Callable[[int], str]) -> str:
     words = []
     for axis, number in zip(cell.step.axes[-2:], cell.index, strict=True):
         if axis in ("token", "query", "key"):
-            words.append(f"{axis} {token_label(cell, number)}")
+            words.append(f"{axis} {number} {cell.token(number)}")
         else:
             words.append(label(number) if axis == "vocab" else dimension(axis, number, cell.trace.config.d_head))
     return ", ".join(words)

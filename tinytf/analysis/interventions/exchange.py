@@ -16,6 +16,8 @@ from torch.utils.hooks import RemovableHandle
 from tinytf.analysis.interventions.sites import Site
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import StepTable
+from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
 
@@ -63,6 +65,8 @@ def changed(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Itera
 
 def _hooks(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterator[RemovableHandle]:
     """Hook each change on its module."""
+    table = StepTable(model.config)
+    output = table.by_name[table.output]
     for site, change in changes:
         block: Any = model.blocks[site.layer]
         module, after = {
@@ -70,7 +74,7 @@ def _hooks(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterat
             "attn": (block.attention, True),
             "ffn": (block.ffn, True),
             "in": (block, False),
-            "out": (block.norm2 if model.config.norm_order == "post" else block, True),  # where it is recorded
+            "out": (module_of(model, output, site.layer), True),  # where it is recorded
         }[site.step]
         if after:
             yield module.register_forward_hook(_given(change))
@@ -130,7 +134,7 @@ def _step_name(model: Transformer, site: Site) -> str:
     """The step that a site is in the table: ``L3H5.heads``; what comes out of a post-norm block is ``L3.norm2``."""
     if site.head is not None:
         return f"{site}.heads"
-    return f"L{site.layer}.norm2" if site.step == "out" and model.config.norm_order == "post" else str(site)
+    return f"L{site.layer}.{StepTable(model.config).synonym(site.step) or site.step}"
 
 
 def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tinytf.errors import AddressError
+from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
-from tinytf.trace.steps import StepTable
 from tinytf.trace.trace import Trace
 
 _EXAMPLES = "a head is L3H5, a part of a layer L3.attn or L3.ffn, both of them L3, the residual stream L3.in or L3.out"
@@ -46,7 +46,7 @@ def parse_sites(text: str, table: StepTable) -> tuple[Site, ...]:
         return tuple(Site("heads", layer, head) for layer in layers for head in heads)
     if name is None:
         return tuple(Site(step, layer) for layer in layers for step in ("attn", "ffn"))
-    if name == "norm2" and table.config.norm_order == "post":
+    if name == table.output:
         name = "out"
     if name not in ("attn", "ffn", "in", "out"):
         raise AddressError(f"{text!r} is no step that can be exchanged", _EXAMPLES)

@@ -70,7 +70,7 @@ def _through(trace: Trace, rows: dict[int, Row], start: int) -> tuple[list[int],
     for layer in range(min(row[0].site.layer for row in rows.values()), model.config.n_layers):
         block: Any = model.blocks[layer]
         joining = [number for number, row in rows.items() if row[0].site.layer == layer]
-        around = (trace.model.rotation(len(trace.tokens), trace.last_hidden, start), None, _before(trace, layer, start))
+        around = (start, None, _before(trace, layer, start))
         parts = [] if x is None else [block(x, *around)]
         if joining:
             plain = trace.step("in", layer)[None, start:]  # (1, T, C)

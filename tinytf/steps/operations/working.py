@@ -6,8 +6,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.analysis.arithmetic.cell import Cell
-from tinytf.analysis.arithmetic.data import Rest, Term, Value
+from tinytf.steps.operations.protocols import Cell
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand: what it is of, the recorded or learned numbers that it multiplies, and what it contributes.
+
+    ``factors`` belong to the explanation's ``factor_names``; a bias or a passed-on number has none.
+    """
+
+    label: str
+    factors: tuple[float, ...]
+    contribution: float
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The terms that are not listed: how many, and their sum."""
+
+    count: int
+    sum: float
+
+
+@dataclass(frozen=True)
+class Value:
+    """A named number on the way, and the expression that it came by; empty where it was simply there."""
+
+    name: str
+    value: float
+    expression: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,21 @@
+"""The operations that steps are made by, one file each."""
+
+from tinytf.steps.operations.activate import Activate
+from tinytf.steps.operations.add import Add
+from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.linear import Linear, Pooled, Unembed
+from tinytf.steps.operations.lookup import Lookup
+from tinytf.steps.operations.mask import Mask, Sight
+from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.norm import Norm
+from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.rotate import Rotate
+from tinytf.steps.operations.scale import Scale
+from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
+
+__all__ = [
+    "Activate", "Add", "Concat", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Pooled", "Positions",
+    "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+]  # fmt: skip

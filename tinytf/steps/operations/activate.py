@@ -1,0 +1,133 @@
+"""Activations: one number at a time, and the gated form act(gate) ⊙ up (Shazeer 2020)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working, single
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def relu_slope(x: Tensor) -> Tensor:
+    """1 above 0, else 0; at 0 itself it is 0, as in torch."""
+    return (x > 0).to(x.dtype)
+
+
+def gelu_slope(x: Tensor) -> Tensor:
+    """Φ(x) + x·φ(x) (Hendrycks and Gimpel 2016); by erfc, so that Φ keeps its digits far to the left."""
+    below = torch.special.erfc(x * -math.sqrt(0.5)) / 2
+    density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
+    return below + x * density
+
+
+def gelu_tanh_slope(x: Tensor) -> Tensor:
+    """GELU(tanh) is x·σ(2u) with u = √(2/π)·(x + 0.044715·x³): its slope is σ(2u) + 2x·u′·σ(2u)·σ(−2u)."""
+    root, cubic = math.sqrt(2 / math.pi), 0.044715
+    u = root * (x + cubic * x**3)
+    u_slope = root * (1 + 3 * cubic * x.square())
+    return torch.sigmoid(2 * u) * (1 + 2 * x * u_slope * torch.sigmoid(-2 * u))
+
+
+def silu_slope(x: Tensor) -> Tensor:
+    """σ(x)·(1 + x·σ(−x)), of x·σ(x)."""
+    return torch.sigmoid(x) * (1 + x * torch.sigmoid(-x))
+
+
+SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": relu_slope,
+    "gelu": gelu_slope,
+    "gelu_tanh": gelu_tanh_slope,
+    "silu": silu_slope,
+}
+
+
+def activation_gradient(g: Tensor, x: Tensor, name: str) -> Tensor:
+    """g ⊙ act′(x)."""
+    return (g * SLOPES[name](wide(x))).to(g.dtype)
+
+
+def gated_gradients(g: Tensor, gate: Tensor, hidden: Tensor, activated: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Of gate and hidden from that of act(gate) ⊙ hidden; ``activated`` is act(gate)."""
+    return (wide(g * hidden) * SLOPES[name](wide(gate))).to(g.dtype), g * activated
+
+
+def _cubic(x: float) -> float:
+    return math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+
+
+_SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
+    "relu": ("[x > 0]", lambda x: 1.0 if x > 0 else 0.0),
+    "gelu": ("Φ(x)", lambda x: (1 + math.erf(x / math.sqrt(2))) / 2),
+    "gelu_tanh": ("½(1 + tanh u)", lambda x: (1 + math.tanh(_cubic(x))) / 2),
+    "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
+}
+"""Every activation here is x times a number that x decides: what that is called, and it."""
+
+_DERIVATIVES = {
+    "relu": ("ReLU", "1 where x > 0, else 0"),
+    "gelu": ("GELU", "Φ(x) + x·φ(x)"),
+    "gelu_tanh": ("GELU", "σ(2u) + 2x·u′·σ(2u)·σ(−2u), u = √(2/π)·(x + 0.044715·x³)"),
+    "silu": ("SiLU", "σ(x)·(1 + x·σ(−x))"),
+}
+
+
+@dataclass(frozen=True)
+class Activate(Operation):
+    """The activation ``name`` of the first input, times the second where there is one."""
+
+    name: str
+
+    words = "an activation"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        activated = ACTIVATIONS[self.name](inputs[0])
+        return activated * inputs[1] if len(inputs) > 1 else activated
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        x, *gated = site.inputs()
+        if not gated:
+            return (activation_gradient(g, x, self.name),)
+        return gated_gradients(g, x, gated[0], ACTIVATIONS[self.name](x), self.name)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        # x, and what it gates
+        cells = [cell.source(number, *cell.index) for number in range(len(cell.site.source_steps))]
+        name, share_of = _SHARES[self.name]
+        x = cells[0].value
+        share = share_of(x)
+        before = [Value("x", x, cells[0].step.name)]
+        if self.name == "gelu_tanh":
+            before.append(Value("u", _cubic(x), "√(2/π)·(x + 0.044715·x³)"))
+        before += [Value(name, share), Value("activated", x * share, f"x · {name}")]
+        factors = [("x", x), (name, share), *((gated.step.name, gated.value) for gated in cells[1:])]
+        label = " · ".join(factor for factor, _ in factors)
+        return Working(tuple((one, 2) for one in cells), single(label, factors, tuple(cells)), before=tuple(before))
+
+    def summand(self, to: Consumer) -> Summand:
+        name, derivative = _DERIVATIVES[self.name]
+        g, gated = to.incoming, len(to.site.source_steps) == 2
+        x = to.input_at_row(0)
+        if gated and to.number == 1:
+            act = Quantity(f"{name}({x.name})", ACTIVATIONS[self.name](x.values))
+            return Summand(f"{g.name} ⊙ {act.name}", g.values * act.values, (), (g, x), (act,))
+        slope = Quantity(f"{name}′({x.name})", SLOPES[self.name](x.values))
+        lines = (f"{name}′(x) = {derivative}",)
+        if not gated:
+            return Summand(f"{g.name} ⊙ {slope.name}", g.values * slope.values, lines, (g, x), (slope,))
+        hidden = to.input_at_row(1)
+        through = Quantity(f"{g.name} ⊙ {hidden.name}", g.values * hidden.values)
+        result = through.values * slope.values
+        return Summand(f"{through.name} ⊙ {slope.name}", result, lines, (g, x, hidden), (slope, through))

@@ -1,0 +1,35 @@
+"""A sum of steps: residual connections, embeddings; of one step alone it passes that on."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Summand
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Series, Working
+
+
+@dataclass(frozen=True)
+class Add(Operation):
+    """All inputs, added in their order."""
+
+    words = "a sum"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        total = inputs[0]
+        for one in inputs[1:]:
+            total = total + one
+        return total
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (g,) * len(site.source_steps)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        parts = [cell.source(number, *cell.index) for number in range(len(cell.site.source_steps))]
+        names = [part.step.full_name(part.layer) for part in parts]
+        values = torch.tensor([part.value for part in parts], dtype=torch.float64)
+        return Working(tuple((part, 2) for part in parts), Series(values, lambda i: names[i], lambda i: (parts[i],)))
+
+    def summand(self, to: Consumer) -> Summand:
+        return Summand(to.symbol, to.incoming.values, inputs=(to.incoming,))

@@ -1,0 +1,33 @@
+"""Heads put side by side."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, into_heads, side_by_side
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Working, single
+
+
+@dataclass(frozen=True)
+class Concat(Operation):
+    """(H, T, D) -> (T, H·D)."""
+
+    words = "a place beside others"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return side_by_side(inputs[0])
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (into_heads(g, site.config.d_head),)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        head, width = divmod(cell.index[1], cell.site.config.d_head)
+        taken = cell.source(0, cell.index[0], width, head=head)
+        return Working(((taken, 2),), single(f"head {head} d{width}", [(taken.step.name, taken.value)], (taken,)))
+
+    def summand(self, to: Consumer) -> Summand:
+        width, head = to.site.config.d_head, to.row.head or 0
+        first, last = head * width, (head + 1) * width
+        g = Quantity(f"{to.symbol}[{first}…{last - 1}]", to.g[to.row.place, first:last])
+        return Summand(g.name, g.values, (f"the columns of head {head}",), inputs=(g,))

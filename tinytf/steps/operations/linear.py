@@ -1,0 +1,105 @@
+"""Linear maps, y = x·Wᵀ + b with W (out, in): projections into heads, feed-forwards, heads of a model."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.lookup import TOKEN_TABLE
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Quantity,
+    Summand,
+    dimension,
+    into_heads,
+    side_by_side,
+    summed,
+)
+from tinytf.steps.operations.protocols import Cell, Site, StepLike
+from tinytf.steps.operations.working import Term, Value, Working, product
+
+
+def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
+    """gᵀ·x, summed over the tokens: (T, out) and (T, in) -> (out, in)."""
+    return g.transpose(0, 1) @ x
+
+
+@dataclass(frozen=True)
+class Linear(Operation):
+    """A matrix of the model, and its bias where it has one; a step with heads is the product, split into heads."""
+
+    words = "a sum of products"
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        made = site.module(site.input())
+        if not site.step.has_heads:
+            return made
+        made = into_heads(made, site.config.d_head)
+        shared = site.config.heads_per_kv if "kv head" in site.step.axes else 1
+        return made if heads is None else made[[head // shared for head in heads]]
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """g·W: (T, out) -> (T, in)."""
+        return (self._flat(site, g) @ site.weight,)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        g = self._flat(site, g)
+        yield TOKEN_TABLE if site.module.weight is None else f"{site.path}.weight", weight_gradient(g, site.input())
+        if site.module.bias is not None:
+            yield f"{site.path}.bias", summed(g)
+
+    @staticmethod
+    def _flat(site: Site, g: Tensor) -> Tensor:
+        return side_by_side(g) if site.step.has_heads else g
+
+    def arithmetic(self, cell: Cell) -> Working:
+        site, config = cell.site, cell.site.config
+        token, out = (cell.index[0], cell.index[-1]) if len(cell.index) > 1 else (0, cell.index[0])
+        if cell.head is not None:
+            head = cell.head // config.heads_per_kv if "kv head" in site.step.axes else cell.head
+            out += head * config.d_head
+        first = cell.source(0, token, 0)
+        series = product(
+            (first.step.name, site.step.matrix),
+            (first.row(), site.weight[out].cpu().double()),
+            lambda i: dimension(first.step.axes[-1], i, config.d_head),
+            lambda i: (cell.source(0, token, i),),
+        )
+        bias = site.module.bias
+        return Working(((first, 1),), series, None if bias is None else Term("bias", (), float(bias[out])))
+
+    def summand(self, to: Consumer) -> Summand:
+        g = Quantity(to.symbol, self._flat(to.site, to.g)[to.row.place])
+        transposed = "E" if to.site.step.matrix == "E" else f"{to.site.step.matrix}ᵀ"
+        return Summand(f"{to.symbol}·{transposed}", g.values @ to.site.weight.detach(), inputs=(g,))
+
+    def multiply_adds(self, config: ModelConfig, step: StepLike, tokens: int, keys: int) -> int:
+        sizes = config.sizes
+        return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
+
+
+@dataclass(frozen=True)
+class Unembed(Linear):
+    """Hidden states to logits, by the head's own matrix or by the token embeddings."""
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return site.module(site.input(), site.weight)
+
+
+@dataclass(frozen=True)
+class Pooled(Linear):
+    """tanh(W·x + b) of the first token (Devlin et al. 2019)."""
+
+    words = "tanh of a sum of products"
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return site.module(site.input()[0]).tanh()
+
+    def arithmetic(self, cell: Cell) -> Working:
+        made = super().arithmetic(cell)
+        assert made.sum is not None
+        after = Value("tanh", math.tanh(made.sum), "tanh(sum)")
+        return Working(made.inputs, made.series, made.bias, after=(after,))

@@ -1,0 +1,98 @@
+"""The attention mask: −∞ where a query may not look."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working
+
+
+def mask_scores(scaled: Tensor, allowed: Tensor | None) -> Tensor:
+    """−∞ where a query may not look; ``allowed`` is boolean and broadcasts to (…, Q, K)."""
+    return scaled if allowed is None else scaled.masked_fill(~allowed, -math.inf)
+
+
+def mask_gradient(g: Tensor, allowed: Tensor | None) -> Tensor:
+    """0 where the score was masked: it was replaced, so it decides nothing."""
+    return g if allowed is None else g.masked_fill(~allowed, 0.0)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last so many.
+
+    A window of W lets the query at t see the keys t − W + 1 … t; 0 is no window.
+    """
+
+    causal: bool
+    window: int = 0
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "Sight":
+        return cls(config.causal, config.window)
+
+    def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
+        """True where a query may look; None where everything is allowed.
+
+        ``padding_mask`` is (B, K), True for a real token. The queries are the last ``length`` of K = past + length
+        tokens. The result is (Q, K), or (B, 1, Q, K) with padding.
+        """
+        allowed = None
+        if self.causal:
+            allowed = torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
+        if allowed is not None and self.cuts(past + length):
+            allowed = allowed.triu(past + 1 - self.window)
+        if padding_mask is None:
+            return allowed
+        keys = padding_mask[:, None, None, :]  # (B, 1, 1, K)
+        return keys.expand(-1, 1, length, -1) if allowed is None else keys & allowed
+
+    def cuts(self, length: int) -> bool:
+        """Whether the window hides anything in a text of ``length`` tokens."""
+        return 0 < self.window < length
+
+
+@dataclass(frozen=True)
+class Mask(Operation):
+    """Every score that ``sight`` hides becomes −∞."""
+
+    sight: Sight
+
+    words = "a mask"
+    fused = True
+
+    def _allowed(self, x: Tensor) -> Tensor | None:
+        length, keys = x.shape[-2:]
+        return self.sight.allowed(length, None, x.device, keys - length)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return mask_scores(inputs[0], self._allowed(inputs[0]))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (mask_gradient(g, self._allowed(g)),)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        (query, key), window = cell.index, self.sight.window
+        own = cell.source(0, query, key)
+        if key > query:
+            why = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
+        elif window and key <= query - window:
+            why = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
+        else:
+            seen = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
+            value = Value("masked", own.value, f"{own.step.name}, as it is")
+            return Working(((own, 2),), after=(value,), leads=(own,), note=seen)
+        after = (Value("masked", -math.inf, "−∞, whatever the score"),)
+        return Working(((own, 2),), before=(Value(own.step.name, own.value),), after=after, note=why)
+
+    def summand(self, to: Consumer) -> Summand:
+        allowed = self._allowed(to.g)
+        assert allowed is not None, "only a model that masks has this step"
+        visible = allowed[to.row.place].to(to.g.dtype)
+        given = (to.incoming, Quantity("visible", visible))
+        return Summand(f"{to.symbol} ⊙ visible", to.incoming.values * visible, ("visible is 0 where masked",), given)

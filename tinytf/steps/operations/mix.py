@@ -1,0 +1,57 @@
+"""Weighted values: each query's mixture of what its keys hold."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_group, repeat_groups, wide
+from tinytf.steps.operations.protocols import Cell, Site, StepLike
+from tinytf.steps.operations.scores import from_columns
+from tinytf.steps.operations.working import Working, product
+
+
+def mix_gradients(g: Tensor, weights: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the weights (H, Q, K) and v (G, K, D) from that of weights·v (H, Q, D)."""
+    grouped = by_group(wide(g), v)  # (G, H/G, Q, D)
+    of_weights = (grouped @ wide(v)[:, None].transpose(-2, -1)).flatten(0, 1)
+    of_v = (by_group(wide(weights), v).transpose(-2, -1) @ grouped).sum(dim=1)
+    return of_weights.to(weights.dtype), of_v.to(v.dtype)
+
+
+@dataclass(frozen=True)
+class Mix(Operation):
+    """weights·v of each query head, summed in float32 and given in the precision of v."""
+
+    words = "a sum of products"
+    fused = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        weights, v = inputs
+        return (weights @ repeat_groups(wide(v), weights.shape[-3])).to(v.dtype)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return self.forward(site.input(0, heads), site.input(1, heads))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return mix_gradients(g, site.input(0), site.input(1))
+
+    def arithmetic(self, cell: Cell) -> Working:
+        query, width = cell.index
+        weights, values = cell.source(0, query, 0), cell.source(1, 0, width)
+        series = product(
+            (weights.step.name, values.step.name),
+            (weights.row(), values.column()),
+            lambda i: f"{i} {cell.token(i)}",
+            lambda i: (cell.source(0, query, i), cell.source(1, i, width)),
+        )
+        return Working(((weights, 1), (values, 0)), series)
+
+    def summand(self, to: Consumer) -> Summand:
+        if to.number == 0:
+            value = wide(to.site.input(1))[to.shared_head]  # (K, D)
+            return Summand(f"{to.symbol}·vᵀ", wide(to.incoming.values) @ value.T, inputs=(to.incoming,))
+        return from_columns(to, to.site.input(0), to.g, f"weightsᵀ·{to.symbol}", to.site.source_steps[0].name)
+
+    def multiply_adds(self, config: ModelConfig, step: StepLike, tokens: int, keys: int) -> int:
+        return tokens * keys * config.n_heads * config.d_head

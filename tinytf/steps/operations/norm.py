@@ -1,0 +1,109 @@
+"""Norms over the last axis, y = x̂ ⊙ gain + bias: LayerNorm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, summed, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Term, Value, Working, single
+
+
+def layer_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x̂ = (x − mean) / σ and σ = √(variance + eps), (…, 1); both ``wide``."""
+    x = wide(x)
+    centred = x - x.mean(dim=-1, keepdim=True)
+    sigma = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return centred / sigma, sigma
+
+
+def rms_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x̂ = x / σ and σ = √(mean of squares + eps), (…, 1); both ``wide``."""
+    x = wide(x)
+    sigma = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return x / sigma, sigma
+
+
+def layer_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """(ĝ − mean ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain."""
+    normed, sigma = layer_normed(x, eps)
+    of_normed = wide(g) * gain
+    along = normed * (of_normed * normed).mean(dim=-1, keepdim=True)
+    return ((of_normed - of_normed.mean(dim=-1, keepdim=True) - along) / sigma).to(g.dtype)
+
+
+def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """(ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain; nothing was centred, so no mean is taken off."""
+    normed, sigma = rms_normed(x, eps)
+    of_normed = wide(g) * gain
+    return ((of_normed - normed * (of_normed * normed).mean(dim=-1, keepdim=True)) / sigma).to(g.dtype)
+
+
+@dataclass(frozen=True)
+class Norm(Operation):
+    """LayerNorm where ``centred``, else RMSNorm, of every row."""
+
+    centred: bool
+    eps: float
+
+    words = "a norm"
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return site.module(*site.inputs(heads))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        gradient = layer_norm_gradient if self.centred else rms_norm_gradient
+        return (gradient(g, site.input(), site.module.weight, self.eps),)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        normed, _ = self._normed(site.input())
+        yield f"{site.path}.weight", summed(g * normed).to(g.dtype)
+        if self.centred:
+            yield f"{site.path}.bias", summed(g)
+
+    def _normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return layer_normed(x, self.eps) if self.centred else rms_normed(x, self.eps)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        module, width = cell.site.module, cell.index[1]
+        own = cell.source(0, *cell.index)
+        row, x = own.row(), own.value
+        if self.centred:
+            mean = float(row.mean())
+            variance = float((row - mean).square().mean())
+            sigma = math.sqrt(variance + self.eps)
+            found = [Value("mean", mean, "of the row"), Value("variance", variance, "mean of (x − mean)²")]
+            normed = Value("x̂", (x - mean) / sigma, "(x − mean) / σ")
+        else:
+            square = float(row.square().mean())
+            sigma = math.sqrt(square + self.eps)
+            found = [Value("mean square", square, "mean of x² over the row")]
+            normed = Value("x̂", x / sigma, "x / σ")
+        found.append(Value("ε", self.eps))
+        found.append(Value("σ", sigma, f"√({found[-2].name} + ε)"))
+        series = single("x̂ · gain", [("x̂", normed.value), ("gain", float(module.weight[width]))], (own,))
+        bias = getattr(module, "bias", None)
+        added = None if bias is None else Term("bias", (), float(bias[width]))
+        before = (Value("x", x, f"d{width} of the row"), *found, normed)
+        return Working(((own, 1),), series, added, before=before)
+
+    def summand(self, to: Consumer) -> Summand:
+        gain = to.site.module.weight.detach()
+        x, g = to.input_at_row(0), to.incoming
+        normed, sigma = self._normed(x.values)
+        gained = wide(g.values) * gain
+        along = (gained * normed).mean()
+        given = [g, x, Quantity("σ", sigma[0]), Quantity("gain", gain)]
+        steps = [Quantity("x̂", normed), Quantity("ĝ", gained), Quantity("mean(ĝ⊙x̂)", along)]
+        gain_line = f"ĝ = {to.symbol} ⊙ gain"
+        if not self.centred:
+            lines = (gain_line, f"x̂ = {x.name} / σ, σ = √(mean({x.name}²) + ε)")
+            result = ((gained - normed * along) / sigma).to(g.values.dtype)
+            return Summand("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))
+        given.insert(2, Quantity("mean", wide(x.values).mean()))
+        steps.insert(2, Quantity("mean(ĝ)", gained.mean()))
+        lines = (gain_line, f"x̂ = ({x.name} − mean) / σ, σ = √(variance + ε)")
+        result = ((gained - gained.mean() - normed * along) / sigma).to(g.values.dtype)
+        return Summand("(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))

@@ -1,0 +1,170 @@
+"""What an operation is: how a step is made of others, how a gradient goes back through it, and how one cell adds up.
+
+Each operation has a file of its own. Its ``forward`` is what the model runs; its gradients (by formula, without
+autograd) and its arithmetic (one cell, in float64) are written independently of it, since they check it. Shapes:
+T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C model width.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.protocols import Cell, Site, StepLike
+from tinytf.steps.operations.working import Working
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """A named scalar (no axes) or vector (one axis)."""
+
+    name: str
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Row:
+    """Which row of a step: of the query head ``head`` where the step has heads, the token or query ``place``."""
+
+    step: StepLike
+    layer: int | None
+    head: int | None
+    place: int
+
+    def of(self, tensor: Tensor, step: StepLike, heads_per_kv: int) -> Tensor:
+        """This row of a tensor with the axes of ``step``; a shared head answers to each of its query heads."""
+        if not step.has_heads:
+            return tensor[self.place]
+        head = self.head or 0
+        return tensor[head // heads_per_kv if "kv head" in step.axes else head, self.place]
+
+
+@dataclass(frozen=True, eq=False)
+class Summand:
+    """One summand of a gradient's row: its formula, what the letters in it are, the numbers that go in, and it."""
+
+    expression: str
+    result: Tensor
+    where: tuple[str, ...] = ()
+    inputs: tuple[Quantity, ...] = ()
+    intermediates: tuple[Quantity, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Consumer:
+    """A later step (``site``) with its gradient ``g``, and which of its inputs (``number``) the row is of."""
+
+    site: Site
+    g: Tensor
+    number: int
+    row: Row
+
+    @property
+    def symbol(self) -> str:
+        """∂ and the later step's name, without its layer where that is the row's own."""
+        return "∂" + (self.site.step.name if self.site.layer == self.row.layer else self.site.name)
+
+    def at_row(self, tensor: Tensor) -> Tensor:
+        """The row of a tensor that has the axes of the later step."""
+        return self.row.of(tensor, self.site.step, self.site.config.heads_per_kv)
+
+    @property
+    def incoming(self) -> Quantity:
+        return Quantity(self.symbol, self.at_row(self.g))
+
+    def input_at_row(self, number: int) -> Quantity:
+        step = self.site.source_steps[number]
+        return Quantity(step.name, self.row.of(self.site.input(number), step, self.site.config.heads_per_kv))
+
+    @property
+    def shared_head(self) -> int:
+        """The key-value head of the row's query head."""
+        return (self.row.head or 0) // self.site.config.heads_per_kv
+
+    @property
+    def query_heads(self) -> range:
+        """Those that share the row's key head."""
+        shared = self.site.config.heads_per_kv
+        return range(self.shared_head * shared, (self.shared_head + 1) * shared)
+
+
+class Operation(ABC):
+    """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too."""
+
+    words: ClassVar[str]
+    fused: ClassVar[bool] = False
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The step from its inputs; of an operation with parameters, see ``derive``."""
+        raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        """The step from the recorded steps before it, by what the model runs; ``heads`` selects query heads."""
+        return self.forward(*site.inputs(heads))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """From the gradient of the step, in its shape, to those of its inputs, in theirs. No autograd."""
+        return ()
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The gradients of the parameters that the step was computed with, by their names in the model."""
+        return iter(())
+
+    @abstractmethod
+    def arithmetic(self, cell: Cell) -> Working:
+        """One cell of the step worked out in float64, from the recorded cells before it."""
+
+    def summand(self, to: Consumer) -> Summand:
+        """What a step of this operation brings to one row of the gradient of its input."""
+        raise TypeError(f"{self.words} has no input that a gradient could go to")
+
+    def multiply_adds(self, config: ModelConfig, step: StepLike, tokens: int, keys: int) -> int:
+        """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys; 0 for what is linear
+
+        in the size of its output (norms, activations, sums), as is usual in such counts.
+        """
+        return 0
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 what has 16 bits: torch's own kernels sum in it, and squares of float16 end at 256²."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def summed(g: Tensor) -> Tensor:
+    """Over every axis but the last: what was added to each token gets the sum, (…, C) -> (C,)."""
+    return g.flatten(0, -2).sum(dim=0)
+
+
+def side_by_side(heads: Tensor) -> Tensor:
+    """(H, T, D) -> (T, H·D)."""
+    return heads.transpose(0, 1).flatten(1)
+
+
+def into_heads(x: Tensor, d_head: int) -> Tensor:
+    """(T, H·D) -> (H, T, D)."""
+    return x.unflatten(-1, (-1, d_head)).transpose(0, 1)
+
+
+def by_group(x: Tensor, shared: Tensor) -> Tensor:
+    """(H, …) -> (G, H/G, …), beside ``shared`` (G, …)."""
+    return x.unflatten(0, (len(shared), -1))
+
+
+def repeat_groups(x: Tensor, n_heads: int) -> Tensor:
+    """Let each of G key or value heads serve its n_heads / G query heads: (…, G, T, D) -> (…, H, T, D)."""
+    groups = x.shape[-3]
+    return x if groups == n_heads else x.repeat_interleave(n_heads // groups, dim=-3)
+
+
+def dimension(axis: str, number: int, d_head: int) -> str:
+    """What one number of a row is called: ``d17``, ``unit 203`` of a feed-forward, ``head 2 d5`` of heads in a row."""
+    if axis == "d_ff":
+        return f"unit {number}"
+    if axis == "n_heads·d_head":
+        return f"head {number // d_head} d{number % d_head}"
+    return f"d{number}"

@@ -1,0 +1,139 @@
+"""RoPE: pairs of dimensions of queries and keys, turned by the token's position (Su et al. 2021)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from tinytf.config import Rope
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working, product, single
+
+
+def _stretched(frequency: Tensor, rope: Rope) -> Tensor:
+    """Llama 3's scaling of the frequencies: long waves become slower, short ones stay (Grattafiori et al. 2024)."""
+    wavelength = 2 * math.pi / frequency
+    turns = rope.original_context / wavelength  # how often a wave turns within the context that was trained on
+    keep = ((turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0.0, 1.0)
+    return (1 - keep) * frequency / rope.factor + keep * frequency
+
+
+ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
+    "none": lambda frequency, _: frequency,
+    "linear": lambda frequency, rope: frequency / rope.factor,
+    "llama3": _stretched,
+}
+
+
+def rotary_frequencies(rope: Rope) -> Tensor:
+    """By how much each pair of dimensions turns from one position to the next, in radians, (width / 2,).
+
+    In float32, as the checkpoints of this family were trained with.
+    """
+    place = torch.arange(0, rope.width, 2, dtype=torch.int64).float() / rope.width
+    return ROPE_SCALINGS[rope.scaling](1.0 / rope.theta**place, rope)
+
+
+def table_length(length: int) -> int:
+    """Tables are made for the next power of two, so that a growing text seldom needs a new one."""
+    return 1 << max(5, (length - 1).bit_length())
+
+
+@lru_cache(maxsize=8)
+def _rotary(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False), torch.no_grad():
+        angle = torch.arange(length).float()[:, None] * rotary_frequencies(rope)  # (T, width/2)
+        angle = torch.cat((angle, angle), dim=-1)  # (T, width): both halves turn by the same angles
+        return angle.cos().to(device=device, dtype=dtype), angle.sin().to(device=device, dtype=dtype)
+
+
+def rotary_table(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles, each (length, rope.width); half rotation."""
+    cosine, sine = _rotary(table_length(length), rope, device, dtype)
+    return cosine[:length], sine[:length]
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn each pair (x[i], x[i + W/2]) of ``x`` (..., T, D) by the angle of its position; W is the tables' width.
+
+    Dimensions from W on stay as they are.
+    """
+    width = cosine.shape[-1]
+    turned = x if width == x.shape[-1] else x[..., :width]
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cosine + torch.cat((-second, first), dim=-1) * sine
+    return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+
+
+def rotation_gradient(g: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turned back by the same angles: the transpose of a rotation is its inverse."""
+    return rotate(g, cosine, -sine)
+
+
+@dataclass(frozen=True)
+class Rotate(Operation):
+    """Half rotation of the first ``rope.width`` dimensions, d and d + width/2 being a pair; the others stay."""
+
+    rope: Rope
+
+    words = "a rotation"
+
+    def _waves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return rotary_table(x.shape[-2], self.rope, x.device, x.dtype)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return rotate(x, *self._waves(x))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (rotation_gradient(g, *self._waves(g)),)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        """Cosine and sine are those of the model's table, which rounds the angle to float32."""
+        (token, width), half = cell.index, self.rope.width // 2
+        if width >= self.rope.width:
+            own = cell.source(0, token, width)
+            return Working(((own, 2),), single("as it is", [(own.step.name, own.value)], (own,)))
+        pair = width % half
+        other = width + half if width < half else width - half
+        kept, mixed = cell.source(0, token, width), cell.source(0, token, other)
+        frequency = float(rotary_frequencies(self.rope)[pair])
+        like = cell.site.value
+        cosine, sine = (
+            float(wave[token, width]) for wave in rotary_table(token + 1, self.rope, like.device, like.dtype)
+        )
+        before = (
+            Value("frequency", frequency, f"radians a token, of the pair d{pair} and d{pair + half}"),
+            Value("angle", token * frequency, f"position {token} × frequency"),
+            Value("cos", cosine, "of the angle"),
+            Value("sin", sine, "of the angle"),
+        )
+        waves = (cosine, -sine if width < half else sine)
+        series = product(
+            (kept.step.name, "cos, −sin" if width < half else "cos, sin"),
+            (torch.tensor([kept.value, mixed.value], dtype=torch.float64), torch.tensor(waves, dtype=torch.float64)),
+            lambda i: f"d{(width, other)[i]} · {('cos', 'sin')[i]}",
+            lambda i: ((kept, mixed)[i],),
+        )
+        return Working(((kept, 2), (mixed, 2)), series, before=before)
+
+    def summand(self, to: Consumer) -> Summand:
+        g, turned = to.incoming, self.rope.width
+        cosine, sine = (wave[to.row.place] for wave in self._waves(to.g))
+        first, second = g.values[:turned].chunk(2)
+        swapped = torch.cat((second, -first))
+        result = torch.cat((g.values[:turned] * cosine + swapped * sine, g.values[turned:]))
+        lines = [f"[a | b] = {to.symbol} in halves; so it is turned back by the angles of its position"]
+        if turned < len(g.values):
+            lines.append(f"d{turned} and those after it are not turned")
+        return Summand(
+            f"{to.symbol} ⊙ cos + [b | −a] ⊙ sin",
+            result,
+            tuple(lines),
+            (g, Quantity("cos", cosine), Quantity("sin", sine)),
+            (Quantity("[b | −a]", swapped),),
+        )

@@ -1,0 +1,46 @@
+"""A division of every number by one constant: √d_head under the scores (Vaswani et al. 2017, equation 1)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working
+
+
+def scale_scores(scores: Tensor, d_head: int) -> Tensor:
+    """scores / √d_head."""
+    return scores / math.sqrt(d_head)
+
+
+@dataclass(frozen=True)
+class Scale(Operation):
+    """x / ``divisor``: its ``symbol``, what it is ``called``, and the ``expression`` that it came by."""
+
+    divisor: float
+    symbol: str = "√d"
+    called: str = "√d_head"
+    expression: str = ""
+
+    words = "a division"
+    fused = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0] / self.divisor
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (g / self.divisor,)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own = cell.source(0, *cell.index)
+        before = (Value("score", own.value), Value(self.called, self.divisor, self.expression))
+        after = (Value("scaled", own.value / self.divisor, f"score / {self.called}"),)
+        return Working(((own, 2),), before=before, after=after, leads=(own,))
+
+    def summand(self, to: Consumer) -> Summand:
+        divisor = Quantity(self.symbol, torch.tensor(self.divisor, dtype=to.g.dtype))
+        given = (to.incoming, divisor)
+        return Summand(f"{to.symbol} / {self.divisor:.4g}", to.incoming.values / self.divisor, inputs=given)

@@ -1,0 +1,83 @@
+"""Attention scores: how well each query fits each key, q·kᵀ."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Operation,
+    Quantity,
+    Summand,
+    by_group,
+    repeat_groups,
+    wide,
+)
+from tinytf.steps.operations.protocols import Cell, Site, StepLike
+from tinytf.steps.operations.working import Working, product
+
+
+def attention_scores(q: Tensor, k: Tensor) -> Tensor:
+    """q·kᵀ: (…, Q, D) and (…, K, D) -> (…, Q, K)."""
+    return q @ k.transpose(-2, -1)
+
+
+def scores_gradients(g: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Of q (H, Q, D) and k (G, K, D) from that of q·kᵀ (H, Q, K); a shared key sums over its query heads."""
+    grouped = by_group(g, k)  # (G, H/G, Q, K)
+    of_q = (grouped @ wide(k)[:, None]).flatten(0, 1)
+    of_k = (grouped.transpose(-2, -1) @ by_group(wide(q), k)).sum(dim=1)
+    return of_q.to(q.dtype), of_k.to(k.dtype)
+
+
+def from_columns(to: Consumer, maps: Tensor, rows: Tensor, expression: str, symbol: str) -> Summand:
+    """The row of a key or value: what each query that looked at it brings back, over all query heads that share it."""
+    columns = [Quantity(f"{symbol}[·,{to.row.place}], head {h}", maps[h, :, to.row.place]) for h in to.query_heads]
+    brought = [
+        Quantity(f"from head {h}", column.values @ rows[h].to(column.values.dtype))
+        for h, column in zip(to.query_heads, columns, strict=True)
+    ]
+    several = len(brought) > 1
+    where = (f"summed over the query heads {to.query_heads[0]} to {to.query_heads[-1]}, which share it",)
+    result = torch.stack([one.values for one in brought]).sum(dim=0).to(rows.dtype)
+    return Summand(expression, result, where if several else (), tuple(columns), tuple(brought) if several else ())
+
+
+@dataclass(frozen=True)
+class Scores(Operation):
+    """q·kᵀ of each query head, with its key head; in float32 where the numbers have 16 bits, as fused kernels do."""
+
+    words = "a sum of products"
+    fused = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        q, k = (wide(x) for x in inputs)
+        return attention_scores(q, repeat_groups(k, q.shape[-3]))
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        # A key head that is shared is asked for by each of its query heads, so that both have the same head axis.
+        return self.forward(site.input(0, heads), site.input(1, heads))
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return scores_gradients(g, site.input(0), site.input(1))
+
+    def arithmetic(self, cell: Cell) -> Working:
+        query, key = cell.source(0, cell.index[0], 0), cell.source(1, cell.index[1], 0)
+        series = product(
+            (query.step.name, key.step.name),
+            (query.row(), key.row()),
+            lambda i: f"d{i}",
+            lambda i: (cell.source(0, cell.index[0], i), cell.source(1, cell.index[1], i)),
+        )
+        return Working(((query, 1), (key, 1)), series)
+
+    def summand(self, to: Consumer) -> Summand:
+        if to.number == 0:
+            key = wide(to.site.input(1))[to.shared_head]  # (K, D)
+            return Summand(f"{to.symbol}·k", to.incoming.values @ key, inputs=(to.incoming,))
+        return from_columns(to, to.g, to.site.input(0), f"{to.symbol}ᵀ·q", to.symbol)
+
+    def multiply_adds(self, config: ModelConfig, step: StepLike, tokens: int, keys: int) -> int:
+        return tokens * keys * config.n_heads * config.d_head

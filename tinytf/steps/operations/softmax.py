@@ -1,0 +1,92 @@
+"""Softmax: shares that sum to 1, of the keys of a query or of the tokens of a vocabulary."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Series, Value, Working
+
+
+def attention_weights(masked: Tensor) -> Tensor:
+    """Softmax over the keys; a query that may look nowhere gets zeros instead of NaN."""
+    blind = torch.isneginf(masked).all(dim=-1, keepdim=True)
+    return masked.softmax(dim=-1).masked_fill(blind, 0.0)
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Softmax over the vocabulary, summed in float64 and given in float32 at least.
+
+    (In float32 the sum over 50,000 tokens is off by about 1e-5; in half precision the small ones round away.)
+    """
+    return logits.softmax(dim=-1, dtype=torch.float64).to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
+    """w ⊙ (g − Σ g⊙w) in each row, from what the softmax gave."""
+    w = wide(weights)
+    return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
+
+
+def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str]) -> Working:
+    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of its own one."""
+    place, highest = own.index[-1], scores.max()
+    lowered = scores - highest
+    powers = lowered.exp()
+    total, power = float(powers.sum()), float(powers[place])
+    before = (Value("max", float(highest), "the largest, subtracted from all"),)
+    after = (
+        Value("e^(x − max)", power, f"of {label(place)}"),
+        Value("share", power / total, "e^(x − max) / sum"),
+    )
+    series = Series(powers, label, names=(name, "− max"), factors=(scores, lowered), called="e^(x − max)")
+    return Working(((own, 1),), series, before=before, after=after, leads=(own,))
+
+
+@dataclass(frozen=True)
+class Softmax(Operation):
+    """Over the keys of each query."""
+
+    words = "a softmax"
+    fused = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return attention_weights(inputs[0])
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (softmax_gradient(g, site.value),)
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own = cell.source(0, *cell.index)
+        return shares(own, own.step.name, own.row(), lambda i: f"{i} {cell.token(i)}")
+
+    def summand(self, to: Consumer) -> Summand:
+        weights, g = Quantity("w", to.at_row(to.site.value)), to.incoming
+        along = (wide(g.values) * weights.values).sum()
+        lines = (f"w = {to.site.step.name}", f"g = {to.symbol}")
+        centred = g.values - along
+        steps = (Quantity("Σ g⊙w", along), Quantity("g − Σ g⊙w", centred))
+        given = (Quantity("g", g.values), weights)
+        result = (weights.values * centred).to(g.values.dtype)
+        return Summand("w ⊙ (g − Σ g⊙w)", result, lines, given, steps)
+
+
+@dataclass(frozen=True)
+class VocabularySoftmax(Softmax):
+    """Over the vocabulary, in float64; a temperature may divide the logits first."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return probabilities(inputs[0])
+
+    def arithmetic(
+        self, cell: Cell, temperature: float = 1.0, label: Callable[[int], str] = lambda i: f"#{i}"
+    ) -> Working:
+        own = cell.source(0, *cell.index)
+        made = shares(
+            own, "logits" if temperature == 1.0 else f"logits / {temperature:g}", own.row() / temperature, label
+        )
+        note = f"at a temperature of {temperature:g}; the trace's own probabilities are at 1"
+        return made if temperature == 1.0 else replace(made, note=note)

@@ -1,0 +1,461 @@
+"""The step table: every step between text and prediction, what makes it, and where in the model it passes.
+
+The one source that the model's attention, recorder, check, taps, gradients, explanation, views, addresses, JSON and
+documentation read. A step is listed for a model only where its architecture has it, layer by layer, since the layers of
+one model may differ; for the others the table says why it is absent.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations import (
+    Activate,
+    Add,
+    Concat,
+    Linear,
+    Lookup,
+    Mask,
+    Mix,
+    Norm,
+    Operation,
+    Pooled,
+    Positions,
+    Rotate,
+    Scale,
+    Scores,
+    Sight,
+    Softmax,
+    Unembed,
+    VocabularySoftmax,
+)
+
+Predicate = Callable[[ModelConfig], bool]
+Place = tuple[str, int | None]
+"""A step of the table by its short name, and the layer where it is inside one."""
+
+_NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+_ACTIVATION = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where a step passes in the running model: what the module at ``path`` gives, or its input ``argument``.
+
+    The path is from the block where the step is inside a layer (empty: the block itself), else from the model.
+    """
+
+    path: str
+    argument: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of the step table.
+
+    ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
+    <…> stands for the nearest row above with that role and axes (``CHAINS``). ``operation`` makes the step of them,
+    with the parameters of ``module`` (a path as in ``Seen``), whose matrix is called ``matrix``. ``role`` is the accent
+    that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``; the others
+    are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows themselves.
+    ``from_stream`` is what the layer before left in the residual stream. ``to_loss`` is false for what no loss depends
+    on. ``alias`` is the TransformerLens name, with ``alias_note`` where that name is of a different tensor.
+    """
+
+    name: str
+    title: str
+    formula: str
+    axes: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    role: str = "residual"
+    in_layer: bool = True
+    recorded: bool = False
+    when: Predicate = lambda _: True
+    absent: str = ""
+    alias: str = ""
+    alias_note: str = ""
+    make: Callable[[ModelConfig], Operation] | None = None
+    module: str = ""
+    matrix: str = "W"
+    seen: Seen | None = None
+    core: bool = False
+    from_stream: bool = False
+    to_loss: bool = True
+    operation: Operation | None = None
+    reads: str = ""
+
+    def full_name(self, layer: int | None) -> str:
+        """``L0.scores`` for a step of a layer, else the name itself."""
+        return f"L{layer}.{self.name}" if self.in_layer else self.name
+
+    @property
+    def has_heads(self) -> bool:
+        return "head" in self.axes or "kv head" in self.axes
+
+    @property
+    def is_tensor(self) -> bool:
+        return bool(self.axes)
+
+    @property
+    def is_map(self) -> bool:
+        """Whether it has a number for every query and key."""
+        return self.axes[-2:] == ("query", "key")
+
+    @property
+    def is_vocabulary(self) -> bool:
+        """Whether it has a number for every token of the vocabulary, computed only for the positions asked for."""
+        return self.axes[-1:] == ("vocab",)
+
+    @property
+    def is_distribution(self) -> bool:
+        """Whether each of its rows sums to 1."""
+        return isinstance(self.operation, Softmax)
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether a tap may put another tensor in its place: not where it is only seen on its way into a module."""
+        return self.core or (self.seen is not None and self.seen.argument is None)
+
+
+def _order(*orders: str) -> Predicate:
+    return lambda config: config.norm_order in orders
+
+
+def _rotary(config: ModelConfig) -> bool:
+    return config.positions == "rotary"
+
+
+def _has_head(config: ModelConfig) -> bool:
+    return config.head != "none"
+
+
+def _mlm(config: ModelConfig) -> bool:
+    return config.head == "mlm"
+
+
+def _sequential(config: ModelConfig) -> bool:
+    return config.residual == "sequential"
+
+
+def _norm(config: ModelConfig) -> Operation:
+    return Norm(config.norm == "layernorm", config.norm_eps)
+
+
+def _activation(config: ModelConfig) -> Operation:
+    return Activate(config.activation)
+
+
+_LINEAR, _ADD = Linear(), Add()
+_WIDE = ("token", "d_model")
+_HEADS = ("head", "token", "d_head")
+_KV = ("kv head", "token", "d_head")
+_MAP = ("head", "query", "key")
+_HIDDEN = ("token", "d_ff")
+_VOCABULARY = ("token", "vocab")
+_NO_ROTARY = "positions are {positions}, added to the embeddings, so nothing is rotated"
+_NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
+_NO_HEAD = "this model has no language-model head"
+_NO_MLM = "only a masked-language-model head has this step"
+_NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NO_QK_NORM = "queries and keys are not normed in this model"
+
+CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "<residual>": ("residual", _WIDE),
+    "<q>": ("q", _HEADS),
+    "<k>": ("k", _KV),
+    "<map>": ("attention", _MAP),
+    "<attn>": ("attention", _WIDE),
+    "<ffn>": ("ffn", _WIDE),
+}
+"""What an input in <…> stands for: the nearest row above with this role and these axes."""
+
+STEPS: tuple[Step, ...] = (
+    Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
+    Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
+    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
+         alias="hook_embed", make=lambda _: Lookup("E"), module="embed.tokens", seen=Seen("embed.tokens")),
+    Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
+         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed",
+         absent="positions are rotary: they turn q and k in every layer; see q_rot and k_rot",
+         make=lambda c: Positions(c.positions == "learned", c.position_offset), module="embed.positions",
+         seen=Seen("embed.positions")),
+    Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
+         when=lambda c: c.n_token_types > 0, absent="this model has no token types",
+         make=lambda _: Lookup("S", types=True), module="embed.types", seen=Seen("embed.types")),
+    Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
+         when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
+         make=lambda _: _ADD, seen=Seen("embed.norm", 0)),
+    Step("embed.norm", "embedding norm", "{norm}(sum)", _WIDE, ("embed.sum",), "residual", False, True,
+         when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
+         make=_norm, module="embed.norm", seen=Seen("embed")),
+    Step("embed.out", "embeddings", "x₀ = {embed_sum}", _WIDE, ("<embeddings>",), "residual", False, True,
+         when=lambda c: not c.embed_norm, make=lambda _: _ADD, seen=Seen("embed")),
+    Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda _: _ADD,
+         seen=Seen("", 0), from_stream=True),
+    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
+         alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
+    Step("q", "queries", "{attn_in}·W_Q{qkv_bias}", _HEADS, ("<residual>",), "q", recorded=True, alias="attn.hook_q",
+         make=lambda _: _LINEAR, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
+    Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
+         make=lambda _: _LINEAR, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
+         make=lambda _: _LINEAR, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
+    Step("q_norm", "queries, normed", "{norm}(q) in each head", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
+    Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
+         absent=_NO_ROTARY, alias="attn.hook_rot_q", make=lambda c: Rotate(c.rope), seen=Seen("attention.core", 0)),
+    Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
+         absent=_NO_ROTARY, alias="attn.hook_rot_k", make=lambda c: Rotate(c.rope), seen=Seen("attention.core", 1)),
+    Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", make=lambda _: Scores(), core=True),
+    Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True,
+         make=lambda c: Scale(c.score_divisor, expression=c.score_divisor_words)),
+    Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
+         when=lambda c: c.causal, absent="this model looks both ways and the text has no padding, so nothing is masked",
+         alias="attn.hook_attn_scores", make=lambda c: Mask(Sight.of(c))),
+    Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
+         alias="attn.hook_pattern", make=lambda _: Softmax(), core=True),
+    Step("heads", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
+         make=lambda _: Mix(), seen=Seen("attention.core"), core=True),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("heads",),
+         "v", make=lambda _: Concat(), seen=Seen("attention.o", 0)),
+    Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
+         alias="hook_attn_out", make=lambda _: _LINEAR, module="attention.o", matrix="W_O", seen=Seen("attention")),
+    Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
+         when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
+         make=_norm, module="attn_norm", seen=Seen("attn_norm")),
+    Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
+         when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
+         make=lambda _: _ADD, seen=Seen("<mid>", 0)),
+    Step("norm1", "norm after attention", "n = {norm}(mid)", _WIDE, ("mid",), when=_order("post"),
+         absent="what goes into attention and the feed-forward is not normed in this model",
+         make=_norm, module="norm1", seen=Seen("norm1")),
+    Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
+         when=_order("pre", "both"), alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
+         seen=Seen("norm2")),
+    Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
+         recorded=True, alias="{hidden_alias}", make=lambda _: _LINEAR, module="ffn.up", matrix="{w_up}",
+         seen=Seen("ffn.up")),
+    Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
+         recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
+         alias="mlp.hook_pre", make=lambda _: _LINEAR, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
+    Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
+         make=_activation, seen=Seen("ffn.down", 0)),
+    Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
+         alias="hook_mlp_out", make=lambda _: _LINEAR, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
+    Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
+         when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
+         make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
+    Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
+         alias="hook_resid_post", make=lambda _: _ADD, seen=Seen("")),
+    Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
+         "this model norms before each part; the sum is out", make=lambda _: _ADD, seen=Seen("norm2", 0)),
+    Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", _WIDE, ("sum",), recorded=True,
+         when=_order("post"), absent="what goes into attention and the feed-forward is not normed in this model",
+         make=_norm, module="norm2", seen=Seen("")),
+    Step("final.norm", "final norm", "{norm}(x)", _WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
+         absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
+         alias="ln_final.hook_normalized", alias_note=_NORMED, make=_norm, module="final_norm", seen=Seen("final_norm"),
+         from_stream=True),
+    Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
+         when=lambda c: c.pooler, absent="this model has no pooler", make=lambda _: Pooled(), module="pooler",
+         to_loss=False),
+    Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
+         make=lambda _: _LINEAR, module="head.dense", seen=Seen("head.dense")),
+    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
+         absent=_NO_MLM, make=lambda c: Activate(c.head_activation), seen=Seen("head.norm", 0)),
+    Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
+         make=_norm, module="head.norm", seen=Seen("head.norm")),
+    Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
+         when=_has_head, absent=_NO_HEAD, make=lambda _: Unembed(), module="head.decoder", matrix="{matrix}",
+         seen=Seen("head")),
+    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
+         absent=_NO_HEAD, make=lambda _: VocabularySoftmax(), to_loss=False),
+    Step("next", "prediction", "{prediction}", (), ("probs",), "output", False, when=_has_head, absent=_NO_HEAD,
+         to_loss=False),
+)  # fmt: skip
+
+
+def _words(config: ModelConfig) -> dict[str, str]:
+    """What the formulas of the table say for this model."""
+    bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
+    act = _ACTIVATION[config.activation]
+    added = ["tokens"] + ["positions"] * (config.positions != "rotary") + ["types"] * (config.n_token_types > 0)
+    return {
+        "norm": _NORM[config.norm],
+        "positions": config.positions,
+        "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
+        if config.positions == "learned"
+        else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
+        "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
+        "embed_sum": " + ".join(added),
+        "attn_in": "n" if _order("pre", "both")(config) else "x",
+        "qkv_bias": " + b" if config.qkv_bias else "",
+        "o_bias": " + b" if config.o_bias else "",
+        "scale": f"scores / {config.score_divisor_words} = scores / {config.score_divisor:.4g}",
+        "ffn_stream": "x" if parallel else "mid",
+        "ffn_in": "mid" if config.norm_order == "output" else "n",
+        "w_up": "W_up" if config.gated else "W₁",
+        "w_down": "W_down" if config.gated else "W₂",
+        "ffn_bias_1": " + b₁" if bias else "",
+        "ffn_bias_g": " + b" if bias else "",
+        "ffn_bias_2": " + b₂" if bias else "",
+        "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
+        "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
+        "window": f" or key ≤ query − {config.window:,}" if config.window else "",
+        "head_act": _ACTIVATION[config.head_activation],
+        "last_head": str(config.n_heads - 1),
+        "logits_in": "head.norm" if _mlm(config) else "x",
+        "unembed": "Eᵀ" if config.tied_head else "W_U",
+        "matrix": "E" if config.tied_head else "W_U",
+        "head_bias": " + b" if config.head_bias else "",
+        "prediction": "most probable next tokens" if config.head == "lm" else "most probable fill of each mask",
+    }
+
+
+def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """The steps that a placeholder among the inputs stands for in this model, where it is no chain."""
+    parallel = not _sequential(config)
+    return {
+        "<embeddings>": tuple(s.name for s in STEPS if s.name in _EMBEDDINGS and s.when(config)),
+        "<read>": ("in",) if parallel else ("mid",),
+        "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
+        "<final>": ("final.norm",) if config.final_norm else ("norm2",),
+        "<logits>": ("head.norm",) if _mlm(config) else (("final.norm",) if config.final_norm else ("norm2",)),
+    }
+
+
+_EMBEDDINGS = ("embed.tokens", "embed.positions", "embed.types")
+
+
+def _resolved(config: ModelConfig) -> Iterator[Step]:
+    """The rows that a model of this configuration has, the same in every layer, with all that they say of it."""
+    words, several = _words(config), _inputs(config)
+    above: list[Step] = []
+    for step in STEPS:
+        if not step.when(config):
+            continue
+        names = [one for name in step.inputs for one in several.get(name, (name,))]
+        inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
+        words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
+        words["map"] = inputs[0] if step.is_map else ""
+        seen = step.seen
+        if seen is not None and seen.path == "<mid>":
+            path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
+            seen = Seen(path, 0)
+        first = next((one for one in above if inputs and one.name == inputs[0]), None)
+        resolved = replace(
+            step,
+            formula=step.formula.format_map(words),
+            inputs=inputs,
+            alias=step.alias.format_map(words),
+            matrix=step.matrix.format_map(words),
+            seen=seen,
+            operation=None if step.make is None else step.make(config),
+            reads=first.axes[-1] if first is not None and first.axes else "",
+        )
+        above.append(resolved)
+    shared = config.n_kv_heads == config.n_heads
+    for step in above:
+        yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
+
+
+def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
+    return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
+
+
+@lru_cache(maxsize=64)
+def _rows(config: ModelConfig) -> tuple[Step, ...]:
+    return tuple(_resolved(config))
+
+
+class StepTable:
+    """The steps of one architecture, in the order in which they happen."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        whole = _rows(config.at(0))
+        layers = [[step for step in _rows(config.at(number)) if step.in_layer] for number in range(config.n_layers)]
+        first = next(i for i, step in enumerate(whole) if step.in_layer)
+        before, after = whole[:first], [step for step in whole[first:] if not step.in_layer]
+        self.rows: tuple[tuple[Step, int | None], ...] = (
+            *((step, None) for step in before),
+            *((step, number) for number, steps in enumerate(layers) for step in steps),
+            *((step, None) for step in after),
+        )
+        self.by_place: dict[Place, Step] = {(step.name, layer): step for step, layer in self.rows}
+        found: dict[str, Step] = {}
+        for step, _ in self.rows:
+            found.setdefault(step.name, step)
+        inside = [step for step in found.values() if step.in_layer]
+        self.layer_steps = tuple(
+            one for row in STEPS for one in inside if (one.name, one.title) == (row.name, row.title)
+        )
+        self.by_name = {step.name: step for step in (*before, *self.layer_steps, *after)}
+        self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
+        self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
+        # What the stream is between attention and feed-forward; empty where they stand side by side.
+        self.between = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
+        self.final = "final.norm" if "final.norm" in self.by_name else self.output
+
+    @property
+    def stream_norms(self) -> tuple[Step, ...]:
+        """The norms of a block through which what it adds reaches the residual stream, or the stream itself goes."""
+
+        def streams(step: Step) -> bool:
+            added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, 0)))
+            return isinstance(step.operation, Norm) and (added or step.name == self.output)
+
+        return tuple(step for step in self.layer_steps if streams(step))
+
+    def at(self, name: str, layer: int | None) -> Step:
+        """A step as it is in one layer; as it is anywhere where that layer has none."""
+        return self.by_place.get((name, layer)) or self.by_name[name]
+
+    def has(self, name: str, layer: int | None) -> bool:
+        return (name, layer) in self.by_place
+
+    def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
+        """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""
+        below = self.config.n_layers if layer is None else layer
+        if step.from_stream:
+            return ((self.output, below - 1),) if below else ((self.embedded, None),)
+        inside = self.config.n_layers - 1 if layer is None else layer
+        found = (self.by_name[name] for name in step.inputs)
+        return tuple((source.name, inside if source.in_layer else None) for source in found if source.is_tensor)
+
+    def consumers(self, place: Place) -> tuple[tuple[Step, int | None, int], ...]:
+        """The steps computed from ``place`` on the way to the loss, each with its layer and which input it is."""
+        return tuple(self._consumers.get(place, ()))
+
+    @cached_property
+    def _consumers(self) -> dict[Place, list[tuple[Step, int | None, int]]]:
+        found: dict[Place, list[tuple[Step, int | None, int]]] = {}
+        for step, layer in self.rows:
+            for number, source in enumerate(self.sources(step, layer) if step.to_loss else ()):
+                found.setdefault(source, []).append((step, layer, number))
+        return found
+
+    def only_through_maps(self, step: Step, layer: int | None) -> bool:
+        """Whether a step leads to the loss only through scores: where a query sees one key, it decides nothing."""
+        behind = [(later, within) for later, within, _ in self.consumers((step.name, layer))]
+        return bool(behind) and all(
+            isinstance(later.operation, Softmax) or self.only_through_maps(later, within) for later, within in behind
+        )
+
+    def synonym(self, name: str) -> str | None:
+        """The step that ``name`` is by definition in this architecture, if it is another one."""
+        target = {"embed.out": self.embedded, "out": self.output}.get(name, name)
+        return None if target == name else target
+
+    def why_absent(self, name: str) -> str | None:
+        """Why a step of the table does not exist in this model; None for a name that no model has."""
+        reasons = [step.absent.format_map(_words(self.config)) for step in STEPS if step.name == name]
+        return next((reason for reason in reasons if reason), None)
+
+    def aliases(self) -> dict[str, Step]:
+        """TransformerLens names (without ``blocks.N.``) to steps."""
+        return {step.alias: step for step in self.by_name.values() if step.alias}

@@ -1,0 +1,86 @@
+"""One step of a recorded forward pass, with all that it and its gradient are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations import Operation
+from tinytf.steps.table import Place, Step
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Site:
+    """``step`` of a trace, in ``layer`` where it is inside one."""
+
+    trace: Trace
+    step: Step
+    layer: int | None
+
+    @property
+    def name(self) -> str:
+        return self.step.full_name(self.layer)
+
+    @property
+    def operation(self) -> Operation:
+        assert self.step.operation is not None, f"{self.step.name} is no tensor"
+        return self.step.operation
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the step's layer."""
+        config = self.trace.config
+        return config if self.layer is None else config.at(self.layer)
+
+    @property
+    def ids(self) -> Sequence[int]:
+        return self.trace.encoding.ids
+
+    @property
+    def sources(self) -> tuple[Place, ...]:
+        return self.trace.steps.sources(self.step, self.layer)
+
+    @property
+    def source_steps(self) -> tuple[Step, ...]:
+        return tuple(self.trace.steps.at(*place) for place in self.sources)
+
+    def input(self, number: int = 0, heads: tuple[int, ...] | None = None) -> Tensor:
+        """What the step was computed from; of some query heads where that step has heads."""
+        name, layer = self.sources[number]
+        return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).has_heads else None)
+
+    def inputs(self, heads: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
+        """All of them, in the order of the formula."""
+        return tuple(self.input(number, heads) for number in range(len(self.sources)))
+
+    @property
+    def value(self) -> Tensor:
+        """What the step gave."""
+        return self.trace.step(self.step.name, self.layer)
+
+    @property
+    def path(self) -> str:
+        """The name of the module whose parameters the step has; empty where it has none."""
+        path = self.step.module
+        return f"blocks.{self.layer}.{path}" if path and self.layer is not None else path
+
+    @property
+    def module(self) -> Any:
+        return self.trace.model.get_submodule(self.path)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix of a linear map, (out, in); that of a tied head is the table of the tokens."""
+        own = self.module.weight
+        return self.trace.model.unembedding if own is None else own
+
+    def derive(self, heads: tuple[int, ...] | None = None) -> Tensor:
+        """The step computed again from the steps before it."""
+        return self.operation.derive(self, heads)
