@@ -2,36 +2,25 @@
 
 The one source that the model's attention, recorder, check, taps, gradients, explanation, views, addresses, JSON and
 documentation read. A step is listed for a model only where its architecture has it, layer by layer, since the layers of
-one model may differ; for the others the table says why it is absent.
+one model may differ; for the others the table says why it is absent. The rows are free of torch, so that names can be
+completed without it; those of a model have operations, which are not.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from tinytf.config import ModelConfig
-from tinytf.steps.operations import (
-    Activate,
-    Add,
-    Concat,
-    Linear,
-    Lookup,
-    Mask,
-    Mix,
-    Norm,
-    Operation,
-    Pooled,
-    Positions,
-    Rotate,
-    Scale,
-    Scores,
-    Sight,
-    Softmax,
-    Unembed,
-    VocabularySoftmax,
-)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tinytf.steps.operations import Operation
 
 Predicate = Callable[[ModelConfig], bool]
+Make = Callable[["ModuleType", ModelConfig], "Operation"]
+"""Makes an operation of a configuration, from the module of operations, which imports torch."""
 Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
@@ -75,14 +64,14 @@ class Step:
     absent: str = ""
     alias: str = ""
     alias_note: str = ""
-    make: Callable[[ModelConfig], Operation] | None = None
+    make: "Make | None" = None
     module: str = ""
     matrix: str = "W"
     seen: Seen | None = None
     core: bool = False
     from_stream: bool = False
     to_loss: bool = True
-    operation: Operation | None = None
+    operation: "Operation | None" = None
     reads: str = ""
 
     def full_name(self, layer: int | None) -> str:
@@ -110,6 +99,8 @@ class Step:
     @property
     def is_distribution(self) -> bool:
         """Whether each of its rows sums to 1."""
+        from tinytf.steps.operations import Softmax
+
         return isinstance(self.operation, Softmax)
 
     @property
@@ -138,15 +129,10 @@ def _sequential(config: ModelConfig) -> bool:
     return config.residual == "sequential"
 
 
-def _norm(config: ModelConfig) -> Operation:
-    return Norm(config.norm == "layernorm", config.norm_eps)
+def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Norm(config.norm == "layernorm", config.norm_eps)
 
 
-def _activation(config: ModelConfig) -> Operation:
-    return Activate(config.activation)
-
-
-_LINEAR, _ADD = Linear(), Add()
 _WIDE = ("token", "d_model")
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
@@ -174,61 +160,61 @@ STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
     Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
-         alias="hook_embed", make=lambda _: Lookup("E"), module="embed.tokens", seen=Seen("embed.tokens")),
+         alias="hook_embed", make=lambda o, _: o.Lookup("E"), module="embed.tokens", seen=Seen("embed.tokens")),
     Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
          when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed",
          absent="positions are rotary: they turn q and k in every layer; see q_rot and k_rot",
-         make=lambda c: Positions(c.positions == "learned", c.position_offset), module="embed.positions",
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
          seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
-         make=lambda _: Lookup("S", types=True), module="embed.types", seen=Seen("embed.types")),
+         make=lambda o, _: o.Lookup("S", types=True), module="embed.types", seen=Seen("embed.types")),
     Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
-         make=lambda _: _ADD, seen=Seen("embed.norm", 0)),
+         make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
     Step("embed.norm", "embedding norm", "{norm}(sum)", _WIDE, ("embed.sum",), "residual", False, True,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
          make=_norm, module="embed.norm", seen=Seen("embed")),
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", _WIDE, ("<embeddings>",), "residual", False, True,
-         when=lambda c: not c.embed_norm, make=lambda _: _ADD, seen=Seen("embed")),
-    Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda _: _ADD,
+         when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
+    Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
          seen=Seen("", 0), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
     Step("q", "queries", "{attn_in}·W_Q{qkv_bias}", _HEADS, ("<residual>",), "q", recorded=True, alias="attn.hook_q",
-         make=lambda _: _LINEAR, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
+         make=lambda o, _: o.Linear(), module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
     Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
-         make=lambda _: _LINEAR, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+         make=lambda o, _: o.Linear(), module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
-         make=lambda _: _LINEAR, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
+         make=lambda o, _: o.Linear(), module="attention.v", matrix="W_V", seen=Seen("attention.v")),
     Step("q_norm", "queries, normed", "{norm}(q) in each head", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
     Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
-         absent=_NO_ROTARY, alias="attn.hook_rot_q", make=lambda c: Rotate(c.rope), seen=Seen("attention.core", 0)),
+         absent=_NO_ROTARY, alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope), seen=Seen("attention.core", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
-         absent=_NO_ROTARY, alias="attn.hook_rot_k", make=lambda c: Rotate(c.rope), seen=Seen("attention.core", 1)),
-    Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", make=lambda _: Scores(), core=True),
+         absent=_NO_ROTARY, alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope), seen=Seen("attention.core", 1)),
+    Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", make=lambda o, _: o.Scores(), core=True),
     Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True,
-         make=lambda c: Scale(c.score_divisor, expression=c.score_divisor_words)),
+         make=lambda o, c: o.Scale(c.score_divisor, expression=c.score_divisor_words)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: c.causal, absent="this model looks both ways and the text has no padding, so nothing is masked",
-         alias="attn.hook_attn_scores", make=lambda c: Mask(Sight.of(c))),
+         alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         alias="attn.hook_pattern", make=lambda _: Softmax(), core=True),
+         alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
     Step("heads", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
-         make=lambda _: Mix(), seen=Seen("attention.core"), core=True),
+         make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("heads",),
-         "v", make=lambda _: Concat(), seen=Seen("attention.o", 0)),
+         "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
-         alias="hook_attn_out", make=lambda _: _LINEAR, module="attention.o", matrix="W_O", seen=Seen("attention")),
+         alias="hook_attn_out", make=lambda o, _: o.Linear(), module="attention.o", matrix="W_O", seen=Seen("attention")),
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="attn_norm", seen=Seen("attn_norm")),
     Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
-         make=lambda _: _ADD, seen=Seen("<mid>", 0)),
+         make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
     Step("norm1", "norm after attention", "n = {norm}(mid)", _WIDE, ("mid",), when=_order("post"),
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm1", seen=Seen("norm1")),
@@ -236,22 +222,22 @@ STEPS: tuple[Step, ...] = (
          when=_order("pre", "both"), alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
          seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, alias="{hidden_alias}", make=lambda _: _LINEAR, module="ffn.up", matrix="{w_up}",
+         recorded=True, alias="{hidden_alias}", make=lambda o, _: o.Linear(), module="ffn.up", matrix="{w_up}",
          seen=Seen("ffn.up")),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
-         alias="mlp.hook_pre", make=lambda _: _LINEAR, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
+         alias="mlp.hook_pre", make=lambda o, _: o.Linear(), module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
-         make=_activation, seen=Seen("ffn.down", 0)),
+         make=lambda o, c: o.Activate(c.activation), seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
-         alias="hook_mlp_out", make=lambda _: _LINEAR, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
+         alias="hook_mlp_out", make=lambda o, _: o.Linear(), module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
     Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
-         alias="hook_resid_post", make=lambda _: _ADD, seen=Seen("")),
+         alias="hook_resid_post", make=lambda o, _: o.Add(), seen=Seen("")),
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
-         "this model norms before each part; the sum is out", make=lambda _: _ADD, seen=Seen("norm2", 0)),
+         "this model norms before each part; the sum is out", make=lambda o, _: o.Add(), seen=Seen("norm2", 0)),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", _WIDE, ("sum",), recorded=True,
          when=_order("post"), absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm2", seen=Seen("")),
@@ -260,19 +246,19 @@ STEPS: tuple[Step, ...] = (
          alias="ln_final.hook_normalized", alias_note=_NORMED, make=_norm, module="final_norm", seen=Seen("final_norm"),
          from_stream=True),
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
-         when=lambda c: c.pooler, absent="this model has no pooler", make=lambda _: Pooled(), module="pooler",
+         when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(), module="pooler",
          to_loss=False),
     Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=lambda _: _LINEAR, module="head.dense", seen=Seen("head.dense")),
+         make=lambda o, _: o.Linear(), module="head.dense", seen=Seen("head.dense")),
     Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
-         absent=_NO_MLM, make=lambda c: Activate(c.head_activation), seen=Seen("head.norm", 0)),
+         absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
     Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
          make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=_has_head, absent=_NO_HEAD, make=lambda _: Unembed(), module="head.decoder", matrix="{matrix}",
+         when=_has_head, absent=_NO_HEAD, make=lambda o, _: o.Unembed(), module="head.decoder", matrix="{matrix}",
          seen=Seen("head")),
     Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
-         absent=_NO_HEAD, make=lambda _: VocabularySoftmax(), to_loss=False),
+         absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
     Step("next", "prediction", "{prediction}", (), ("probs",), "output", False, when=_has_head, absent=_NO_HEAD,
          to_loss=False),
 )  # fmt: skip
@@ -333,6 +319,8 @@ _EMBEDDINGS = ("embed.tokens", "embed.positions", "embed.types")
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
     """The rows that a model of this configuration has, the same in every layer, with all that they say of it."""
+    from tinytf.steps import operations
+
     words, several = _words(config), _inputs(config)
     above: list[Step] = []
     for step in STEPS:
@@ -354,7 +342,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
             seen=seen,
-            operation=None if step.make is None else step.make(config),
+            operation=None if step.make is None else step.make(operations, config),
             reads=first.axes[-1] if first is not None and first.axes else "",
         )
         above.append(resolved)
@@ -405,6 +393,8 @@ class StepTable:
     def stream_norms(self) -> tuple[Step, ...]:
         """The norms of a block through which what it adds reaches the residual stream, or the stream itself goes."""
 
+        from tinytf.steps.operations import Add, Norm
+
         def streams(step: Step) -> bool:
             added = any(isinstance(later.operation, Add) for later, _, _ in self.consumers((step.name, 0)))
             return isinstance(step.operation, Norm) and (added or step.name == self.output)
@@ -443,7 +433,8 @@ class StepTable:
         """Whether a step leads to the loss only through scores: where a query sees one key, it decides nothing."""
         behind = [(later, within) for later, within, _ in self.consumers((step.name, layer))]
         return bool(behind) and all(
-            isinstance(later.operation, Softmax) or self.only_through_maps(later, within) for later, within in behind
+            (later.is_map and later.is_distribution) or self.only_through_maps(later, within)
+            for later, within in behind
         )
 
     def synonym(self, name: str) -> str | None:
