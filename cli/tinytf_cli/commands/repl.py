@@ -57,11 +57,12 @@ def command(
     from tinytf_cli.repl.session import Session
     from tinytf_cli.repl.settings import Settings
     from tinytf_cli.repl.state import Spec
+    from tinytf_cli.repl.table import VERBS
 
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")
     settings = Settings(color=color, width=width, ascii=ascii, plain=plain)
-    session = Session(Spec(model, device, dtype, seed), settings)
+    session = Session(VERBS, Spec(model, device, dtype, seed), settings)
     session.debug = debug
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not commands and not files

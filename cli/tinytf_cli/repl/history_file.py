@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from platformdirs import user_state_dir
 from prompt_toolkit.history import History
 
 KEPT = 5_000
@@ -17,8 +18,6 @@ _MOST_BYTES = 4 * 2**20
 
 def history_path() -> Path:
     """Where the lines are kept: in the platform's folder for the state of a program."""
-    from platformdirs import user_state_dir
-
     return Path(user_state_dir("tinytf", appauthor=False)) / "history"
 
 
