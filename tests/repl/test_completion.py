@@ -91,6 +91,7 @@ def test_every_verb_and_command_says_what_it_does(session: Session) -> None:
         ("set pager o", "on"),
         ("show prec", "precision"),
         ("print/st", "print/stats"),
+        ("print/stats L0.ffn.h", "L0.ffn.hidden"),
         ("print L0.ffn /v", "/values"),
         ("watch ma", "max"),
         ("break L0.weights i", "if"),

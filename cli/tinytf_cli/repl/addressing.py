@@ -1,7 +1,7 @@
 """Addresses that a beginning can become, in the model and the text of a session."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tinytf.errors import AddressError
@@ -23,6 +23,11 @@ class Offer:
     word: str
     about: str = ""
     whole: bool = False
+
+
+def beginning(begun: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
+    """Those of the words, each with a few about it, that begin so."""
+    return (Offer(word, about, True) for word, about in words if word.startswith(begun))
 
 
 def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[Offer]:
@@ -57,8 +62,7 @@ def _layers(table: StepTable, digits: str, *, deeper: bool = True) -> Iterator[O
     """``L3``; where only one layer begins so, what can stand behind it too."""
     config = table.config
     found = [number for number in range(config.n_layers) if str(number).startswith(digits)]
-    for number in found:
-        yield Offer(f"L{number}", f"layer {number}")
+    yield from (Offer(f"L{number}", f"layer {number}") for number in found)
     if deeper and digits and int(digits) < config.n_layers:
         yield from _heads(table, f"L{int(digits)}H", "")
         yield from _steps(table, f"L{int(digits)}.", "")

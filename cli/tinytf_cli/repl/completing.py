@@ -15,7 +15,7 @@ from prompt_toolkit.document import Document
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
-from tinytf_cli.repl.addressing import Offer, addresses, cell_words, layers
+from tinytf_cli.repl.addressing import Offer, addresses, beginning, cell_words, layers
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
 from tinytf_cli.repl.lexicon import TOPICS, Verb
@@ -87,8 +87,7 @@ def quoted(word: str, typed: str) -> str:
 def _first(session: Session, begun: str) -> Iterator[Offer]:
     word, slash, flag = begun.partition("/")
     if slash:
-        for one in _flags(session, f"/{flag}"):
-            yield Offer(f"{word}{one.word}", one.about, True)
+        yield from (Offer(f"{word}{one.word}", one.about, True) for one in beginning(f"/{flag}", _FLAGS))
         return
     for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.names.values())):
         if name.startswith(begun) and name != "repl":
@@ -110,11 +109,10 @@ def _summary(session: Session, name: str) -> str:
 
 
 def _behind(session: Session, before: list[str], begun: str) -> Iterator[Offer]:
-    try:
-        verb = session.lexicon.verb_for(before)
-        name = session.lexicon.find(before[0].partition("/")[0])
-    except UsageError:
+    name = session.lexicon.meaning(before[0].partition("/")[0])  # as in print/stats
+    if not name:
         return iter(())
+    verb = session.lexicon.verb_for([name, *before[1:]])
     command = verb.command if verb is not None else session.lexicon.command(name)
     if command is None:
         return iter(())
@@ -151,15 +149,13 @@ def _placed(command: click.Command, words: list[str]) -> tuple[int, click.Option
 
 
 def _options(begun: str, *parameters: click.Parameter) -> Iterator[Offer]:
-    name, sign, value = begun.partition("=")
+    name, sign, _ = begun.partition("=")
     options = {word: one for one in reversed(parameters) if isinstance(one, click.Option) for word in one.opts}
     for word, one in reversed(options.items()):
         if one.hidden:
             continue
         if sign and word == name and isinstance(one.type, click.Choice):
-            for choice in one.type.choices:
-                if str(choice).startswith(value):
-                    yield Offer(f"{name}={choice}", whole=True)
+            yield from beginning(begun, ((f"{name}={choice}", "") for choice in one.type.choices))
         elif not sign and word.startswith(begun) and (word.startswith("--") or not begun.startswith("--")):
             about = one.help or " | ".join(map(str, getattr(one.type, "choices", ())))
             yield Offer(word, about, True)
@@ -183,7 +179,7 @@ def _of_parameter(
         if session.is_open:
             config = session.table.config
             count = config.n_layers if parameter.name == "layer" else config.n_heads
-            yield from (Offer(str(one), whole=True) for one in range(count) if str(one).startswith(begun))
+            yield from beginning(begun, ((str(one), "") for one in range(count)))
     elif isinstance(parameter.type, click.Path) or "FILE" in kind:
         yield from files(begun)
     else:
@@ -206,10 +202,10 @@ def _of_verb(session: Session, verb: Verb, words: list[str], begun: str, place: 
             yield from addresses(session, begun)
         return
     if "condition" in verb.takes and words:
-        yield from (Offer(word, "a condition follows", True) for word in ("if",) if word.startswith(begun))
+        yield from beginning(begun, [("if", "a condition follows")])
         return
     if begun.startswith("/") and "flag" in verb.takes:
-        yield from _flags(session, begun)
+        yield from beginning(begun, _FLAGS)
         return
     takes = verb.takes[min(place, len(verb.takes) - 1)] if verb.takes else ""
     if takes == "setting":
@@ -220,27 +216,23 @@ def _of_verb(session: Session, verb: Verb, words: list[str], begun: str, place: 
         yield from _KINDS[takes](session, begun)
 
 
-def _flags(session: Session, begun: str) -> Iterator[Offer]:
-    about = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
-    for flag, words in about.items():
-        if f"/{flag}".startswith(begun):
-            yield Offer(f"/{flag}", words, True)
+_FLAGS = (
+    ("/shape", "its axes"), ("/stats", "mean, range and the like"), ("/values", "every number"), ("/json", "as data"),
+)  # fmt: skip
 
 
 def _settings(session: Session, words: list[str], begun: str, *, valued: bool) -> Iterator[Offer]:
     if not words:
-        for name, setting in SETTINGS.items():
-            if name.startswith(begun):
-                yield Offer(name, f"{setting.shown(session.settings)}: {setting.about}", True)
+        about = {name: f"{one.shown(session.settings)}: {one.about}" for name, one in SETTINGS.items()}
+        yield from beginning(begun, about.items())
     elif len(words) == 1 and valued:
         try:
             found = find_setting(words[0])
         except UsageError:
             return
         now = found.shown(session.settings)
-        for value in dict.fromkeys((*found.choices, now)):
-            if value.startswith(begun):
-                yield Offer(value, "as it is now" if value == now else "", True)
+        values = dict.fromkeys((*found.choices, now))
+        yield from beginning(begun, ((value, "as it is now" if value == now else "") for value in values))
 
 
 def _conditions(session: Session, begun: str) -> Iterator[Offer]:
@@ -252,9 +244,8 @@ def _conditions(session: Session, begun: str) -> Iterator[Offer]:
     for name, (_, about) in MEASURES.items():
         if name.startswith(begun.removeprefix(inside)):
             yield Offer(f"{inside}{name}", about, True)
-    for name in ("and", "or"):
-        if begun and name.startswith(begun):
-            yield Offer(name, "", True)
+    if begun:
+        yield from beginning(begun, [("and", ""), ("or", "")])
 
 
 def _topics(session: Session, begun: str) -> Iterator[Offer]:
@@ -264,15 +255,12 @@ def _topics(session: Session, begun: str) -> Iterator[Offer]:
 
 
 def _displays(session: Session, begun: str) -> Iterator[Offer]:
-    for number, address in enumerate(session.state.displays, start=1):
-        if address.startswith(begun):
-            yield Offer(address, f"display {number}", True)
+    shown = enumerate(session.state.displays, start=1)
+    return beginning(begun, ((address, f"display {number}") for number, address in shown))
 
 
 def _stops(session: Session, begun: str) -> Iterator[Offer]:
-    for stop in session.state.stops:
-        if str(stop.number).startswith(begun):
-            yield Offer(str(stop.number), stop.words, True)
+    return beginning(begun, ((str(stop.number), stop.words) for stop in session.state.stops))
 
 
 def models(begun: str) -> Iterator[Offer]:
@@ -319,8 +307,7 @@ def _sites(session: Session, begun: str) -> Iterator[Offer]:
         _, dot, step = one.word.partition(".")
         if one.word.startswith("L") and (not dot or ("H" not in one.word and step in _STEPS_WITHOUT)):
             yield one
-    if "none".startswith(begun):
-        yield Offer("none", "the whole model", True)
+    yield from beginning(begun, [("none", "the whole model")])
 
 
 _STEPS_WITHOUT = ("in", "attn", "ffn", "out")

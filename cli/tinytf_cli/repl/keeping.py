@@ -110,7 +110,6 @@ def undo(session: Session) -> Result:
 
     That is its model, text, ablations, settings, stops and displays. Movements are not taken back: back goes back.
     """
-
     line = printable(session.undo(), spaces=False)
     return answer("undone", {"line": line}, Line([Span("taken back: "), Span(line, "strong")], single=True))
 
@@ -119,7 +118,6 @@ def undo(session: Session) -> Result:
 @click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
 def history(session: Session, count: int) -> Result:
     """List the last lines: which failed, can be undone, or were undone."""
-
     first = max(0, len(session.log.lines) - count)
     rows = [(number, one) for number, one in enumerate(session.log.lines, start=1)][first:]
     data = {

@@ -127,9 +127,8 @@ def _seen_from(trace: "Trace", row: int) -> "Trace":
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def display(session: Session, words: tuple[str, ...]) -> Result:
     """Show an address after each movement; without one, list those."""
-
     if not words:
-        return answer("displays", _displays(session), *(_display_lines(session) or [Line("nothing is displayed")]))
+        return _displayed(session)
     address = "".join(words)
     if not address:
         raise AddressError("'' is not an address", "such as: display L0H0.weights")
@@ -140,7 +139,7 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
         session.change(displays=(*session.state.displays, address))
     if found is not None:
         return found.result()
-    return answer("displays", _displays(session), *_display_lines(session))
+    return _displayed(session)
 
 
 @verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("address",),
@@ -148,23 +147,20 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: Session, words: tuple[str, ...]) -> Result:
     """Display an address no longer, or none of them."""
-
     shown, word = session.state.displays, "".join(words)
     if word and word.isdecimal() and word.isascii() and len(word) < 9 and 1 <= int(word) <= len(shown):
         word = shown[int(word) - 1]
     if word and word not in shown:
         raise UsageError(f"{word!r} is not displayed", did_you_mean(word, shown) if shown else "nothing is")
     session.change(displays=tuple(one for one in shown if word and one != word))
-    return answer("displays", _displays(session), *(_display_lines(session) or [Line("nothing is displayed")]))
+    return _displayed(session)
 
 
-def _displays(session: Session) -> dict[str, Any]:
-    return {"displays": list(session.state.displays)}
-
-
-def _display_lines(session: Session) -> list[Any]:
-
-    return [Line(f"{number}  {address}") for number, address in enumerate(session.state.displays, start=1)]
+def _displayed(session: Session) -> Result:
+    """What is shown after each movement."""
+    displays = session.state.displays
+    lines = [Line(f"{number}  {address}") for number, address in enumerate(displays, start=1)]
+    return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
 def _flag(word: str) -> str:

@@ -37,7 +37,6 @@ def made_of(
 
 def gone_lines(gone: Without | None) -> tuple[Block, ...]:
     """What is said where a number depends on what the model runs without."""
-
     return () if gone is None else (Line(Span(f"without {gone.words}", "dim")),)
 
 

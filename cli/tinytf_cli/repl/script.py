@@ -30,7 +30,6 @@ def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool, inside:
 
     ``stop`` ends at the first that fails; ``inside`` another line, by raising Failed, and says nothing.
     """
-
     status = 0
     for where, line in lines:
         if not line.strip():

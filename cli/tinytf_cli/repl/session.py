@@ -301,7 +301,6 @@ class Session(Host):
 
     def _python(self, code: str) -> None:
         """Evaluate an expression and show its value, or carry out a statement; ``!`` again shows the last traceback."""
-
         text = traceback_of(self.last_error) if code == "!" else evaluated(code, self._seen_by_python(code))
         if text is not None:
             lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]

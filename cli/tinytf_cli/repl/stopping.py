@@ -1,6 +1,7 @@
 """Verbs that say where to stop, and whether a stop holds at a step."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf.trace.address import Address, parse_address
+from tinytf.trace.steps import Step
 from tinytf_cli.output import Result
 from tinytf_cli.repl.results import answer
 from tinytf_cli.repl.session import Session
@@ -118,7 +120,6 @@ def _added(session: Session, stop: Stop) -> Result:
 
 def listed(session: Session) -> Result:
     """All stops."""
-
     stops = session.state.stops
     if not stops:
         return answer("stops", stops_data(session), Line("there are no stops"))
@@ -142,34 +143,26 @@ def stops_data(session: Session) -> dict[str, Any]:
 
 def stops_at(session: Session, place: int) -> list[Stop]:
     """The stops that are about a step of the present model, whether their condition holds or not."""
-    step, layer = session.table.rows[place]
-    found = []
-    for stop in session.state.stops:
-        where = stop.where
-        if where is None:
-            continue
-        if where.layers is not None and layer not in where.layers:
-            continue
-        if where.step is not None and (where.step.name != step.name or (where.layers is None and layer is not None)):
-            continue
-        if where.step is None and not _first_of(session, place) and stop.condition is None:
-            continue
-        found.append(stop)
-    return found
+    return [stop for stop in session.state.stops if _is_about(stop, session.table.rows, place)]
 
 
-def _first_of(session: Session, place: int) -> bool:
-    rows = session.table.rows
-    return place == 0 or rows[place - 1][1] != rows[place][1]
+def _is_about(stop: Stop, rows: Sequence[tuple[Step, int | None]], place: int) -> bool:
+    """Whether a stop names a step; one that names a layer alone is at its first, with a condition at each."""
+    (step, layer), where = rows[place], stop.where
+    if where is None or (where.layers is not None and layer not in where.layers):
+        return False
+    if where.step is None:
+        return stop.condition is not None or place == 0 or rows[place - 1][1] != layer
+    return where.step.name == step.name and (where.layers is not None or layer is None)
 
 
 def held_at(session: Session, place: int) -> list[Stop]:
     """The stops that hold at a step."""
-    step, layer = session.table.rows[place]
-    at = {stop.number for stop in stops_at(session, place)}
+    rows = session.table.rows
+    step, layer = rows[place]
     found = []
     for stop in session.state.stops:
-        if stop.where is not None and stop.number not in at:
+        if stop.where is not None and not _is_about(stop, rows, place):
             continue
         heads = stop.where.heads if stop.where is not None and step.has_heads else None
         if stop.condition is None or stop.condition.holds(session.trace, step, layer, heads):

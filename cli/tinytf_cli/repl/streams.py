@@ -44,7 +44,6 @@ class Streams:
     @contextlib.contextmanager
     def hearing(self, typed: Typed, settings: Settings, *, live: bool) -> Iterator[Heard]:
         """Keep what a line writes; what is redirected or paged is not written yet. ``live`` output is never paged."""
-
         stream = self._stream
         to = bool(typed.words) and typed.sign in ("|", ">")
         waits = to or self._pages(settings, live)
@@ -63,7 +62,6 @@ class Streams:
 
     def deliver(self, heard: Heard, typed: Typed, settings: Settings, *, live: bool) -> None:
         """Send output where a line says; what a line wrote is the last output."""
-
         alone = not typed.words and typed.sign in ("|", ">")
         if alone and self._last is None:
             raise UsageError("there is no output yet", "such as: heat L0H0, then | head -3")
