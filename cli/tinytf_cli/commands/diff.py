@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import TRUNCATE, Opening, asks, model_options, option, output_options, recording_options
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -82,7 +83,6 @@ def command(
 
     One of the texts may be -, which is read from a pipe.
     """
-    from tinytf_cli.output import Result
     from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
 
     first, second = _texts(texts, against.versus is not None or against.versus_dtype is not None)
@@ -103,8 +103,6 @@ def command(
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
     """The text, or with no other model the two of them."""
-    from tinytf_cli.inputs import read_texts, with_session_text
-
     words = with_session_text(words, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(

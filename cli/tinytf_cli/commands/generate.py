@@ -1,12 +1,13 @@
 """``tinytf generate``: text that goes on from a prompt, as it is made."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import AddressError, UsageError
+from tinytf_cli.host import given
 from tinytf_cli.interrupt import current
 from tinytf_cli.options import (
     Decoding,
@@ -88,7 +89,7 @@ def command(texts: Texts, opening: Opening, asked: Asked, decoding: Decoding, ou
     temperature = asked.temperature if asked.temperature is not None else 1.0 if draws else 0.0
     sampling = Sampling(temperature, asked.top_k or 0, asked.top_p, asked.min_p, asked.repetition_penalty)
     if asked.explain_cache:
-        _require_alone(click.get_current_context())
+        _require_alone()
     _require_one_way(asked, draws=not sampling.greedy, use_cache=decoding.use_cache)
     model = opening.open()
     watch = asked.watch or (asked.head is not None and not output.wants_data)
@@ -148,24 +149,15 @@ def command(texts: Texts, opening: Opening, asked: Asked, decoding: Decoding, ou
     return 130 if any(view.interrupted for view in views) else 0
 
 
-def _require_alone(context: click.Context) -> None:
+def _require_alone() -> None:
     """Raise UsageError for a setting of generation beside --explain-cache, which goes on greedily in its own way."""
-    from click.core import ParameterSource
-
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        asked = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if asked and name in _SETTINGS:
+    settings = {field.name for field in (*fields(Asked), *fields(Decoding))} - {"max_tokens", "explain_cache"}
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in settings and given(parameter.name):
             raise UsageError(
                 f"--explain-cache goes on greedily, with a cache and without, and {parameter.opts[0]} asks for more",
                 "leave one of them out",
             )
-
-
-_SETTINGS = (
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "samples", "beams", "length_penalty", "stops",
-    "on_overflow", "watch", "top", "head", "no_cache", "chunk", "compile", "quantize",
-)  # fmt: skip
 
 
 def _require_one_way(asked: Asked, *, draws: bool, use_cache: bool) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import Opening, asks, model_options, option, output_options
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, Result
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
        "agreement")  # fmt: skip
@@ -46,8 +47,6 @@ def command(corpus: Path | None, opening: Opening, asked: Asked, output: Output)
     is known, and all scores are from random tokens where it is not.
     """
     from tinytf_cli.counted import counted
-    from tinytf_cli.inputs import read_texts
-    from tinytf_cli.output import Result
     from tinytf_cli.views.heads import HeadsView
 
     if asked.random and corpus is not None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import TRUNCATE, Opening, model_options, output_options
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.lessons.live import Live
@@ -37,7 +38,6 @@ def command(
     """
     from tinytf.lessons.titles import NAMES, find
     from tinytf_cli.board import takes_pictures
-    from tinytf_cli.output import Result
 
     number = None if lesson is None else find(lesson)
     if listed:
@@ -62,7 +62,6 @@ def command(
 
 def _live(model: "Model", text: str | None, *, truncate: bool, seed: int) -> "Live":
     from tinytf.lessons.live import Live
-    from tinytf_cli.inputs import read_texts
 
     given = None if text is None else read_texts((text,), lines=False)[0]
     return Live(model, given, seed=seed, truncate=truncate)

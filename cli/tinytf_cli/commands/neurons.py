@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf.errors import AddressError, UsageError
+from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.training.corpus import Corpus
@@ -50,7 +51,6 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     """
     from tinytf.analysis.neurons import neurons, parse_unit
     from tinytf_cli.counted import counted
-    from tinytf_cli.output import Result
     from tinytf_cli.several import show_all
     from tinytf_cli.views.neurons import NeuronChoice, NeuronsView
 
@@ -91,7 +91,6 @@ def _said(path: Path) -> str:
 def _files(paths: tuple[Path, ...]) -> "Corpus":
     """The corpus that these name; ``-`` is what comes through a pipe, which holds one thing."""
     from tinytf.training.corpus import find_files
-    from tinytf_cli.inputs import read_texts
 
     if Path("-") not in paths:
         return find_files(paths)

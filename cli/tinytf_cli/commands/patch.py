@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.inputs import with_session_text
 from tinytf_cli.options import Opening, asks, model_options, option, output_options, recording_options
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, Result
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,6 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
     """
     from tinytf.analysis.interventions.pair import UnevenTexts, require_even
     from tinytf_cli.counted import counted
-    from tinytf_cli.inputs import with_session_text
-    from tinytf_cli.output import Result
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 
     if asked.addresses and asked.sweep is not None:

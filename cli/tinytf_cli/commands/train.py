@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.inputs import read_texts
 from tinytf_cli.interrupt import current
 from tinytf_cli.options import asks, option, output_options
 from tinytf_cli.output import Output, Result
@@ -174,7 +175,6 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, run: Path | None, outp
     """The files that were named, those of folders, or standard input; without any, those of the run to go on with."""
     from tinytf.training.corpus import find_files
     from tinytf.training.remembered import remembered
-    from tinytf_cli.inputs import read_texts
 
     if not paths and run is not None:
         if (known := remembered(run)) is not None:

@@ -46,7 +46,7 @@ from tinytf_cli.failing import explained, say
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, ReaderGone, Result
-from tinytf_cli.paint.terminal import Terminal, detect
+from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl.commands import adjust
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.lexicon import Lexicon, Verb
@@ -179,8 +179,7 @@ class Session(Host):
 
     def terminal(self) -> Terminal:
         """What can be shown, as the settings say."""
-        chosen = self.settings
-        return detect(sys.stdout, color=chosen.color, width=chosen.width, ascii=chosen.ascii, plain=chosen.plain)
+        return self.settings.terminal(sys.stdout)
 
     def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
         """Where results go: to the session's streams, remembered."""

@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf_cli.paint.terminal import Terminal, detect
 
 AUTO = "auto"
 
@@ -25,6 +26,10 @@ class Settings:
     layer: int = 0
     head: int = 0
     pager: bool = False
+
+    def terminal(self, stream: TextIO, color: str = "") -> Terminal:
+        """What a stream can show, as the settings say; ``color`` in place of theirs."""
+        return detect(stream, color=color or self.color, width=self.width, ascii=self.ascii, plain=self.plain)
 
 
 _SWITCH = ("on", "off")
