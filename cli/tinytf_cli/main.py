@@ -17,31 +17,10 @@ from tinytf_cli.interrupt import Interrupt, begin
 from tinytf_cli.output import ReaderGone
 
 COMMANDS = (
-    "trace",
-    "attention",
-    "grad",
-    "explain",
-    "diff",
-    "neurons",
-    "lens",
-    "attribute",
-    "ablate",
-    "patch",
-    "verify",
-    "info",
-    "tokens",
-    "models",
-    "export",
-    "train",
-    "runs",
-    "watch",
-    "generate",
-    "score",
-    "heads",
-    "rollout",
-    "learn",
-    "repl",
-)
+    "trace", "attention", "grad", "explain", "diff", "neurons", "lens", "attribute", "ablate",
+    "patch", "verify", "info", "tokens", "models", "export", "train", "runs", "watch",
+    "generate", "score", "heads", "rollout", "learn", "repl",
+)  # fmt: skip
 
 
 class Commands(click.Group):

@@ -1,7 +1,7 @@
 """Recipes on the command line: every field an option, over a file, over a preset, over what a run was begun with."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import click
 from tinytf.config import CHOICES, ModelConfig
 from tinytf.errors import UsageError
 from tinytf.training.recipe import DTYPES, OBJECTIVES, SCHEDULES, TOKENIZERS, Recipe
+from tinytf_cli.options import gathered
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -50,21 +51,29 @@ def _type_of(field: "Field[Any]", words: Mapping[str, tuple[str, ...]]) -> Any:
     return click.Choice(words[field.name]) if field.name in words else field.type
 
 
-def recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Every field of a recipe as an option, and those of the model, which --help leaves out."""
-    for field in reversed(dataclasses.fields(ModelConfig)):
+def _options() -> Iterator[Any]:
+    """Every field of a recipe as an option, then those of the model, which --help leaves out."""
+    for field in dataclasses.fields(Recipe):
+        if field.name in _HELP:
+            kind: dict[str, Any] = (
+                {"is_flag": True, "default": None} if field.type is bool else {"type": _type_of(field, _WORDS)}
+            )
+            yield click.option(_name(field), field.name, help=_HELP[field.name], **kind)
+    for field in dataclasses.fields(ModelConfig):
         if field.name not in _OF_THE_DATA:
-            name = f"--{field.name.replace('_', '-')}"
-            command = click.option(name, f"model_{field.name}", type=_type_of(field, CHOICES), hidden=True)(command)
-    for field in reversed(dataclasses.fields(Recipe)):
-        if field.name not in _HELP:
-            continue
-        name, about = f"--{field.name.replace('_', '-')}", _HELP[field.name]
-        if field.type is bool:
-            command = click.option(name, field.name, is_flag=True, default=None, help=about)(command)
-        else:
-            command = click.option(name, field.name, type=_type_of(field, _WORDS), help=about)(command)
-    return command
+            yield click.option(_name(field), f"model_{field.name}", type=_type_of(field, CHOICES), hidden=True)
+
+
+def _name(field: "Field[Any]") -> str:
+    return f"--{field.name.replace('_', '-')}"
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+recipe_options = gathered("fields", _given, _options())
+"""The fields of a recipe and of its model: the command gets those that were given, as ``fields``."""
 
 
 def resolved_recipe(

@@ -14,6 +14,7 @@ from _timing import Row, in_turns, milliseconds, options, show, show_machine, sp
 
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.repl import table
 from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Spec
@@ -24,7 +25,7 @@ VERBS = ("sat", "ran", "slept", "sang", "jumped", "played")
 
 
 def begun(model: str, text: str) -> Session:
-    session = Session(Spec(model), stdout=Ear().stream, stderr=Ear().stream)
+    session = Session(table.VERBS, Spec(model), stdout=Ear().stream, stderr=Ear().stream)
     done(session, f'run "{text}"')
     return session
 

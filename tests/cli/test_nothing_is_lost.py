@@ -10,6 +10,7 @@ import pytest
 from driving import CORPUS, Tinytf, is_a_clean_error
 
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.table import VERBS
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_session_writes_over_no_model(model: Path, tmp_path: Path) -> None:
     before = contents(model)
     weights = tmp_path / "weights.gguf"
     weights.write_bytes(b"GGUF")
-    session = Session()
+    session = Session(VERBS)
     for line in (
         f"tokens The > {model / 'model.safetensors'}",
         f"tokens The > {model / 'notes'}",

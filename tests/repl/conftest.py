@@ -10,6 +10,7 @@ from tinytf_cli.main import run
 from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Spec
+from tinytf_cli.repl.table import VERBS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,7 +32,7 @@ def talk() -> Callable[..., Talk]:
 
     def begin(model: str | Path = "tiny", *, terminal: bool = False) -> Talk:
         out, err = Ear(terminal=terminal), Ear()
-        return Talk(Session(Spec(str(model)), stdout=out.stream, stderr=err.stream), out, err)
+        return Talk(Session(VERBS, Spec(str(model)), stdout=out.stream, stderr=err.stream), out, err)
 
     return begin
 

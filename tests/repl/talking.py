@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from tinytf_cli.repl.heard import Ear
-from tinytf_cli.repl.session import Outcome, Session
+from tinytf_cli.repl.outcome import Outcome
+from tinytf_cli.repl.session import Session
 
 SENTENCE = "The cat sat on the"
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+
 from tinytf.errors import TinytfError
 from tinytf.trace.address import parse_address
 from tinytf_cli.main import COMMANDS
@@ -16,17 +17,18 @@ from tinytf_cli.paint.colour import ACCENTS
 from tinytf_cli.repl.addressing import cell_words
 from tinytf_cli.repl.colouring import STYLE, coloured
 from tinytf_cli.repl.completing import offered
-from tinytf_cli.repl.line import read_line
-from tinytf_cli.repl.pieces import pieces_of
+from tinytf_cli.repl.line import pieces_of, read_line
+from tinytf_cli.repl.models import Models
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.settings import SETTINGS
 from tinytf_cli.repl.state import Spec
+from tinytf_cli.repl.table import VERBS
 
 
 @pytest.fixture(scope="module")
 def session() -> Session:
     """A session over six tokens, the first and the fifth of which are the same but for the capital."""
-    found = Session()
+    found = Session(VERBS)
     assert found.execute('run --quiet "The cat sat on the mat"').status == 0
     return found
 
@@ -43,7 +45,7 @@ def _about(session: Session, line: str, word: str) -> str:
 
 
 def test_a_line_begins_with_any_verb_or_command(session: Session) -> None:
-    assert set(_offers(session, "")) == ({*session.verbs, *COMMANDS} - {"repl"})
+    assert set(_offers(session, "")) == ({*session.lexicon.verbs, *COMMANDS} - {"repl"})
     assert _offers(session, "atte") == ["attention"]
     assert _offers(session, "un") == ["undisplay", "undo"]
 
@@ -89,6 +91,7 @@ def test_every_verb_and_command_says_what_it_does(session: Session) -> None:
         ("set pager o", "on"),
         ("show prec", "precision"),
         ("print/st", "print/stats"),
+        ("print/stats L0.ffn.h", "L0.ffn.hidden"),
         ("print L0.ffn /v", "/values"),
         ("watch ma", "max"),
         ("break L0.weights i", "if"),
@@ -170,7 +173,7 @@ def test_settings_are_offered_with_what_they_are_now(session: Session) -> None:
 
 
 def test_what_is_displayed_and_where_it_stops_is_offered_to_be_taken_away() -> None:
-    session = Session()
+    session = Session(VERBS)
     for line in ('run --quiet "The cat"', "display L0H1.weights", "break L1.weights if max > 0.9"):
         assert session.execute(line).status == 0
     assert _offers(session, "undisplay ") == ["L0H1.weights"]
@@ -200,8 +203,8 @@ def test_files_are_offered_quoted_where_they_must_be(
 
 
 def test_nothing_is_opened_for_a_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(Spec("no such model"))
-    monkeypatch.setattr(Session, "model_of", lambda self, spec: pytest.fail("it was opened"))
+    session = Session(VERBS, Spec("no such model"))
+    monkeypatch.setattr(Models, "model", lambda self, spec: pytest.fail("it was opened"))
     for line in ("", "heat L0H", "heat L0H0.weights[", "set ", "model ", "trace --layer ", "watch ", "undisplay ",
                  "explain L0", "heads ", "trace --step w", "goto "):  # fmt: skip
         list(offered(session, line)[1])
@@ -227,7 +230,7 @@ def test_the_pieces_of_a_line_are_the_line_and_its_words_are_those_that_are_run(
 @given(st.text(max_size=40))
 @settings(max_examples=100)
 def test_colours_change_no_character_and_completion_never_fails(line: str) -> None:
-    session = Session()
+    session = Session(VERBS)
     assert "".join(fragment[1] for fragment in coloured(session, line)) == line
     list(offered(session, line)[1])
 
@@ -261,7 +264,7 @@ def test_a_piece_has_the_colour_of_what_it_is(session: Session, line: str, word:
 
 
 def test_an_address_has_its_colour_before_a_model_is_open() -> None:
-    assert ("class:role.attention", "L0.weights") in coloured(Session(), "break L0.weights")
+    assert ("class:role.attention", "L0.weights") in coloured(Session(VERBS), "break L0.weights")
 
 
 def test_colours_that_are_typed_in_are_readable_on_black_and_on_white() -> None:

@@ -11,6 +11,7 @@ from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.opening import SessionModel
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run, Spec
+from tinytf_cli.repl.table import VERBS
 
 SPEC = Spec("made")
 
@@ -21,13 +22,13 @@ def session(request: pytest.FixtureRequest) -> Session:
     tokenizer = train_characters(["the cat sat on a mat"])
     sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
     config = ModelConfig(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
-    begun = Session(SPEC, stdout=Ear().stream, stderr=Ear().stream)
+    begun = Session(VERBS, SPEC, stdout=Ear().stream, stderr=Ear().stream)
 
     def recorded(text: str, truncate: bool, force: bool) -> Trace:
-        return begun.trace_of(Run(SPEC, text, truncate, force))
+        return begun.models.trace(Run(SPEC, text, truncate, force))
 
     transformer = Transformer.initialised(config, 0)
-    begun._models[SPEC] = SessionModel("made", transformer, tokenizer, "random weights", recorded=recorded)
+    begun.models.keep(SPEC, SessionModel("made", transformer, tokenizer, "random weights", recorded=recorded))
     return begun
 
 

@@ -114,10 +114,10 @@ def test_what_cannot_be_taken_away_leaves_the_session_as_it_was(ran: Talk, line:
 
 
 def test_the_weights_are_held_once(ran: Talk) -> None:
-    held = ran.session.held_bytes
+    held = ran.session.models.nbytes
     one_trace = ran.session.trace.recorded_bytes
     ran("without L3H1")
-    assert ran.session.held_bytes <= held + 2 * one_trace
+    assert ran.session.models.nbytes <= held + 2 * one_trace
 
 
 def test_a_saved_session_goes_without_it_again(tinytf: Tinytf, tmp_path: Path, talk: Callable[..., Talk]) -> None:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinytf.errors import PlacedError, UsageError
-from tinytf_cli.repl.line import LONGEST, read_line
-from tinytf_cli.repl.session import shell_quoted
+from tinytf_cli.repl.line import LONGEST, read_line, shell_quoted
 
 
 @pytest.mark.parametrize(

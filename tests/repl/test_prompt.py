@@ -23,6 +23,7 @@ from tinytf_cli.repl.line import LONGEST
 from tinytf_cli.repl.prompt import banner
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Spec
+from tinytf_cli.repl.table import VERBS
 
 RUN = f'run "The cat sat"{ENTER}'
 
@@ -172,14 +173,14 @@ def test_a_script_needs_nothing_of_the_prompt() -> None:
 def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
-    assert interact(Session()) == 7
+    assert interact(Session(VERBS)) == 7
 
 
 def test_the_plain_loop_is_there_without_prompt_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("tinytf_cli.repl.prompt")
     monkeypatch.setitem(sys.modules, "tinytf_cli.repl.prompt", None)
     monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
-    assert interact(Session()) == 7
+    assert interact(Session(VERBS)) == 7
 
 
 def test_the_keys_that_help_lists_are_those_that_are_bound() -> None:
@@ -200,7 +201,7 @@ def test_help_keys_lists_them(typed: Typist, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_banner_is_one_line_that_fits() -> None:
-    session = Session(Spec("a/very/long/path/to/a/folder/with/a/model/in/it"))
+    session = Session(VERBS, Spec("a/very/long/path/to/a/folder/with/a/model/in/it"))
     said = {banner(session, width) for width in range(20, 200)}
     assert all(len(banner(session, width)) < width for width in range(20, 200))
     assert max(said, key=len).endswith("Ctrl-D leaves")
@@ -217,12 +218,12 @@ def test_the_bar_says_model_text_place_memory_and_time(typed: Typist) -> None:
 
 
 def test_the_bar_has_room_for_all_beside_a_model_in_a_deep_folder() -> None:
-    session = Session(Spec("/a/very/long/path/to/a/folder/with/a/model/SmolLM2-135M-Instruct.Q4_1.gguf"))
+    session = Session(VERBS, Spec("/a/very/long/path/to/a/folder/with/a/model/SmolLM2-135M-Instruct.Q4_1.gguf"))
     bar = replace(bar_of(session), text="The cat", place="L11.weights 117/638", memory="512.0 MiB", took="118 ms")
     said = to_plain_text(bar.fitted(100))
     assert said == "SmolLM2-135M-Instruct.Q4_1.gguf · The cat · L11.weights 117/638 · 512.0 MiB · 118 ms"
     assert to_plain_text(bar.fitted(80)).startswith("SmolLM2-135M-Instruct.Q4_1.gguf · The cat · L11.weights 117/638")
-    assert bar_of(Session(Spec("hub:ORG/NAME"))).model == "hub:ORG/NAME"
+    assert bar_of(Session(VERBS, Spec("hub:ORG/NAME"))).model == "hub:ORG/NAME"
 
 
 @pytest.mark.parametrize("text", ["The cat", "猫が座った" * 30, "", "a" * 500])

@@ -132,7 +132,7 @@ def test_a_million_characters_are_refused_at_once(ran: Talk) -> None:
     outcome = ran.fails("run " + "cat " * 250_000)
     assert outcome.failure is not None
     assert outcome.failure.message == "the line has 1,000,004 characters, and a session takes at most 100,000"
-    assert len(ran.session.lines) == 1
+    assert len(ran.session.log.lines) == 1
 
 
 def test_what_is_typed_never_acts_on_the_terminal(ran: Talk) -> None:
@@ -170,7 +170,7 @@ def test_output_goes_to_files_by_their_extension(ran: Talk, tmp_path: Path) -> N
 def test_the_last_output_stays_while_it_is_used(ran: Talk) -> None:
     drawn = ran("heat L0H0")
     ran("| head -2", "| wc -l")
-    ran.session.stdout.write("--\n")
+    ran.session.streams.stdout.write("--\n")
     ran("| cat")
     assert ran.out.text.split("--\n")[1] == drawn
 
@@ -211,7 +211,7 @@ def test_long_output_is_paged_on_a_terminal_alone(talk: Callable[..., Talk], tmp
     pages: list[str] = []
     for terminal in (True, False):
         begun = talk(terminal=terminal)
-        begun.session.page = pages.append
+        begun.session.streams.page = pages.append
         begun(f"run {SENTENCE}", "set pager on")
         text = begun("help")
         assert pages == ([text] if terminal else [])
@@ -257,16 +257,16 @@ def test_a_fault_of_our_own_is_a_line_too(ran: Talk, monkeypatch: pytest.MonkeyP
 
 def test_the_interface_for_a_front_end_holds(ran: Talk) -> None:
     session = ran.session
-    assert session.names["p"] == "print"
-    assert session.names["trace"] == "trace"
-    assert session.verb_for(["grad", "L0H0.q"]) is None
-    assert session.verb_for(["heat"]) is session.verbs["heat"]
+    assert session.lexicon.names["p"] == "print"
+    assert session.lexicon.names["trace"] == "trace"
+    assert session.lexicon.verb_for(["grad", "L0H0.q"]) is None
+    assert session.lexicon.verb_for(["heat"]) is session.lexicon.verbs["heat"]
     assert session.tokens == ("The", "·cat", "·sat", "·on", "·the")
     assert session.place_words == "tokens 1/92"
-    assert session.held_bytes > 4_000_000
+    assert session.models.nbytes > 4_000_000
     assert 0 < session.execute("heat L0H0").seconds == session.last_seconds
     assert session.execute("quit").leave is True
-    assert [entry.line for entry in session.lines] == [f'run "{SENTENCE}"', "heat L0H0", "quit"]
+    assert [entry.line for entry in session.log.lines] == [f'run "{SENTENCE}"', "heat L0H0", "quit"]
 
 
 class _Keys:

@@ -262,14 +262,14 @@ def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "repl"])
 def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
     assert ran(f"{name} --help").startswith(f"Usage: {name} ")
-    assert "Usage: " in ran(f"help {name}") or name in ran.session.verbs
+    assert "Usage: " in ran(f"help {name}") or name in ran.session.lexicon.verbs
 
 
 def test_every_verb_has_a_summary_examples_that_run_and_help(ran: Talk, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
     ran("run The dog sat on the", "set dims 8", "display L0H0.weights", "break L1")
     (tmp_path / "look.session").write_text("show\n", "utf-8")
-    for name, verb in ran.session.verbs.items():
+    for name, verb in ran.session.lexicon.verbs.items():
         assert verb.summary.endswith("."), name
         assert len(verb.summary) <= 67, "the overview fits 80 columns"
         assert verb.examples, name
@@ -329,9 +329,9 @@ def test_verbs_work_on_every_shape_of_model(kind: str, talk: Callable[..., Talk]
 def test_words_that_a_verb_does_not_take_are_for_the_command_of_its_name(ran: Talk) -> None:
     session = ran.session
     for words in ("heads", "heads L3", "heads --by entropy L0-1", "heads --json", "diff", "diff --top 3", "watch nan"):
-        assert session.verb_for(words.split()) is session.verbs[words.split()[0]], words
+        assert session.lexicon.verb_for(words.split()) is session.lexicon.verbs[words.split()[0]], words
     for words in ("heads lorem.txt", "heads --count 3", "heads L0 corpus", "heads --by induction", "heads --by=offset"):
-        assert session.verb_for(words.split()) is None, words
+        assert session.lexicon.verb_for(words.split()) is None, words
     for words in ("diff a b", "diff --seed 3", "diff --versus tiny", "watch --once"):
-        assert session.verb_for(words.split()) is None, words
+        assert session.lexicon.verb_for(words.split()) is None, words
     assert "induction" in ran("heads --by induction --random --count 1 --top 1")

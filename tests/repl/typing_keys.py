@@ -13,6 +13,7 @@ from prompt_toolkit.output import DummyOutput
 from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.prompt import Prompt
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.table import VERBS
 
 ALT = {"up": "\x1b[1;3A", "down": "\x1b[1;3B", "right": "\x1b[1;3C"}
 UP, TAB, LEAVE, CANCEL, ENTER = "\x1b[A", "\t", "\x04", "\x03", "\r"
@@ -41,7 +42,7 @@ class Typist:
     @property
     def lines(self) -> list[str]:
         """What was run."""
-        return [entry.line for entry in self.prompt.session.lines]
+        return [entry.line for entry in self.prompt.session.log.lines]
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def typist(folder: Path, monkeypatch: pytest.MonkeyPatch, session: Session | Non
     """Somebody at a prompt whose history is in ``folder``."""
     monkeypatch.setattr("tinytf_cli.repl.prompt.history_path", lambda: folder / "tinytf" / "history")
     out, err = Ear(), Ear()
-    session = session or Session()
-    session.stdout, session.stderr = out.stream, err.stream
+    session = session or Session(VERBS)
+    session.streams.stdout, session.streams.stderr = out.stream, err.stream
     with create_pipe_input() as keys:
         yield Typist(Prompt(session, input=keys, output=DummyOutput()), keys, out, err)

@@ -1,59 +1,41 @@
 """``tinytf attention``: every head at a glance, or one of them large."""
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.options import model_options, output_options, recording_options, text_options
+from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
 from tinytf_cli.output import Output
-
-if TYPE_CHECKING:
-    from tinytf.loading import Model
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
 _WINDOW = re.compile(r"([0-9]{0,9}):([0-9]{0,9})(?:,([0-9]{0,9}):([0-9]{0,9}))?")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    by: str = option(
+        type=click.Choice(_MEASURES), shown="entropy", help="The number that the overview gives for each head."
+    )
+    heads: tuple[str, ...] = option(
+        "--head", multiple=True, metavar="ADDRESS",
+        help="Draw this head large, such as L3H5; L0H* for all of a layer. Repeatable.",
+    )  # fmt: skip
+    row: str | None = option(metavar="TOKEN", help="One query, by text or number, as bars.")
+    top: int | None = option(type=click.IntRange(1), metavar="K", help="The K strongest pairs as a list.")
+    window: str | None = option(metavar="Q0:Q1,K0:K1", help="Only these queries and keys, such as 0:20,0:20.")
+    rows: int | None = option(type=click.IntRange(0), help="Queries shown as bars (0: all; on a screen 24).")
+
+
 @click.command("attention")
-@text_options
-@model_options
-@recording_options
-@click.option(
-    "--by",
-    type=click.Choice(_MEASURES),
-    default="entropy",
-    show_default=True,
-    help="The number that the overview gives for each head.",
-)
-@click.option(
-    "--head",
-    "heads",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Draw this head large, such as L3H5; L0H* for all of a layer. Repeatable.",
-)
-@click.option("--row", metavar="TOKEN", help="One query, by text or number, as bars.")
-@click.option("--top", type=click.IntRange(1), metavar="K", help="The K strongest pairs as a list.")
-@click.option("--window", metavar="Q0:Q1,K0:K1", help="Only these queries and keys, such as 0:20,0:20.")
-@click.option("--rows", type=click.IntRange(0), help="Queries shown as bars (0: all; on a screen 24).")
+@traced_texts
+@asks(Asked)
 @output_options
-def command(
-    texts: list[str],
-    lines: bool,
-    truncate: bool,
-    force: bool,
-    open_model: Callable[[], "Model"],
-    by: str,
-    heads: tuple[str, ...],
-    row: str | None,
-    top: int | None,
-    window: str | None,
-    rows: int | None,
-    output: Output,
-) -> int:
+def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
     """Show where every head of every layer looks in TEXT.
 
     Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
@@ -62,21 +44,23 @@ def command(
     from tinytf_cli.several import show_views
     from tinytf_cli.views.attention import AttentionChoice, AttentionView
 
-    if not heads:
-        for name, value in (("--row", row), ("--top", top), ("--window", window)):
+    if not asked.heads:
+        for name, value in (("--row", asked.row), ("--top", asked.top), ("--window", asked.window)):
             if value is not None:
                 raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
-    if row is not None and (top is not None or window is not None):
+    if asked.row is not None and (asked.top is not None or asked.window is not None):
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
-    model = open_model()
-    chosen = _heads(heads, StepTable(model.config))
+    model = opening.open()
+    chosen = _heads(asked.heads, StepTable(model.config))
 
     def view_of(text: str) -> AttentionView:
-        trace = model.trace(text, truncate=truncate, force=force)
-        choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
+        trace = model.trace(text, truncate=texts.truncate, force=force)
+        choice = AttentionChoice(
+            asked.by, chosen, asked.row, asked.top, _window(asked.window, len(trace.tokens)), asked.rows
+        )
         return AttentionView(model, trace, choice)
 
-    return show_views(output, map(view_of, texts), "attentions", lines)
+    return show_views(output, map(view_of, texts), "attentions", texts.lines)
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:

@@ -1,14 +1,15 @@
 """``tinytf diff``: two texts, two models, or two dtypes of one model, step by step."""
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.options import model_options, output_options, recording_options
-from tinytf_cli.output import Output
+from tinytf_cli.inputs import read_texts, with_session_text
+from tinytf_cli.options import TRUNCATE, Opening, asks, model_options, option, output_options, recording_options
+from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -22,48 +23,54 @@ def _no_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     return value
 
 
+@dataclass(frozen=True)
+class Against:
+    """The other model."""
+
+    versus: str | None = option(
+        metavar="MODEL", help="Compare with this model, or this checkpoint of a run, on one text."
+    )
+    versus_dtype: str | None = option(
+        type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
+        help="Compare with the model in this dtype, on one text.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    tolerance: float | None = option(
+        type=click.FloatRange(0), callback=_no_nan,
+        help="Relative difference that is none yet.  [default: what rounding may cost in the dtype]",
+    )  # fmt: skip
+    head: str | None = option(
+        metavar="ADDRESS", help="Show the weights of this head, such as L3H5, not of the worst one."
+    )
+    top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of either.")
+    rows: int | None = option(type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+    fail_over: float | None = option(
+        type=click.FloatRange(0), callback=_no_nan, metavar="TOL",
+        help="Exit 1 if a step differs by more than TOL of a token's largest number.",
+    )  # fmt: skip
+    full: bool = option(is_flag=True, help="Show every step, not of each layer the one that differs most.")
+
+
 @click.command("diff")
 @click.argument("texts", nargs=-1, metavar="TEXT [TEXT]")
-@click.option("--versus", metavar="MODEL", help="Compare with this model, or this checkpoint of a run, on one text.")
-@click.option(
-    "--versus-dtype",
-    type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
-    help="Compare with the model in this dtype, on one text.",
-)
-@click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
+@asks(Against, "against")
+@TRUNCATE
 @model_options
 @recording_options
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0),
-    callback=_no_nan,
-    help="Relative difference that is none yet.  [default: what rounding may cost in the dtype]",
-)
-@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, such as L3H5, not of the worst one.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of either.")
-@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
-@click.option(
-    "--fail-over",
-    type=click.FloatRange(0),
-    callback=_no_nan,
-    metavar="TOL",
-    help="Exit 1 if a step differs by more than TOL of a token's largest number.",
-)
-@click.option("--full", is_flag=True, help="Show every step, not of each layer the one that differs most.")
+@asks(Asked)
 @output_options
 def command(
     texts: tuple[str, ...],
-    versus: str | None,
-    versus_dtype: str | None,
+    against: Against,
     truncate: bool,
-    open_model: Callable[[], "Model"],
+    opening: Opening,
     force: bool,
-    tolerance: float | None,
-    head: str | None,
-    top: int,
-    rows: int | None,
-    fail_over: float | None,
-    full: bool,
+    asked: Asked,
     output: Output,
 ) -> int:
     """Show where two runs begin to differ, and by how much at every step.
@@ -76,29 +83,26 @@ def command(
 
     One of the texts may be -, which is read from a pipe.
     """
-    from tinytf_cli.output import Result
     from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
 
-    first, second = _texts(texts, versus is not None or versus_dtype is not None)
-    model = open_model()
-    other = model if second is not None else _other(model, versus, versus_dtype)
+    first, second = _texts(texts, against.versus is not None or against.versus_dtype is not None)
+    model = opening.open()
+    other = model if second is not None else _other(opening, against)
     found = model.diff(
         first, second if second is not None else other,
-        tolerance=tolerance, head=head, top=top, truncate=truncate, force=force,
+        tolerance=asked.tolerance, head=asked.head, top=asked.top, truncate=truncate, force=force,
     )  # fmt: skip
     encodings = (
         model.encode(first, truncate=truncate),
         other.encode(first if second is None else second, truncate=truncate),
     )
-    view = DifferenceView((model, other), encodings, found, DifferenceChoice(fail_over, rows, full))
+    view = DifferenceView((model, other), encodings, found, DifferenceChoice(asked.fail_over, asked.rows, asked.full))
     output.show(Result(view.blocks, view.data, view.events, view.tensors))
     return 0 if view.holds else 1
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
     """The text, or with no other model the two of them."""
-    from tinytf_cli.inputs import read_texts, with_session_text
-
     words = with_session_text(words, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(
@@ -114,14 +118,9 @@ def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
     return read[0], read[1] if len(read) > 1 else None
 
 
-def _other(model: "Model", versus: str | None, versus_dtype: str | None) -> "Model":
+def _other(opening: Opening, against: Against) -> "Model":
     """The model to compare with: ``--versus`` or the same, on the same device, in its dtype or another."""
     from tinytf.loading import load
 
-    given = click.get_current_context().params
-    return load(
-        given["model"] if versus is None else versus,
-        device=given["device"],
-        dtype=versus_dtype or given["dtype"],
-        seed=given["seed"],
-    )
+    name = opening.model if against.versus is None else against.versus
+    return load(name, device=opening.device, dtype=against.versus_dtype or opening.dtype, seed=opening.seed)

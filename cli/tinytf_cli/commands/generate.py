@@ -1,16 +1,28 @@
 """``tinytf generate``: text that goes on from a prompt, as it is made."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinytf.errors import AddressError, UsageError
+from tinytf_cli.host import given
 from tinytf_cli.interrupt import current
-from tinytf_cli.options import decoding_options, model_options, output_options, text_options
+from tinytf_cli.options import (
+    Decoding,
+    Opening,
+    Texts,
+    asks,
+    decoding_options,
+    model_options,
+    option,
+    output_options,
+    text_options,
+)
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
-    from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import Looking, Step
     from tinytf.loading import Model
     from tinytf.model.cache import KVCache
@@ -22,68 +34,48 @@ if TYPE_CHECKING:
     View = GenerateView | BeamView | CachedView
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    max_tokens: int = option(type=int, shown=50, help="New tokens at most.")
+    temperature: float | None = option(
+        type=float,
+        help="0 takes the most probable token, and is the default where nothing else asks for draws; else 1.",
+    )  # fmt: skip
+    top_k: int | None = option(type=int, help="Draw from the K most probable tokens.")
+    top_p: float = option(type=float, default=1.0, help="Draw from the fewest tokens whose mass reaches P.")
+    min_p: float = option(type=float, default=0.0, help="Draw from tokens at least P times as probable as the best.")
+    repetition_penalty: float = option(type=float, default=1.0, help="Above 1, what was there becomes less probable.")
+    samples: int = option("--n", type=int, default=1, metavar="N", help="So many texts, drawn side by side.")
+    beams: int | None = option(
+        type=int, metavar="N", help="Search for the most probable text, N hypotheses side by side."
+    )
+    length_penalty: float = option(type=float, default=1.0, help="Of beams: above 0 longer texts win more easily.")
+    stops: tuple[str, ...] = option(
+        "--stop", multiple=True, metavar="TEXT", help=r"End before this text; \n is a new line. Repeatable."
+    )
+    on_overflow: str = option(
+        type=click.Choice(["stop", "slide", "error"]), shown="stop",
+        help="Where the context is full; slide goes on without the older half.",
+    )  # fmt: skip
+    watch: bool = option(is_flag=True, help="Show what each token was chosen from, what it saw, and the cache.")
+    top: int = option(type=click.IntRange(1), shown=5, help="Candidates of a step.")
+    head: str | None = option(metavar="L3H5", help="Watch the attention of this head, or of one layer such as L3.")
+    explain_cache: bool = option(is_flag=True, help="Time and work of every step, with the cache and without.")
+
+
 @click.command("generate")
 @text_options
 @model_options
-@click.option("--max-tokens", type=int, default=50, show_default=True, help="New tokens at most.")
-@click.option(
-    "--temperature",
-    type=float,
-    help="0 takes the most probable token, and is the default where nothing else asks for draws; else 1.",
-)
-@click.option("--top-k", type=int, help="Draw from the K most probable tokens.")
-@click.option("--top-p", type=float, default=1.0, help="Draw from the fewest tokens whose mass reaches P.")
-@click.option("--min-p", type=float, default=0.0, help="Draw from tokens at least P times as probable as the best.")
-@click.option("--repetition-penalty", type=float, default=1.0, help="Above 1, what was there becomes less probable.")
-@click.option("--n", "samples", type=int, default=1, metavar="N", help="So many texts, drawn side by side.")
-@click.option("--beams", type=int, metavar="N", help="Search for the most probable text, N hypotheses side by side.")
-@click.option("--length-penalty", type=float, default=1.0, help="Of beams: above 0 longer texts win more easily.")
-@click.option(
-    "--stop", "stops", multiple=True, metavar="TEXT", help=r"End before this text; \n is a new line. Repeatable."
-)
-@click.option(
-    "--on-overflow",
-    type=click.Choice(["stop", "slide", "error"]),
-    default="stop",
-    show_default=True,
-    help="Where the context is full; slide goes on without the older half.",
-)
-@click.option("--watch", is_flag=True, help="Show what each token was chosen from, what it saw, and the cache.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Candidates of a step.")
-@click.option("--head", metavar="L3H5", help="Watch the attention of this head, or of one layer such as L3.")
-@click.option("--explain-cache", is_flag=True, help="Time and work of every step, with the cache and without.")
+@asks(Asked)
 @decoding_options
 @output_options
-def command(
-    texts: list[str],
-    lines: bool,
-    truncate: bool,
-    open_model: Callable[[], "Model"],
-    max_tokens: int,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float,
-    min_p: float,
-    repetition_penalty: float,
-    samples: int,
-    beams: int | None,
-    length_penalty: float,
-    stops: tuple[str, ...],
-    on_overflow: str,
-    watch: bool,
-    top: int,
-    head: str | None,
-    explain_cache: bool,
-    kind: "Kind",
-    use_cache: bool,
-    chunk: int,
-    output: Output,
-) -> int:
+def command(texts: Texts, opening: Opening, asked: Asked, decoding: Decoding, output: Output) -> int:
     """Go on from the prompt TEXT; an empty one begins with the model's start token.
 
     --seed makes the draws. In a pipe the new text alone is on stdout. Ctrl-C leaves what was made.
     """
-    from tinytf.errors import UsageError
     from tinytf.generate.compared import compare_cache
     from tinytf.generate.samplers import Sampling
     from tinytf_cli.several import show_all
@@ -91,70 +83,57 @@ def command(
     from tinytf_cli.views.cached import CachedView
     from tinytf_cli.views.generate import GenerateView, Settings
 
-    if top_k is not None and top_k < 1:
-        raise UsageError(f"top-k {top_k} is below 1", "leave it out for no limit")
-    if temperature is None:
-        temperature = 1.0 if top_k or top_p < 1 or min_p or (samples > 1 and beams is None) else 0.0
-    sampling = Sampling(temperature, top_k or 0, top_p, min_p, repetition_penalty)
-    context = click.get_current_context()
-    if explain_cache:
-        _require_alone(context)
-    _require_one_way(
-        draws=not sampling.greedy,
-        samples=samples,
-        beams=beams,
-        stops=stops,
-        on_overflow=on_overflow,
-        head=head,
-        use_cache=use_cache,
-    )
-    seed: int = context.params["seed"]
-    model = open_model()
-    watch = watch or (head is not None and not output.wants_data)
-    looking = _looking(model, head) if (watch or head is not None) and use_cache and beams is None else None
+    if asked.top_k is not None and asked.top_k < 1:
+        raise UsageError(f"top-k {asked.top_k} is below 1", "leave it out for no limit")
+    draws = asked.top_k or asked.top_p < 1 or asked.min_p or (asked.samples > 1 and asked.beams is None)
+    temperature = asked.temperature if asked.temperature is not None else 1.0 if draws else 0.0
+    sampling = Sampling(temperature, asked.top_k or 0, asked.top_p, asked.min_p, asked.repetition_penalty)
+    if asked.explain_cache:
+        _require_alone()
+    _require_one_way(asked, draws=not sampling.greedy, use_cache=decoding.use_cache)
+    model = opening.open()
+    watch = asked.watch or (asked.head is not None and not output.wants_data)
+    looks = (watch or asked.head is not None) and decoding.use_cache and asked.beams is None
+    looking = _looking(model, asked.head) if looks else None
+    decoded: dict[str, Any] = {
+        "max_tokens": asked.max_tokens, "on_overflow": asked.on_overflow, "use_cache": decoding.use_cache,
+        "chunk": decoding.chunk or 0, "kind": decoding.kind,
+    }  # fmt: skip
 
     def start(encoding: "Encoding") -> "tuple[Iterator[Step], KVCache | None]":
         """The steps of one text, and its cache, which is taken when its turn comes."""
         ids, cache = encoding.ids, None
-        if use_cache and model.config.causal and max_tokens > 0:
-            cache = model.transformer.cache(min(model.config.context, len(ids) + max_tokens))
+        if decoding.use_cache and model.config.causal and asked.max_tokens > 0:
+            cache = model.transformer.cache(min(model.config.context, len(ids) + asked.max_tokens))
         steps = model.stream(
             encoding,
-            max_tokens=max_tokens,
             sampling=sampling,
-            seed=seed,
-            samples=samples,
-            stops=[_unescaped(stop) for stop in stops],
-            use_cache=use_cache,
+            seed=opening.seed,
+            samples=asked.samples,
+            stops=[_unescaped(stop) for stop in asked.stops],
             cache=cache,
-            on_overflow=on_overflow,
-            top=top if watch or output.wants_data else 0,
+            top=asked.top if watch or output.wants_data else 0,
             looking=looking,
-            chunk=chunk,
-            kind=kind,
+            **decoded,
         )
         return steps, cache
 
     def view_of(encoding: "Encoding") -> "View":
-        if explain_cache:
-            return CachedView(model, encoding, lambda: compare_cache(model.transformer, encoding.ids, max_tokens))
-        if beams is None:
-            settings = Settings(sampling, seed, samples, kind, head)
+        if asked.explain_cache:
+            return CachedView(model, encoding, lambda: compare_cache(model.transformer, encoding.ids, asked.max_tokens))
+        if asked.beams is None:
+            settings = Settings(sampling, opening.seed, asked.samples, decoding.kind, asked.head)
             return GenerateView(model, encoding, lambda: start(encoding), settings, watch)
         found = model.beams(
             encoding,
-            beams=beams,
-            max_tokens=max_tokens,
-            length_penalty=length_penalty,
-            repetition_penalty=repetition_penalty,
-            on_overflow=on_overflow,
-            use_cache=use_cache,
-            chunk=chunk,
-            kind=kind,
+            beams=asked.beams,
+            length_penalty=asked.length_penalty,
+            repetition_penalty=asked.repetition_penalty,
+            **decoded,
         )
-        return BeamView(model, encoding, found, beams, length_penalty, samples, watch, kind)
+        return BeamView(model, encoding, found, asked.beams, asked.length_penalty, asked.samples, watch, decoding.kind)
 
-    views = [view_of(model.prompt(text, truncate=truncate)) for text in texts]
+    views = [view_of(model.prompt(text, truncate=texts.truncate)) for text in texts]
 
     def results() -> Iterator[Result]:
         for view in views:
@@ -163,55 +142,31 @@ def command(
             yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
 
     with current().held():
-        show_all(output, results(), "comparisons" if explain_cache else "generations", lines)
+        show_all(output, results(), "comparisons" if asked.explain_cache else "generations", texts.lines)
     for view in views:
         for note in view.notes():
             output.note(note)
     return 130 if any(view.interrupted for view in views) else 0
 
 
-def _require_alone(context: click.Context) -> None:
+def _require_alone() -> None:
     """Raise UsageError for a setting of generation beside --explain-cache, which goes on greedily in its own way."""
-    from click.core import ParameterSource
-
-    from tinytf.errors import UsageError
-
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        asked = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if asked and name in _SETTINGS:
+    settings = {field.name for field in (*fields(Asked), *fields(Decoding))} - {"max_tokens", "explain_cache"}
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in settings and given(parameter.name):
             raise UsageError(
                 f"--explain-cache goes on greedily, with a cache and without, and {parameter.opts[0]} asks for more",
                 "leave one of them out",
             )
 
 
-_SETTINGS = (
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "samples", "beams", "length_penalty", "stops",
-    "on_overflow", "watch", "top", "head", "no_cache", "chunk", "compile", "quantize",
-)  # fmt: skip
-
-
-def _require_one_way(
-    *,
-    draws: bool,
-    samples: int,
-    beams: int | None,
-    stops: tuple[str, ...],
-    on_overflow: str,
-    head: str | None,
-    use_cache: bool,
-) -> None:
+def _require_one_way(asked: Asked, *, draws: bool, use_cache: bool) -> None:
     """Raise UsageError for settings that contradict each other."""
-    from tinytf.errors import UsageError
-
+    samples, beams = asked.samples, asked.beams
     if samples < 1:
         raise UsageError(f"{samples} samples are fewer than 1", "leave --n out for one")
-    if head is not None and (beams is not None or not use_cache):
-        raise UsageError(
-            "--head shows what the newest token saw in the cache",
-            "leave out --no-cache and --beams",
-        )
+    if asked.head is not None and (beams is not None or not use_cache):
+        raise UsageError("--head shows what the newest token saw in the cache", "leave out --no-cache and --beams")
     if beams is not None and beams < 1:
         raise UsageError(f"{beams} beams are fewer than 1", "leave --beams out for one text")
     if beams is None:
@@ -223,9 +178,9 @@ def _require_one_way(
             "beam search takes what is most probable and draws nothing",
             "leave out --beams, or --temperature, --top-k, --top-p and --min-p",
         )
-    if stops:
+    if asked.stops:
         raise UsageError("beam search ends at end tokens, not at --stop", "leave one of them out")
-    if on_overflow == "slide":
+    if asked.on_overflow == "slide":
         raise UsageError("beam search cannot go on without the older half of a text", "--on-overflow stop or error")
     if samples > beams:
         raise UsageError(f"{samples} texts are more than {beams} beams", f"--n up to {beams}, or more --beams")
@@ -244,7 +199,6 @@ def _unescaped(stop: str) -> str:
 
 
 def _looking(model: "Model", head: str | None) -> "Looking":
-    from tinytf.errors import AddressError
     from tinytf.generate.loop import Looking
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address

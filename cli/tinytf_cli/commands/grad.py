@@ -1,23 +1,22 @@
 """``tinytf grad``: the backward pass of a text."""
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import click
 
 from tinytf_cli.options import (
+    Detail,
+    Opening,
+    Texts,
+    asks,
     block_options,
     fault_options,
-    model_options,
+    option,
     output_options,
-    recording_options,
-    text_options,
+    traced_texts,
 )
 from tinytf_cli.output import Output
-
-if TYPE_CHECKING:
-    from tinytf.loading import Model
 
 
 def _require_finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -26,69 +25,52 @@ def _require_finite(ctx: click.Context, param: click.Parameter, value: float) ->
     return value
 
 
+@dataclass(frozen=True)
+class Loss:
+    """What the loss is of."""
+
+    target: str | None = option(metavar="TOKEN", help="What is to come after the text, or at [MASK]: a word, or #ID.")
+    positions: str | None = option(metavar="LIST", help="Predict from these positions only, such as 2 or 0-3,7.")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    addresses: tuple[str, ...] = option(
+        "--at", multiple=True, metavar="ADDRESS",
+        help="Show just the gradient at this address, such as L0H1.weights. Repeatable.",
+    )  # fmt: skip
+    derived: tuple[str, ...] = option(
+        "--derive", multiple=True, metavar="ADDRESS",
+        help="Write out how one row of a gradient comes about, such as L3.norm1 or 'L0H1.scores[sat]'. Repeatable.",
+    )  # fmt: skip
+    by: str = option(
+        type=click.Choice(["parameter", "layer", "kind", "head"]), shown="kind",
+        help="How the weights are grouped in their table.",
+    )  # fmt: skip
+    lr: float = option(
+        type=click.FloatRange(0, min_open=True), shown=1e-3, callback=_require_finite, help="For the updates."
+    )
+    integrated: bool = option(is_flag=True, help="Attribute to tokens by integrated gradients too.")
+    check: int = option(type=click.IntRange(0), default=0, metavar="N", help="Measure N entries by finite differences.")
+
+
 @click.command("grad")
-@text_options
-@model_options
-@recording_options
-@click.option("--target", metavar="TOKEN", help="What is to come after the text, or at [MASK]: a word, or #ID.")
-@click.option("--positions", metavar="LIST", help="Predict from these positions only, such as 2 or 0-3,7.")
+@traced_texts
+@asks(Loss, "loss")
 @block_options
 @fault_options
-@click.option(
-    "--at",
-    "addresses",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Show just the gradient at this address, such as L0H1.weights. Repeatable.",
-)
-@click.option(
-    "--derive",
-    "derived",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Write out how one row of a gradient comes about, such as L3.norm1 or 'L0H1.scores[sat]'. Repeatable.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["parameter", "layer", "kind", "head"]),
-    default="kind",
-    show_default=True,
-    help="How the weights are grouped in their table.",
-)
-@click.option(
-    "--lr",
-    type=click.FloatRange(0, min_open=True),
-    default=1e-3,
-    show_default=True,
-    callback=_require_finite,
-    help="For the updates.",
-)
-@click.option("--integrated", is_flag=True, help="Attribute to tokens by integrated gradients too.")
-@click.option(
-    "--check", type=click.IntRange(0), default=0, metavar="N", help="Measure N entries by finite differences."
-)
+@asks(Asked)
 @output_options
 def command(
-    texts: list[str],
-    lines: bool,
-    truncate: bool,
+    texts: Texts,
+    opening: Opening,
     force: bool,
-    open_model: Callable[[], "Model"],
-    target: str | None,
-    positions: str | None,
-    layer: int,
-    head: int,
-    full: bool,
-    no_detail: bool,
+    loss: Loss,
+    detail: Detail,
     fail_on: tuple[str, ...],
-    dims: int,
-    rows: int | None,
-    addresses: tuple[str, ...],
-    derived: tuple[str, ...],
-    by: str,
-    lr: float,
-    integrated: bool,
-    check: int,
+    asked: Asked,
     output: Output,
 ) -> int:
     """Show how the loss of TEXT flows back through every step, and prove it.
@@ -100,28 +82,27 @@ def command(
     from tinytf_cli.several import show_views
     from tinytf_cli.views.grad import GradSelection, GradView
 
-    model = open_model()
+    model = opening.open()
     table = StepTable(model.config)
-    parse_address(f"L{layer}H{head}", table)
     selection = GradSelection(
-        layers=tuple(range(model.config.n_layers)) if full else (layer,),
-        head=head,
-        addresses=tuple(parse_address(text, table) for text in addresses),
-        derived=tuple(parse_address(text, table) for text in derived),
-        dims=dims,
-        rows=rows,
-        detail=not no_detail,
+        layers=detail.layers(model),
+        head=detail.head,
+        addresses=tuple(parse_address(text, table) for text in asked.addresses),
+        derived=tuple(parse_address(text, table) for text in asked.derived),
+        dims=detail.dims,
+        rows=detail.rows,
+        detail=not detail.no_detail,
         fail_on=fail_on,
-        by=by,
-        lr=lr,
-        integrated=integrated,
-        check=check,
-        seed=click.get_current_context().params["seed"],
+        by=asked.by,
+        lr=asked.lr,
+        integrated=asked.integrated,
+        check=asked.check,
+        seed=opening.seed,
         force=force,
     )
 
     def view_of(text: str) -> GradView:
-        trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
+        trace = model.grad(text, target=loss.target, positions=loss.positions, truncate=texts.truncate, force=force)
         return GradView(model, trace, selection, output.stderr)
 
-    return show_views(output, map(view_of, texts), "grads", lines)
+    return show_views(output, map(view_of, texts), "grads", texts.lines)

@@ -1,55 +1,45 @@
 """``tinytf heads``: what every head does."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.options import model_options, output_options
-from tinytf_cli.output import Output
-
-if TYPE_CHECKING:
-    from tinytf.loading import Model
+from tinytf_cli.inputs import read_texts
+from tinytf_cli.options import Opening, asks, model_options, option, output_options
+from tinytf_cli.output import Output, Result
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
        "agreement")  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    by: str | None = option(
+        type=click.Choice(_BY),
+        help="The score that is mapped, and that the table is sorted by: induction, of an encoder previous.",
+    )  # fmt: skip
+    top: int | None = option(
+        type=click.IntRange(1), metavar="N", help="Heads in the table and in JSON (else all; on a screen 16)."
+    )
+    length: int | None = option(
+        type=click.IntRange(1), metavar="N", help="Tokens that are said twice (else 50, or what fits)."
+    )
+    count: int = option(
+        type=click.IntRange(1, 100_000), shown=16, help="Random sequences, and windows of text at most."
+    )
+    random: bool = option(is_flag=True, help="Random tokens alone, without the model's own text.")
+
+
 @click.command("heads")
 @click.argument("corpus", required=False, type=click.Path(path_type=Path))
 @model_options
-@click.option(
-    "--by",
-    type=click.Choice(_BY),
-    help="The score that is mapped, and that the table is sorted by: induction, of an encoder previous.",
-)
-@click.option(
-    "--top", type=click.IntRange(1), metavar="N", help="Heads in the table and in JSON (else all; on a screen 16)."
-)
-@click.option(
-    "--length", type=click.IntRange(1), metavar="N", help="Tokens that are said twice (else 50, or what fits)."
-)
-@click.option(
-    "--count",
-    type=click.IntRange(1, 100_000),
-    default=16,
-    show_default=True,
-    help="Random sequences, and windows of text at most.",
-)
-@click.option("--random", is_flag=True, help="Random tokens alone, without the model's own text.")
+@asks(Asked)
 @output_options
-def command(
-    corpus: Path | None,
-    open_model: Callable[[], "Model"],
-    by: str | None,
-    top: int | None,
-    length: int | None,
-    count: int,
-    random: bool,
-    output: Output,
-) -> int:
+def command(corpus: Path | None, opening: Opening, asked: Asked, output: Output) -> int:
     """Score every head on random tokens said twice, and on the text of CORPUS.
 
     Says of each what it is: induction, duplicate, previous, self, offset, first or broad, and why. CORPUS is a text
@@ -57,23 +47,21 @@ def command(
     is known, and all scores are from random tokens where it is not.
     """
     from tinytf_cli.counted import counted
-    from tinytf_cli.inputs import read_texts
-    from tinytf_cli.output import Result
     from tinytf_cli.views.heads import HeadsView
 
-    if random and corpus is not None:
+    if asked.random and corpus is not None:
         raise UsageError("--random is without a text, and there is one", "leave one of them out")
     text = read_texts(("-",), lines=False)[0] if corpus == Path("-") else None
-    model = open_model()
-    seed = click.get_current_context().params["seed"]
+    model = opening.open()
     file = None if text is not None else corpus
     with counted(output.stderr, "sequences", at_most=True) as progress:
         found = model.heads(
-            file, text=text, random_only=random, length=length, count=count, seed=seed, progress=progress
-        )
+            file, text=text, random_only=asked.random, length=asked.length, count=asked.count, seed=opening.seed,
+            progress=progress,
+        )  # fmt: skip
     own = f"{model.name}'s {model.corpus.name}" if model.corpus else ""
     said = "standard input" if text is not None else str(corpus or own)
-    chosen = (by or ("induction" if model.config.causal else "previous")).replace("-", "_")
-    view = HeadsView(model, found, by=chosen, corpus=said, top=top)
+    chosen = (asked.by or ("induction" if model.config.causal else "previous")).replace("-", "_")
+    view = HeadsView(model, found, by=chosen, corpus=said, top=asked.top)
     output.show(Result(view.blocks, view.data, view.events, view.tensors))
     return 0

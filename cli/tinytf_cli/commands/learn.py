@@ -1,14 +1,14 @@
 """``tinytf learn``: lessons on a text and a model of one's own."""
 
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-from tinytf_cli.options import model_options, output_options
-from tinytf_cli.output import Output
+from tinytf_cli.inputs import read_texts
+from tinytf_cli.options import TRUNCATE, Opening, model_options, output_options
+from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
     from tinytf.lessons.live import Live
@@ -24,17 +24,12 @@ def _complete_lesson(ctx: click.Context, param: click.Parameter, incomplete: str
 @click.command("learn")
 @click.argument("lesson", required=False, shell_complete=_complete_lesson)
 @click.option("--text", metavar="TEXT", help="The text to learn on; - reads it from a pipe.")
-@click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
+@TRUNCATE
 @click.option("--list", "listed", is_flag=True, help="Number, name and title of every lesson.")
 @model_options
 @output_options
 def command(
-    lesson: str | None,
-    text: str | None,
-    truncate: bool,
-    listed: bool,
-    open_model: Callable[[], "Model"],
-    output: Output,
+    lesson: str | None, text: str | None, truncate: bool, listed: bool, opening: Opening, output: Output
 ) -> None:
     """Go through the pipeline in 21 lessons, each with real numbers and a question to answer first.
 
@@ -43,7 +38,6 @@ def command(
     """
     from tinytf.lessons.titles import NAMES, find
     from tinytf_cli.board import takes_pictures
-    from tinytf_cli.output import Result
 
     number = None if lesson is None else find(lesson)
     if listed:
@@ -51,7 +45,7 @@ def command(
 
         output.show(Result(list_blocks, list_data, list_events))
         return
-    live = _live(open_model(), text, truncate=truncate, seed=click.get_current_context().params["seed"])
+    live = _live(opening.open(), text, truncate=truncate, seed=opening.seed)
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():
         from tinytf_cli.lessons_screen import run_lessons
@@ -68,7 +62,6 @@ def command(
 
 def _live(model: "Model", text: str | None, *, truncate: bool, seed: int) -> "Live":
     from tinytf.lessons.live import Live
-    from tinytf_cli.inputs import read_texts
 
     given = None if text is None else read_texts((text,), lines=False)[0]
     return Live(model, given, seed=seed, truncate=truncate)

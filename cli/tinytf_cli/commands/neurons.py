@@ -1,104 +1,87 @@
 """``tinytf neurons``: feed-forward units, what they promote, and where they are active."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import AddressError, UsageError
-from tinytf_cli.options import model_options, output_options, recording_options, text_options
-from tinytf_cli.output import Output
+from tinytf_cli.inputs import read_texts
+from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
+from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
-    from tinytf.loading import Model
     from tinytf.training.corpus import Corpus
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    layer: int | None = option(type=int, help="Units of this layer only.")
+    top: int = option(type=click.IntRange(1), shown=3, help="Units shown of each token.")
+    by: str = option(
+        type=click.Choice(["activation", "contribution"]), shown="activation",
+        help="Their order: by activation, or by what they add to the logit of the predicted token.",
+    )  # fmt: skip
+    units: tuple[str, ...] = option(
+        "--unit", multiple=True, metavar="UNIT", help="Show this unit alone, such as L3.17. Repeatable."
+    )
+    tokens: int = option(type=click.IntRange(1), shown=5, help="Tokens read at either end of a direction.")
+    corpus: tuple[Path, ...] = option(
+        "--top-examples", multiple=True, type=click.Path(path_type=Path), metavar="CORPUS",
+        help="Find where in these text files or folders, or in - (a pipe), the units are most active. Repeatable.",
+    )  # fmt: skip
+    examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Places kept of each unit.")
+    window: int | None = option(
+        type=click.IntRange(1), help="Tokens of the corpus in one pass.  [default: 128 at most]"
+    )
+    rows: int | None = option(type=click.IntRange(0), help="Tokens shown in a table (0: all; on a screen 16).")
+
+
 @click.command("neurons")
-@text_options
-@model_options
-@recording_options
-@click.option("--layer", type=int, help="Units of this layer only.")
-@click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Units shown of each token.")
-@click.option(
-    "--by",
-    type=click.Choice(["activation", "contribution"]),
-    default="activation",
-    show_default=True,
-    help="Their order: by activation, or by what they add to the logit of the predicted token.",
-)
-@click.option("--unit", "units", multiple=True, metavar="UNIT", help="Show this unit alone, such as L3.17. Repeatable.")
-@click.option(
-    "--tokens", type=click.IntRange(1), default=5, show_default=True, help="Tokens read at either end of a direction."
-)
-@click.option(
-    "--top-examples",
-    "corpus",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="CORPUS",
-    help="Find where in these text files or folders, or in - (a pipe), the units are most active. Repeatable.",
-)
-@click.option(
-    "--examples", type=click.IntRange(1, 1000), default=5, show_default=True, help="Places kept of each unit."
-)
-@click.option("--window", type=click.IntRange(1), help="Tokens of the corpus in one pass.  [default: 128 at most]")
-@click.option("--rows", type=click.IntRange(0), help="Tokens shown in a table (0: all; on a screen 16).")
+@traced_texts
+@asks(Asked)
 @output_options
-def command(
-    texts: list[str],
-    lines: bool,
-    truncate: bool,
-    open_model: Callable[[], "Model"],
-    force: bool,
-    layer: int | None,
-    top: int,
-    by: str,
-    units: tuple[str, ...],
-    tokens: int,
-    corpus: tuple[Path, ...],
-    examples: int,
-    window: int | None,
-    rows: int | None,
-    output: Output,
-) -> None:
+def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> None:
     """Show which feed-forward units are active at each token of TEXT, and which tokens they promote.
 
     A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its row of W₂ is read through the unembedding.
     """
     from tinytf.analysis.neurons import neurons, parse_unit
     from tinytf_cli.counted import counted
-    from tinytf_cli.output import Result
     from tinytf_cli.several import show_all
     from tinytf_cli.views.neurons import NeuronChoice, NeuronsView
 
-    if units and layer is not None:
+    if asked.units and asked.layer is not None:
         raise UsageError("--unit names its layer, and --layer another one", "leave one of them out")
-    model = open_model()
-    chosen = [parse_unit(unit, model.config) for unit in units]
-    if layer is not None and not 0 <= layer < model.config.n_layers:
+    model = opening.open()
+    chosen = [parse_unit(unit, model.config) for unit in asked.units]
+    if asked.layer is not None and not 0 <= asked.layer < model.config.n_layers:
         raise AddressError(
-            f"there is no layer {layer}: the model has {model.config.n_layers}, counted from 0",
+            f"there is no layer {asked.layer}: the model has {model.config.n_layers}, counted from 0",
             "tinytf info shows what a model has",
         )
-    layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
-    files = _files(corpus) if corpus else None
-    choice = NeuronChoice(bool(chosen), rows, ", ".join(_said(path) for path in corpus))
+    layers = sorted({unit.layer for unit in chosen}) if chosen else None if asked.layer is None else [asked.layer]
+    files = _files(asked.corpus) if asked.corpus else None
+    choice = NeuronChoice(bool(chosen), asked.rows, ", ".join(_said(path) for path in asked.corpus))
 
     def results() -> Any:
         for text in texts:
-            trace = model.trace(text, truncate=truncate, layers=layers, force=force)
-            found = neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
+            trace = model.trace(text, truncate=texts.truncate, layers=layers, force=force)
+            found = neurons(trace, top=asked.top, by=asked.by, units=chosen, tokens=asked.tokens)
             places = None
             if files is not None:
                 names = [str(unit) for unit in found.units]
                 with counted(output.stderr, "reading the corpus: character") as on_progress:
-                    places = model.top_examples(files, names, top=examples, window=window, on_progress=on_progress)
+                    places = model.top_examples(
+                        files, names, top=asked.examples, window=asked.window, on_progress=on_progress
+                    )
             view = NeuronsView(model, trace, found, places, choice)
             yield Result(view.blocks, view.data, view.events, view.tensors)
 
-    show_all(output, results(), "neurons", lines)
+    show_all(output, results(), "neurons", texts.lines)
 
 
 def _said(path: Path) -> str:
@@ -108,7 +91,6 @@ def _said(path: Path) -> str:
 def _files(paths: tuple[Path, ...]) -> "Corpus":
     """The corpus that these name; ``-`` is what comes through a pipe, which holds one thing."""
     from tinytf.training.corpus import find_files
-    from tinytf_cli.inputs import read_texts
 
     if Path("-") not in paths:
         return find_files(paths)

@@ -1,58 +1,40 @@
 """``tinytf rollout``: how much of each token attention brings to a position, over all layers."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import click
 
-from tinytf_cli.options import model_options, output_options, recording_options, text_options
+from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
 from tinytf_cli.output import Output
-
-if TYPE_CHECKING:
-    from tinytf.loading import Model
 
 _QUICK = 400_000
 """Pipes times tokens from which on a flow is only searched when it is asked for: some seconds."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    query: str | None = option(
+        metavar="TOKEN", help="The position shown in full, by text or number (else the last, or mask)."
+    )
+    heads: str = option(
+        type=click.Choice(["mean", "max", "min"]), shown="mean", help="How the heads of a layer become one map."
+    )
+    layer: int | None = option(type=int, help="The last layer that counts (else all).")
+    flow: str = option(
+        type=click.Choice(["auto", "query", "all", "none"]), shown="auto",
+        help="Search the attention flow to the query, to all positions, or not; "
+        "auto: to the query, where that is quick.",
+    )  # fmt: skip
+    rows: int | None = option(type=click.IntRange(0), help="Tokens shown in the table (0: all; on a screen 24).")
+
+
 @click.command("rollout")
-@text_options
-@model_options
-@recording_options
-@click.option(
-    "--query", metavar="TOKEN", help="The position shown in full, by text or number (else the last, or mask)."
-)
-@click.option(
-    "--heads",
-    type=click.Choice(["mean", "max", "min"]),
-    default="mean",
-    show_default=True,
-    help="How the heads of a layer become one map.",
-)
-@click.option("--layer", type=int, help="The last layer that counts (else all).")
-@click.option(
-    "--flow",
-    type=click.Choice(["auto", "query", "all", "none"]),
-    default="auto",
-    show_default=True,
-    help="Search the attention flow to the query, to all positions, or not; auto: to the query, where that is quick.",
-)
-@click.option("--rows", type=click.IntRange(0), help="Tokens shown in the table (0: all; on a screen 24).")
+@traced_texts
+@asks(Asked)
 @output_options
-def command(
-    texts: list[str],
-    lines: bool,
-    truncate: bool,
-    force: bool,
-    open_model: Callable[[], "Model"],
-    query: str | None,
-    heads: str,
-    layer: int | None,
-    flow: str,
-    rows: int | None,
-    output: Output,
-) -> int:
+def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
     """Show how much of each token of TEXT is in a position behind all layers, by attention alone.
 
     Attention rollout multiplies the maps of the layers, attention flow is the most that they can carry (Abnar and
@@ -64,19 +46,20 @@ def command(
     from tinytf_cli.several import show_views
     from tinytf_cli.views.rollout import RolloutView
 
-    model = open_model()
+    model = opening.open()
 
     def view_of(text: str) -> RolloutView:
-        trace = model.trace(text, truncate=truncate, force=force)
+        trace = model.trace(text, truncate=texts.truncate, force=force)
         size = len(trace.tokens)
+        query = asked.query
         place = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
-        found = model.rollout(trace, heads=heads, layer=layer, force=force)
+        found = model.rollout(trace, heads=asked.heads, layer=asked.layer, force=force)
         pipes = count_pipes(found.maps)
-        skipped = pipes if flow == "auto" and pipes * size > _QUICK else 0
-        if flow != "none" and not skipped:
-            wanted = range(size) if flow == "all" else (place,)
+        skipped = pipes if asked.flow == "auto" and pipes * size > _QUICK else 0
+        if asked.flow != "none" and not skipped:
+            wanted = range(size) if asked.flow == "all" else (place,)
             with counted(output.stderr, "flows") as progress:
                 found = replace(found, flow=attention_flow(found.maps, wanted, progress))
-        return RolloutView(model, trace, found, place, rows=rows, skipped=skipped)
+        return RolloutView(model, trace, found, place, rows=asked.rows, skipped=skipped)
 
-    return show_views(output, map(view_of, texts), "rollouts", lines)
+    return show_views(output, map(view_of, texts), "rollouts", texts.lines)

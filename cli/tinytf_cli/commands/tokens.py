@@ -3,7 +3,7 @@
 import click
 
 from tinytf_cli.host import given, host
-from tinytf_cli.options import output_options, text_options
+from tinytf_cli.options import Texts, output_options, text_options
 from tinytf_cli.output import Output, Result
 
 
@@ -11,7 +11,7 @@ from tinytf_cli.output import Output, Result
 @text_options
 @click.option("--model", "-m", default="tiny", show_default=True, metavar="MODEL", help="Whose tokenizer.")
 @output_options
-def command(texts: list[str], lines: bool, truncate: bool, model: str, output: Output) -> None:
+def command(texts: Texts, model: str, output: Output) -> None:
     """Show the pieces, ids, offsets and bytes of TEXT, and what the tokenizer added."""
     from tinytf.errors import UsageError
     from tinytf.sources import find_source
@@ -31,7 +31,7 @@ def command(texts: list[str], lines: bool, truncate: bool, model: str, output: O
         if not text:
             raise UsageError("the text is empty", "give a few characters, such as: The cat sat")
         encoding = tokenizer.encode(text)
-        if truncate:
+        if texts.truncate:
             encoding = encoding.truncated(context)
         views.append(TokensView(name, tokenizer, note, encoding))
-    show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", lines)
+    show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", texts.lines)

@@ -1,22 +1,22 @@
 """``tinytf trace``: every step between a text and the next token."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from tinytf_cli.options import (
+    Detail,
+    Opening,
+    Texts,
+    asks,
     block_options,
     fault_options,
-    model_options,
+    option,
     output_options,
-    recording_options,
-    text_options,
+    traced_texts,
 )
 from tinytf_cli.output import Output
-
-if TYPE_CHECKING:
-    from tinytf.loading import Model
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -25,46 +25,29 @@ def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return sorted({step.name for step in STEPS if step.name.startswith(incomplete)})
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    steps: tuple[str, ...] = option(
+        "--step", multiple=True, metavar="NAME", shell_complete=_complete_step,
+        help="Show just this step (in --layer and --head), such as weights. Repeatable.",
+    )  # fmt: skip
+    addresses: tuple[str, ...] = option(
+        "--at", multiple=True, metavar="ADDRESS",
+        help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
+    )  # fmt: skip
+    top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
+
+
 @click.command("trace")
-@text_options
-@model_options
-@recording_options
+@traced_texts
 @block_options
 @fault_options
-@click.option(
-    "--step",
-    "steps",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=_complete_step,
-    help="Show just this step (in --layer and --head), such as weights. Repeatable.",
-)
-@click.option(
-    "--at",
-    "addresses",
-    multiple=True,
-    metavar="ADDRESS",
-    help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
-)
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Predictions shown.")
+@asks(Asked)
 @output_options
 def command(
-    texts: list[str],
-    lines: bool,
-    truncate: bool,
-    force: bool,
-    open_model: Callable[[], "Model"],
-    layer: int,
-    head: int,
-    full: bool,
-    steps: tuple[str, ...],
-    addresses: tuple[str, ...],
-    no_detail: bool,
-    fail_on: tuple[str, ...],
-    dims: int,
-    rows: int | None,
-    top: int,
-    output: Output,
+    texts: Texts, opening: Opening, force: bool, detail: Detail, fail_on: tuple[str, ...], asked: Asked, output: Output
 ) -> int:
     """Show every step between TEXT and the prediction.
 
@@ -75,18 +58,19 @@ def command(
     from tinytf_cli.several import show_views
     from tinytf_cli.views.trace import Selection, TraceView
 
-    model = open_model()
+    model = opening.open()
     table = StepTable(model.config)
-    parse_address(f"L{layer}H{head}", table)
-    layers = tuple(range(model.config.n_layers)) if full else (layer,)
-    chosen = [parse_address(text, table) for text in addresses]
-    chosen += [where for name in steps for where in _step_addresses(name, layers, head, table)]
-    selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top, fail_on)
+    layers = detail.layers(model)
+    chosen = [parse_address(text, table) for text in asked.addresses]
+    chosen += [where for name in asked.steps for where in _step_addresses(name, layers, detail.head, table)]
+    selection = Selection(
+        layers, detail.head, tuple(chosen), detail.dims, detail.rows, not detail.no_detail, asked.top, fail_on
+    )
     some = chosen and not fail_on
     recorded = {layer for where in chosen for layer in where.layers or ()} if some else None
-    traces = (model.trace(text, truncate=truncate, layers=recorded, force=force) for text in texts)
+    traces = (model.trace(text, truncate=texts.truncate, layers=recorded, force=force) for text in texts)
     views = (TraceView(model, trace, selection) for trace in traces)
-    return show_views(output, views, "traces", lines)
+    return show_views(output, views, "traces", texts.lines)
 
 
 def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:

@@ -3,15 +3,17 @@
 import itertools
 import os
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.inputs import read_texts
 from tinytf_cli.interrupt import current
-from tinytf_cli.options import output_options
+from tinytf_cli.options import asks, option, output_options
 from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import recipe_options, resolved_recipe
 
@@ -19,47 +21,45 @@ if TYPE_CHECKING:
     from tinytf.training.recipe import Recipe
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the run is, and what it begins from."""
+
+    out: Path | None = option(type=click.Path(path_type=Path), help="The folder of the run; else a new one in runs/.")
+    resume: bool = option(is_flag=True, help="Go on with the run in --out, as if it had never stopped.")
+    overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
+    recipe: Path | None = option(type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
+    preset: str | None = option(metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
+    begin_from: str | None = option("--from", metavar="MODEL", help="Begin from this model and its tokenizer.")
+    tokenizer: str | None = option(
+        metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model whose tokenizer it is."
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    skip_unreadable: bool = option(is_flag=True, help="Pass over files of a folder that are no text, and name them.")
+    explain: int | None = option(
+        type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights."
+    )
+    explained: tuple[str, ...] = option(
+        "--weight", multiple=True, metavar="NAME",
+        help="The weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
+    )  # fmt: skip
+    tensorboard: bool = option(is_flag=True, help="Write event files too, into the folder tensorboard of the run.")
+    shard: bool = option(is_flag=True, help="Of several processes each holds a part of the model (torchrun; FSDP2).")
+    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto")
+
+
 @click.command("train")
 @click.argument("corpus", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The folder of the run; else a new one in runs/.")
-@click.option("--resume", is_flag=True, help="Go on with the run in --out, as if it had never stopped.")
-@click.option("--overwrite", is_flag=True, help="Remove the run in --out first.")
-@click.option("--recipe", type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
-@click.option("--preset", metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
-@click.option("--from", "begin_from", metavar="MODEL", help="Begin from this model and its tokenizer.")
-@click.option("--tokenizer", metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model whose tokenizer it is.")
+@asks(RunOptions, "run")
 @recipe_options
-@click.option("--skip-unreadable", is_flag=True, help="Pass over files of a folder that are no text, and name them.")
-@click.option("--explain", type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights.")
-@click.option(
-    "--weight",
-    "explained",
-    multiple=True,
-    metavar="NAME",
-    help="The weight to write out, such as blocks.0.attention.q.weight, or one entry: …[3,5]. Repeatable.",
-)
-@click.option("--tensorboard", is_flag=True, help="Write event files too, into the folder tensorboard of the run.")
-@click.option("--shard", is_flag=True, help="Of several processes each holds a part of the model (torchrun; FSDP2).")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda", "mps"]), default="auto", show_default=True)
+@asks(Asked)
 @output_options
-def command(
-    corpus: tuple[Path, ...],
-    out: Path | None,
-    resume: bool,
-    overwrite: bool,
-    recipe: Path | None,
-    preset: str | None,
-    begin_from: str | None,
-    tokenizer: str | None,
-    skip_unreadable: bool,
-    explain: int | None,
-    explained: tuple[str, ...],
-    tensorboard: bool,
-    shard: bool,
-    device: str,
-    output: Output,
-    **options: Any,
-) -> int:
+def command(corpus: tuple[Path, ...], run: RunOptions, fields: Mapping[str, Any], asked: Asked, output: Output) -> int:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
     A blank line separates documents. A run that goes on knows its files, and need not be told them again.
@@ -77,29 +77,29 @@ def command(
     from tinytf_cli.progress import TrainingProgress
     from tinytf_cli.views.train import TrainView
 
-    if out is None:
-        if resume or overwrite:
-            raise UsageError("--resume and --overwrite are of a run that is there", "say which by --out")
-        out = _new_run(corpus)
+    if run.out is None and (run.resume or run.overwrite):
+        raise UsageError("--resume and --overwrite are of a run that is there", "say which by --out")
+    out = _new_run(corpus) if run.out is None else run.out
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
-    if explained and explain is None:
+    if asked.explained and asked.explain is None:
         raise UsageError("--weight names what --explain writes out", "say at which step, such as --explain 100")
-    if resume and overwrite:
+    if run.resume and run.overwrite:
         raise UsageError("--resume goes on with a run, and --overwrite removes it", "leave one of them out")
-    if tensorboard:
+    if asked.tensorboard:
         summary_writer()  # that it is missing is said before anything is removed or read
-    given = {name: value for name, value in options.items() if value is not None}
-    resolved = resolved_recipe(given, recipe, preset, begin_from, tokenizer, out if resume else None)
-    own_tokenizer, model = _begin(resolved.begun_from, tokenizer, device)
-    files = _read(corpus, skip_unreadable, out if resume else None, output)
+    resolved = resolved_recipe(
+        fields, run.recipe, run.preset, run.begin_from, run.tokenizer, out if run.resume else None
+    )
+    own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
+    files = _read(corpus, asked.skip_unreadable, out if run.resume else None, output)
     progress = TrainingProgress(resolved.steps, out)
 
     setups: list[Setup] = []
     updates: list[Update] = []
 
     def on_metrics(metrics: Metrics, setup: Setup) -> None:
-        if not setups and own_tokenizer is None and not resume:
+        if not setups and own_tokenizer is None and not run.resume:
             _say_how_many_tokens(resolved, setup.tokenizer.vocab_size, output)
         setups[:] = [setup]
         progress.update(metrics, setup)
@@ -111,27 +111,29 @@ def command(
             resolved,
             out,
             on_metrics,
-            pick_device(device),
-            going_on=resume,
-            overwrite=overwrite,
+            pick_device(asked.device),
+            going_on=run.resume,
+            overwrite=run.overwrite,
             interrupted=lambda: stop.happened,
             tokenizer=own_tokenizer,
             model=model,
-            explain=explain or 0,
-            explained=explained,
+            explain=asked.explain or 0,
+            explained=asked.explained,
             on_updates=updates.extend,
-            tensorboard=tensorboard,
-            shard=shard,
+            tensorboard=asked.tensorboard,
+            shard=asked.shard,
         )
     if os.environ.get("RANK", "0") == "0":  # of several processes the first speaks
         progress.finish(last.step)
         if setups:
             # What was divided is whole in the checkpoint.
-            setup = replace(setups[0], model=load_run(out)) if shard else setups[0]
+            setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
             view = TrainView(out, resolved, setup, updates)
             output.show(Result(view.blocks, view.data, view.events))
-        if explain and not updates:
-            output.note(f"step {explain:,} was not among those that were made, so there is no update to write out")
+        if asked.explain and not updates:
+            output.note(
+                f"step {asked.explain:,} was not among those that were made, so there is no update to write out"
+            )
     return 130 if last.step < resolved.steps else 0
 
 
@@ -173,7 +175,6 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, run: Path | None, outp
     """The files that were named, those of folders, or standard input; without any, those of the run to go on with."""
     from tinytf.training.corpus import find_files
     from tinytf.training.remembered import remembered
-    from tinytf_cli.inputs import read_texts
 
     if not paths and run is not None:
         if (known := remembered(run)) is not None:

@@ -3,7 +3,7 @@
 import click
 
 from tinytf_cli.options import output_options
-from tinytf_cli.output import Output
+from tinytf_cli.output import Output, Result
 
 
 @click.command("verify")
@@ -24,7 +24,6 @@ def command(files: tuple[str, ...], full: bool, wrong: bool, tokenizer: str | No
     """
     from tinytf.sources import open_tokenizer
     from tinytf.worked import open_example, shipped, verify
-    from tinytf_cli.output import Result
     from tinytf_cli.several import show_all
     from tinytf_cli.views.verify import ScoresView, VerifyView
 

@@ -1,16 +1,13 @@
 """Addresses that a beginning can become, in the model and the text of a session."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tinytf.errors import AddressError
+from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
-
-if TYPE_CHECKING:
-    from tinytf.steps.table import Step, StepTable
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session import Session
 
 _PLACE = r"L(?:[0-9]+(?:-[0-9]+)?|\*)"
 _LAYER = re.compile(r"L([0-9]*)")
@@ -28,7 +25,12 @@ class Offer:
     whole: bool = False
 
 
-def addresses(session: "Session", begun: str, *, bare: bool = False) -> Iterator[Offer]:
+def beginning(begun: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
+    """Those of the words, each with a few about it, that begin so."""
+    return (Offer(word, about, True) for word, about in words if word.startswith(begun))
+
+
+def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[Offer]:
     """What an address that begins so can become; nothing while no model is open.
 
     ``bare`` are steps of a layer without one, for what takes that of the settings.
@@ -50,24 +52,23 @@ def addresses(session: "Session", begun: str, *, bare: bool = False) -> Iterator
         yield from _layers(table, "")
 
 
-def layers(session: "Session", begun: str) -> Iterator[Offer]:
+def layers(session: Session, begun: str) -> Iterator[Offer]:
     """The layers that a beginning can become."""
     if session.is_open and (match := _LAYER.fullmatch(begun or "L")):
         yield from _layers(session.table, match[1], deeper=False)
 
 
-def _layers(table: "StepTable", digits: str, *, deeper: bool = True) -> Iterator[Offer]:
+def _layers(table: StepTable, digits: str, *, deeper: bool = True) -> Iterator[Offer]:
     """``L3``; where only one layer begins so, what can stand behind it too."""
     config = table.config
     found = [number for number in range(config.n_layers) if str(number).startswith(digits)]
-    for number in found:
-        yield Offer(f"L{number}", f"layer {number}")
+    yield from (Offer(f"L{number}", f"layer {number}") for number in found)
     if deeper and digits and int(digits) < config.n_layers:
         yield from _heads(table, f"L{int(digits)}H", "")
         yield from _steps(table, f"L{int(digits)}.", "")
 
 
-def _heads(table: "StepTable", place: str, digits: str) -> Iterator[Offer]:
+def _heads(table: StepTable, place: str, digits: str) -> Iterator[Offer]:
     """``L3H5``; where the head is written out, its steps too."""
     count = table.config.n_heads
     for number in range(count):
@@ -77,27 +78,23 @@ def _heads(table: "StepTable", place: str, digits: str) -> Iterator[Offer]:
         yield from _steps(table, f"{place}{int(digits)}.", "")
 
 
-def _steps(table: "StepTable", place: str, begun: str) -> Iterator[Offer]:
+def _steps(table: StepTable, place: str, begun: str) -> Iterator[Offer]:
     for step in table.layer_steps:
         if step.name.startswith(begun) and (step.has_heads or "H" not in place):
-            yield Offer(f"{place}{step.name}", _about(step))
+            yield Offer(f"{place}{step.name}", step.title)
 
 
-def _outside(table: "StepTable", begun: str, bare: bool, layer: int) -> Iterator[Offer]:
+def _outside(table: StepTable, begun: str, bare: bool, layer: int) -> Iterator[Offer]:
     for step in table.by_name.values():
         if not step.name.startswith(begun):
             continue
         if not step.in_layer:
-            yield Offer(step.name, _about(step))
+            yield Offer(step.name, step.title)
         elif bare and begun:
-            yield Offer(step.name, f"{_about(step)}, of layer {layer}")
+            yield Offer(step.name, f"{step.title}, of layer {layer}")
 
 
-def _about(step: "Step") -> str:
-    return step.title
-
-
-def _cells(session: "Session", table: "StepTable", begun: str) -> Iterator[Offer]:
+def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:
     """Cells, by the tokens of the text; by number where a token stands twice or cannot be typed."""
     name, _, cell = begun.partition("[")
     try:

@@ -1,20 +1,18 @@
 """The keys of the prompt: a table of those that run a line, and a few that change what is typed."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from prompt_toolkit.application import get_app
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import completion_is_selected, has_completions, has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
+from tinytf_cli.failing import say as say_error
 from tinytf_cli.repl.line import LONGEST
-
-if TYPE_CHECKING:
-    from prompt_toolkit.document import Document
 
 RUNS: list[tuple[tuple[str, ...], str, str]] = [
     (("escape", "down"), "Alt-Down", "step"),
@@ -49,7 +47,7 @@ def listed() -> list[tuple[str, str]]:
     return [_OTHERS[0], *((", ".join(names), line) for line, names in lines.items()), *_OTHERS[1:]]
 
 
-def bindings(keep: "Callable[[Document], None]") -> KeyBindings:
+def bindings(keep: Callable[[Document], None]) -> KeyBindings:
     """The keys; ``keep`` is given what was being typed when one of them runs a line."""
     found = KeyBindings()
 
@@ -107,9 +105,7 @@ def refuse(length: int) -> None:
     """Say above the prompt that what was pasted is too much for it."""
 
     def say() -> None:
-        from tinytf_cli.failing import say
-
-        say(
+        say_error(
             f"{length:,} characters were pasted; a session takes at most {LONGEST:,}",
             "a text of that length belongs in a file: tinytf trace - < FILE",
         )

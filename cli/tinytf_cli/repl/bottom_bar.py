@@ -2,15 +2,13 @@
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from rich.cells import cell_len, set_cell_size
 
 from tinytf.text.printable import printable
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.numbers import in_bytes
+from tinytf_cli.repl.session import Session
 
 _LEAST_TEXT = 8
 _NO_PATH = ("preset:", "hub:")
@@ -56,24 +54,24 @@ class Bar:
         return fragments
 
 
-def bar_of(session: "Session") -> Bar:
+def bar_of(session: Session) -> Bar:
     """The bar as the session stands."""
     run, place = session.run, session.place_words
     role = session.table.rows[session.place][0].role if place and session.place is not None else ""
-    held = session.held_bytes
+    held = session.models.nbytes
     took = session.last_seconds
     return Bar(
         _model_words(session),
         printable(run.text[:_SHOWN], spaces=False) if run else "",
         place,
         role,
-        _in_bytes(held),
+        in_bytes(held) if held else "",
         _time(took),
         session.settings.ascii,
     )
 
 
-def _model_words(session: "Session") -> str:
+def _model_words(session: Session) -> str:
     """The model, of a path its last part, and what it runs without."""
     name, words = session.state.spec.name, session.model_words
     short = name if name.startswith(_NO_PATH) else os.path.basename(name.rstrip(os.sep)) or name
@@ -84,14 +82,6 @@ def _time(seconds: float) -> str:
     if not seconds:
         return ""  # nothing has been run
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _in_bytes(number: int) -> str:
-    if not number:
-        return ""
-    from tinytf_cli.numbers import in_bytes
-
-    return in_bytes(number)
 
 
 def _cut(text: str, width: int, ascii: bool) -> str:

@@ -3,20 +3,16 @@
 import keyword
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.styles import Style
 
-from tinytf.errors import UsageError
+from tinytf.steps.table import STEPS
 from tinytf_cli.paint.colour import ACCENTS
-from tinytf_cli.repl.pieces import Piece, pieces_of
-from tinytf_cli.repl.verbs import find_name
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.line import Piece, pieces_of
+from tinytf_cli.repl.session import Session
 
 LONGEST = 2_000
 """Characters of a line beyond which it is shown as it is: nobody reads it, and it is drawn at every key."""
@@ -60,7 +56,7 @@ _SCOPE = ("trace", "model", "torch", "np", "session", "_")
 class LineLexer(Lexer):
     """Colours each line that is in the prompt."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
@@ -76,20 +72,21 @@ class LineLexer(Lexer):
         return of_line
 
 
-def coloured(session: "Session", line: str) -> StyleAndTextTuples:
+def coloured(session: Session, line: str) -> StyleAndTextTuples:
     """A line as pieces with their styles, which together are the line."""
     if len(line) > LONGEST:
         return [("", line)]
     found: StyleAndTextTuples = []
     first = True
     name = ""
-    for piece in pieces_of(line, session.redirects):
+    for piece in pieces_of(line, session.lexicon.redirects):
         text = line[piece.start : piece.end]
         if piece.kind == "python":
             found.extend(_python(text))
         elif piece.kind == "word" and first:
-            name = _name(session, piece.word.partition("/")[0])
-            style = "class:verb" if name else ("class:wrong" if not _may_become(session, piece.word) else "")
+            name = session.lexicon.meaning(piece.word.partition("/")[0])
+            may_become = any(known.startswith(piece.word) for known in session.lexicon.names)
+            style = "class:verb" if name else "" if may_become else "class:wrong"
             found.append((style, text))
             first = False
         elif piece.kind == "word":
@@ -102,11 +99,11 @@ def coloured(session: "Session", line: str) -> StyleAndTextTuples:
 _STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment", "target": "class:string"}
 
 
-def _style(session: "Session", name: str, piece: Piece, text: str) -> str:
+def _style(session: Session, name: str, piece: Piece, text: str) -> str:
     """The style of a word behind the first."""
     if text[:1] in "\"'":
         return "class:string"
-    verb = session.verbs.get(name)
+    verb = session.lexicon.verbs.get(name)
     takes = verb.takes if verb is not None else ()
     if text.startswith("-") and not _NUMBER.fullmatch(text):
         return "class:option"
@@ -121,7 +118,7 @@ def _style(session: "Session", name: str, piece: Piece, text: str) -> str:
     return _address(session, piece.word)
 
 
-def _address(session: "Session", word: str) -> str:
+def _address(session: Session, word: str) -> str:
     """The style of the role that an address has; none for what is no address."""
     match = _STEP.fullmatch(word)
     if match is None or not word:
@@ -132,26 +129,12 @@ def _address(session: "Session", word: str) -> str:
     return f"class:role.{role}" if role else ""
 
 
-def role_of(session: "Session", name: str) -> str:
+def role_of(session: Session, name: str) -> str:
     """The role of a step by its short name; of any model while none is open."""
     if session.is_open:
         found = session.table.by_name.get(session.table.synonym(name) or name)
         return found.role if found is not None else ""
-    from tinytf.steps.table import STEPS
-
     return next((step.role for step in STEPS if step.name == name), "")
-
-
-def _name(session: "Session", word: str) -> str:
-    try:
-        return find_name(word, session.names)
-    except UsageError:
-        return ""
-
-
-def _may_become(session: "Session", word: str) -> bool:
-    """Whether a first word may still become one that there is."""
-    return any(known.startswith(word) for known in session.names)
 
 
 def _python(text: str) -> StyleAndTextTuples:

@@ -1,11 +1,11 @@
 """The commands of the command line inside a session: the one rule for those that a session reads differently."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tinytf.errors import TinytfError
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf.steps.table import StepTable
+from tinytf.trace.address import parse_address
 
 NOTES = {
     "grad": "Here, words that are all addresses are those of --at: grad L0H1.weights is about the present text.",
@@ -31,19 +31,17 @@ TAKES: dict[str, tuple[str, ...]] = {
 """The kinds of words that commands take; the others take a text."""
 
 
-def adjust(session: "Session", name: str, parameters: dict[str, Any]) -> None:
-    """Change what click has parsed of a command where a session reads it differently."""
+def adjust(name: str, parameters: dict[str, Any], table: Callable[[], StepTable]) -> None:
+    """Change what click has parsed of a command where a session reads it differently; ``table`` are its steps."""
     words: tuple[str, ...] = parameters.get("words") or ()
-    if name == "grad" and words and all(_is_address(session, word) for word in words):
+    if name == "grad" and words and all(_is_address(word, table()) for word in words):
         parameters["addresses"] = (*words, *parameters["addresses"])
         parameters["words"] = ()
 
 
-def _is_address(session: "Session", word: str) -> bool:
-    from tinytf.trace.address import parse_address
-
+def _is_address(word: str, table: StepTable) -> bool:
     try:
-        parse_address(word, session.table)
+        parse_address(word, table)
     except TinytfError:
         return word[:1] == "L" and word[1:2].isdigit()  # one that is not there; the command says why
     return True

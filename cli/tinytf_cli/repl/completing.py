@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -16,14 +15,13 @@ from prompt_toolkit.document import Document
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
-from tinytf_cli.repl.addressing import Offer, addresses, cell_words, layers
+from tinytf_cli.repl.addressing import Offer, addresses, beginning, cell_words, layers
 from tinytf_cli.repl.colouring import LONGEST
-from tinytf_cli.repl.pieces import Piece, pieces_of
+from tinytf_cli.repl.helping import PAGES
+from tinytf_cli.repl.lexicon import TOPICS, Verb
+from tinytf_cli.repl.line import Piece, escaped, pieces_of
+from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.settings import SETTINGS, find_setting
-from tinytf_cli.repl.verbs import TOPICS, Verb, find_name
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
 
 _MOST = 500
 _SCANNED = 5_000
@@ -35,7 +33,7 @@ _QUOTED = set(" \"'|>#")
 class SessionCompleter(Completer):
     """Completion of prompt_toolkit."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
@@ -53,11 +51,11 @@ class SessionCompleter(Completer):
             )
 
 
-def offered(session: "Session", line: str) -> tuple[int, Iterator[Offer]]:
+def offered(session: Session, line: str) -> tuple[int, Iterator[Offer]]:
     """What stands before the cursor can end in: how far back the words begin (0 or less), and the words."""
     if len(line) > LONGEST:
         return 0, iter(())
-    pieces = pieces_of(line, session.redirects)
+    pieces = pieces_of(line, session.lexicon.redirects)
     words = [piece for piece in pieces if piece.kind == "word"]
     last = pieces[-1] if pieces else Piece("space", 0, 0)
     if last.kind in ("target", "sign") or (len(pieces) > 1 and pieces[-2].kind == "sign"):
@@ -78,7 +76,7 @@ def quoted(word: str, typed: str) -> str:
     quote = typed[:1] if typed[:1] in ('"', "'") else ('"' if set(word) & _QUOTED else "")
     if not quote:
         return word
-    inside = word.replace("\\", "\\\\").replace('"', '\\"') if quote == '"' else word
+    inside = escaped(word) if quote == '"' else word
     folder = word.endswith("/")  # more may follow
     return f"{quote}{inside}{'' if folder else quote}"
 
@@ -86,13 +84,12 @@ def quoted(word: str, typed: str) -> str:
 # The first word
 
 
-def _first(session: "Session", begun: str) -> Iterator[Offer]:
+def _first(session: Session, begun: str) -> Iterator[Offer]:
     word, slash, flag = begun.partition("/")
     if slash:
-        for one in _flags(session, f"/{flag}"):
-            yield Offer(f"{word}{one.word}", one.about, True)
+        yield from (Offer(f"{word}{one.word}", one.about, True) for one in beginning(f"/{flag}", _FLAGS))
         return
-    for name in dict.fromkeys((*session.verbs, *session.names.values())):
+    for name in dict.fromkeys((*session.lexicon.verbs, *session.lexicon.names.values())):
         if name.startswith(begun) and name != "repl":
             yield Offer(name, _summary(session, name), True)
 
@@ -102,22 +99,21 @@ def _short_help(command: click.Command) -> str:
     return command.get_short_help_str(70)
 
 
-def _summary(session: "Session", name: str) -> str:
-    found = session.verbs.get(name)
-    command = found.command if found else session.find_command(name)
+def _summary(session: Session, name: str) -> str:
+    found = session.lexicon.verbs.get(name)
+    command = found.command if found else session.lexicon.command(name)
     return _short_help(command) if command is not None else ""
 
 
 # Words behind it
 
 
-def _behind(session: "Session", before: list[str], begun: str) -> Iterator[Offer]:
-    try:
-        verb = session.verb_for(before)
-        name = find_name(before[0].partition("/")[0], session.names)
-    except UsageError:
+def _behind(session: Session, before: list[str], begun: str) -> Iterator[Offer]:
+    name = session.lexicon.meaning(before[0].partition("/")[0])  # as in print/stats
+    if not name:
         return iter(())
-    command = verb.command if verb is not None else session.find_command(name)
+    verb = session.lexicon.verb_for([name, *before[1:]])
+    command = verb.command if verb is not None else session.lexicon.command(name)
     if command is None:
         return iter(())
     if verb is not None and verb.raw:
@@ -126,11 +122,11 @@ def _behind(session: "Session", before: list[str], begun: str) -> Iterator[Offer
     if waiting is not None:
         return _of_parameter(session, command, waiting, begun)
     if begun.startswith("-") and "--" not in before:
-        also = session.find_command(name) if verb is not None else None  # of the same name, for other words
+        also = session.lexicon.command(name) if verb is not None else None  # of the same name, for other words
         return _options(begun, *command.params, *(also.params if also is not None else ()))
     if verb is not None:
         return _of_verb(session, verb, before[1:], begun, place)
-    if session.takes(name)[:1] == ("address",):
+    if session.lexicon.takes(name)[:1] == ("address",):
         return addresses(session, begun)
     arguments = [one for one in command.params if isinstance(one, click.Argument)]
     if not arguments:
@@ -153,22 +149,20 @@ def _placed(command: click.Command, words: list[str]) -> tuple[int, click.Option
 
 
 def _options(begun: str, *parameters: click.Parameter) -> Iterator[Offer]:
-    name, sign, value = begun.partition("=")
+    name, sign, _ = begun.partition("=")
     options = {word: one for one in reversed(parameters) if isinstance(one, click.Option) for word in one.opts}
     for word, one in reversed(options.items()):
         if one.hidden:
             continue
         if sign and word == name and isinstance(one.type, click.Choice):
-            for choice in one.type.choices:
-                if str(choice).startswith(value):
-                    yield Offer(f"{name}={choice}", whole=True)
+            yield from beginning(begun, ((f"{name}={choice}", "") for choice in one.type.choices))
         elif not sign and word.startswith(begun) and (word.startswith("--") or not begun.startswith("--")):
             about = one.help or " | ".join(map(str, getattr(one.type, "choices", ())))
             yield Offer(word, about, True)
 
 
 def _of_parameter(
-    session: "Session", command: click.Command, parameter: click.Parameter, begun: str, place: int = 0
+    session: Session, command: click.Command, parameter: click.Parameter, begun: str, place: int = 0
 ) -> Iterator[Offer]:
     """The values of an option, or of an argument of a command."""
     kind = str(parameter.metavar or parameter.name or "")
@@ -185,7 +179,7 @@ def _of_parameter(
         if session.is_open:
             config = session.table.config
             count = config.n_layers if parameter.name == "layer" else config.n_heads
-            yield from (Offer(str(one), whole=True) for one in range(count) if str(one).startswith(begun))
+            yield from beginning(begun, ((str(one), "") for one in range(count)))
     elif isinstance(parameter.type, click.Path) or "FILE" in kind:
         yield from files(begun)
     else:
@@ -195,7 +189,7 @@ def _of_parameter(
                 yield Offer(str(item.value), item.help or "", True)
 
 
-def _of_verb(session: "Session", verb: Verb, words: list[str], begun: str, place: int | None = None) -> Iterator[Offer]:
+def _of_verb(session: Session, verb: Verb, words: list[str], begun: str, place: int | None = None) -> Iterator[Offer]:
     """The words of a verb, by the kinds that it takes."""
     own = _OWN.get(verb.name)
     if own is not None:
@@ -208,10 +202,10 @@ def _of_verb(session: "Session", verb: Verb, words: list[str], begun: str, place
             yield from addresses(session, begun)
         return
     if "condition" in verb.takes and words:
-        yield from (Offer(word, "a condition follows", True) for word in ("if",) if word.startswith(begun))
+        yield from beginning(begun, [("if", "a condition follows")])
         return
     if begun.startswith("/") and "flag" in verb.takes:
-        yield from _flags(session, begun)
+        yield from beginning(begun, _FLAGS)
         return
     takes = verb.takes[min(place, len(verb.takes) - 1)] if verb.takes else ""
     if takes == "setting":
@@ -222,30 +216,26 @@ def _of_verb(session: "Session", verb: Verb, words: list[str], begun: str, place
         yield from _KINDS[takes](session, begun)
 
 
-def _flags(session: "Session", begun: str) -> Iterator[Offer]:
-    about = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
-    for flag, words in about.items():
-        if f"/{flag}".startswith(begun):
-            yield Offer(f"/{flag}", words, True)
+_FLAGS = (
+    ("/shape", "its axes"), ("/stats", "mean, range and the like"), ("/values", "every number"), ("/json", "as data"),
+)  # fmt: skip
 
 
-def _settings(session: "Session", words: list[str], begun: str, *, valued: bool) -> Iterator[Offer]:
+def _settings(session: Session, words: list[str], begun: str, *, valued: bool) -> Iterator[Offer]:
     if not words:
-        for name, setting in SETTINGS.items():
-            if name.startswith(begun):
-                yield Offer(name, f"{setting.shown(session.settings)}: {setting.about}", True)
+        about = {name: f"{one.shown(session.settings)}: {one.about}" for name, one in SETTINGS.items()}
+        yield from beginning(begun, about.items())
     elif len(words) == 1 and valued:
         try:
             found = find_setting(words[0])
         except UsageError:
             return
         now = found.shown(session.settings)
-        for value in dict.fromkeys((*found.choices, now)):
-            if value.startswith(begun):
-                yield Offer(value, "as it is now" if value == now else "", True)
+        values = dict.fromkeys((*found.choices, now))
+        yield from beginning(begun, ((value, "as it is now" if value == now else "") for value in values))
 
 
-def _conditions(session: "Session", begun: str) -> Iterator[Offer]:
+def _conditions(session: Session, begun: str) -> Iterator[Offer]:
     if not session.is_open:  # torch comes with the model
         return
     from tinytf.trace.conditions import MEASURES
@@ -254,29 +244,23 @@ def _conditions(session: "Session", begun: str) -> Iterator[Offer]:
     for name, (_, about) in MEASURES.items():
         if name.startswith(begun.removeprefix(inside)):
             yield Offer(f"{inside}{name}", about, True)
-    for name in ("and", "or"):
-        if begun and name.startswith(begun):
-            yield Offer(name, "", True)
+    if begun:
+        yield from beginning(begun, [("and", ""), ("or", "")])
 
 
-def _topics(session: "Session", begun: str) -> Iterator[Offer]:
-    from tinytf_cli.repl.helping import PAGES
-
-    for name in dict.fromkeys((*PAGES, *TOPICS, *session.names.values())):
+def _topics(session: Session, begun: str) -> Iterator[Offer]:
+    for name in dict.fromkeys((*PAGES, *TOPICS, *session.lexicon.names.values())):
         if name.startswith(begun):
             yield Offer(name, TOPICS.get(name, "") or _summary(session, name) or "more about it", True)
 
 
-def _displays(session: "Session", begun: str) -> Iterator[Offer]:
-    for number, address in enumerate(session.state.displays, start=1):
-        if address.startswith(begun):
-            yield Offer(address, f"display {number}", True)
+def _displays(session: Session, begun: str) -> Iterator[Offer]:
+    shown = enumerate(session.state.displays, start=1)
+    return beginning(begun, ((address, f"display {number}") for number, address in shown))
 
 
-def _stops(session: "Session", begun: str) -> Iterator[Offer]:
-    for stop in session.state.stops:
-        if str(stop.number).startswith(begun):
-            yield Offer(str(stop.number), stop.words, True)
+def _stops(session: Session, begun: str) -> Iterator[Offer]:
+    return beginning(begun, ((str(stop.number), stop.words) for stop in session.state.stops))
 
 
 def models(begun: str) -> Iterator[Offer]:
@@ -307,7 +291,7 @@ def files(begun: str) -> Iterator[Offer]:
         yield Offer(f"{folder}{one}{'/' if is_folder else ''}", "folder" if is_folder else "", not is_folder)
 
 
-_KINDS: dict[str, Callable[["Session", str], Iterator[Offer]]] = {
+_KINDS: dict[str, Callable[[Session, str], Iterator[Offer]]] = {
     "step": addresses,
     "cell": addresses,
     "layer": layers,
@@ -317,14 +301,13 @@ _KINDS: dict[str, Callable[["Session", str], Iterator[Offer]]] = {
 }
 
 
-def _sites(session: "Session", begun: str) -> Iterator[Offer]:
+def _sites(session: Session, begun: str) -> Iterator[Offer]:
     """What the model can go without."""
     for one in addresses(session, begun):
         _, dot, step = one.word.partition(".")
         if one.word.startswith("L") and (not dot or ("H" not in one.word and step in _STEPS_WITHOUT)):
             yield one
-    if "none".startswith(begun):
-        yield Offer("none", "the whole model", True)
+    yield from beginning(begun, [("none", "the whole model")])
 
 
 _STEPS_WITHOUT = ("in", "attn", "ffn", "out")

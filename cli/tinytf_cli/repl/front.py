@@ -2,18 +2,16 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl import plain
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.warming import Warming
 
 _USUAL = "windows" if sys.platform == "win32" else ""  # where TERM says nothing
 
 
-def interact(session: "Session") -> int:
+def interact(session: Session) -> int:
     """Talk to whoever sits at the terminal until they leave; the answer is the exit status."""
-    from tinytf_cli.repl.warming import Warming
-
     warming = Warming()
     try:
         if os.environ.get("TERM", _USUAL) not in ("", "dumb", "unknown"):
@@ -23,8 +21,6 @@ def interact(session: "Session") -> int:
                 pass
             else:
                 return prompt.interact(session, warming.begin)
-        from tinytf_cli.repl import plain
-
         warming.begin()
         return plain.interact(session)
     finally:

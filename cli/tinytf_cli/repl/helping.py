@@ -1,7 +1,6 @@
 """What ``help`` says."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 from rich.cells import cell_len
@@ -11,11 +10,9 @@ from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.commands import NOTES
 from tinytf_cli.repl.keys import KEYS
-from tinytf_cli.repl.verbs import TOPICS, Verb, find_name
+from tinytf_cli.repl.lexicon import TOPICS, Verb
+from tinytf_cli.repl.session import Session
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
 
 _LINES = (
     ("a blank line", "does the last movement again"),
@@ -89,7 +86,7 @@ PAGES = {
 """Topics that are no verb and no command."""
 
 
-def help_blocks(session: "Session", topic: str) -> Iterator[Block]:
+def help_blocks(session: Session, topic: str) -> Iterator[Block]:
     """The overview, or what there is to say about a topic; UsageError for one that is none."""
     if not topic:
         return _overview(session)
@@ -98,17 +95,17 @@ def help_blocks(session: "Session", topic: str) -> Iterator[Block]:
     if topic in TOPICS:
         return _of_topic(session, topic)
     try:
-        name = find_name(topic, session.names)
+        name = session.lexicon.find(topic)
     except UsageError as error:
         begun = [page for page in (*PAGES, *TOPICS) if page.startswith(topic)]
         if len(begun) == 1:
             return help_blocks(session, begun[0])
-        known = [*session.names.values(), *PAGES, *TOPICS]
+        known = [*session.lexicon.names.values(), *PAGES, *TOPICS]
         raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or error.hint) from None
     return _on(session, name)
 
 
-def _overview(session: "Session") -> Iterator[Block]:
+def _overview(session: Session) -> Iterator[Block]:
     for topic in TOPICS:
         yield from _of_topic(session, topic)
     yield Heading("commands", "of the command line, on the present model and text")
@@ -117,17 +114,17 @@ def _overview(session: "Session") -> Iterator[Block]:
     yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
 
 
-def _of_topic(session: "Session", topic: str) -> Iterator[Block]:
+def _of_topic(session: Session, topic: str) -> Iterator[Block]:
     if topic == "lines":
         yield from _lines()
         return
-    verbs = [one for one in session.verbs.values() if one.topic == topic]
+    verbs = [one for one in session.lexicon.verbs.values() if one.topic == topic]
     yield Heading(topic, TOPICS[topic])
     yield from _pairs([(one.name, one.summary) for one in verbs])
 
 
-def _on(session: "Session", name: str) -> Iterator[Block]:
-    found, command = session.verbs.get(name), session.find_command(name)
+def _on(session: Session, name: str) -> Iterator[Block]:
+    found, command = session.lexicon.verbs.get(name), session.lexicon.command(name)
     if found is not None:
         yield from _on_verb(found)
     if command is not None:

@@ -2,10 +2,11 @@
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+from platformdirs import user_state_dir
 from prompt_toolkit.history import History
 
 KEPT = 5_000
@@ -13,12 +14,12 @@ KEPT = 5_000
 
 _LONGEST = 2_000
 _MOST_BYTES = 4 * 2**20
+_PATIENCE = 5.0
+"""Seconds that another session may take; one that hangs is not waited for."""
 
 
 def history_path() -> Path:
     """Where the lines are kept: in the platform's folder for the state of a program."""
-    from platformdirs import user_state_dir
-
     return Path(user_state_dir("tinytf", appauthor=False)) / "history"
 
 
@@ -55,7 +56,7 @@ class FileHistory(History):
             return
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _alone(self.path.parent):
+            with _alone(self.path):
                 _append(self.path, string)
                 _shorten(self.path)
         except OSError as error:
@@ -103,17 +104,9 @@ def _shorten(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While no other session changes the files of a folder; where systems cannot tell, at once."""
-    if sys.platform == "win32":
+def _alone(path: Path) -> Iterator[None]:
+    """While no other session changes the file; at once where the file system has no locks."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(NotImplementedError, Timeout):
+            held.enter_context(FileLock(path.with_suffix(".lock"), timeout=_PATIENCE, mode=0o600))
         yield
-        return
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,14 +10,16 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.trace.address import Address, parse_address
 from tinytf_cli.output import Result
-from tinytf_cli.repl.verbs import answer, made_of, positional, verb
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.repl.results import answer, made_of
+from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.verbs import positional, verb
+from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
-    from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
-    from tinytf_cli.paint.terminal import Terminal
-    from tinytf_cli.repl.session import Session
 
 FLAGS = ("shape", "stats", "values", "json")
 MEASURES = ("entropy", "distance", "previous", "first", "self")
@@ -29,7 +31,7 @@ _WIDEST = 256
     examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS] [/FLAG]...")
-def print_address(session: "Session", words: tuple[str, ...]) -> Result | None:
+def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     """Show the numbers at an address, or at the present step.
 
     /shape shows its axes, /stats its mean, range and the like, /values every number, /json the same as data.
@@ -51,7 +53,7 @@ def print_address(session: "Session", words: tuple[str, ...]) -> Result | None:
     examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
-def heat(session: "Session", words: tuple[str, ...]) -> Result:
+def heat(session: Session, words: tuple[str, ...]) -> Result:
     """Draw a step as a map in colour; of a head, its attention weights."""
     found = address_view(session, "".join(words), step="weights")
     if found.where.step is not None and not found.where.step.is_tensor:
@@ -62,12 +64,12 @@ def heat(session: "Session", words: tuple[str, ...]) -> Result:
 @verb(
     "heads", topic="looking", usage="[LAYER] [--by MEASURE]", takes=("layer",),
     examples=("heads", "heads L3 --by entropy", "heads --by previous"),
-    claims=lambda session, words: _claims_heads(words),
+    claims=lambda words: _claims_heads(words),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[LAYER]")
 @click.option("--by", type=click.Choice(MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
-def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Result:
+def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result:
     """Measure every head, or those of some layers, in one number each.
 
     They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
@@ -97,7 +99,7 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
 @verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
-def top(session: "Session", count: int, position: str | None) -> Result:
+def top(session: Session, count: int, position: str | None) -> Result:
     """Show the most probable next tokens, or fills of each mask."""
     from tinytf_cli.views.predictions import prediction_blocks, predictions
 
@@ -123,51 +125,42 @@ def _seen_from(trace: "Trace", row: int) -> "Trace":
 
 @verb("display", topic="looking", usage="[ADDRESS]", takes=("address",), examples=("display L0H0.weights", "display"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
-def display(session: "Session", words: tuple[str, ...]) -> Result:
+def display(session: Session, words: tuple[str, ...]) -> Result:
     """Show an address after each movement; without one, list those."""
-    from tinytf_cli.views.blocks import Line
-
     if not words:
-        return answer("displays", _displays(session), *(_display_lines(session) or [Line("nothing is displayed")]))
+        return _displayed(session)
     address = "".join(words)
     if not address:
         raise AddressError("'' is not an address", "such as: display L0H0.weights")
     found = address_view(session, address) if session.run else None
     if found is None:
-        from tinytf.trace.address import parse_address
-
         parse_address(address, session.table)
     if address not in session.state.displays:
         session.change(displays=(*session.state.displays, address))
     if found is not None:
         return found.result()
-    return answer("displays", _displays(session), *_display_lines(session))
+    return _displayed(session)
 
 
 @verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("address",),
       examples=("undisplay 1", "undisplay"))  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
-def undisplay(session: "Session", words: tuple[str, ...]) -> Result:
+def undisplay(session: Session, words: tuple[str, ...]) -> Result:
     """Display an address no longer, or none of them."""
-    from tinytf_cli.views.blocks import Line
-
     shown, word = session.state.displays, "".join(words)
     if word and word.isdecimal() and word.isascii() and len(word) < 9 and 1 <= int(word) <= len(shown):
         word = shown[int(word) - 1]
     if word and word not in shown:
         raise UsageError(f"{word!r} is not displayed", did_you_mean(word, shown) if shown else "nothing is")
     session.change(displays=tuple(one for one in shown if word and one != word))
-    return answer("displays", _displays(session), *(_display_lines(session) or [Line("nothing is displayed")]))
+    return _displayed(session)
 
 
-def _displays(session: "Session") -> dict[str, Any]:
-    return {"displays": list(session.state.displays)}
-
-
-def _display_lines(session: "Session") -> list[Any]:
-    from tinytf_cli.views.blocks import Line
-
-    return [Line(f"{number}  {address}") for number, address in enumerate(session.state.displays, start=1)]
+def _displayed(session: Session) -> Result:
+    """What is shown after each movement."""
+    displays = session.state.displays
+    lines = [Line(f"{number}  {address}") for number, address in enumerate(displays, start=1)]
+    return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
 def _flag(word: str) -> str:
@@ -177,17 +170,14 @@ def _flag(word: str) -> str:
     return found[0]
 
 
-def address_view(session: "Session", word: str, step: str = "") -> "AddressView":
+def address_view(session: Session, word: str, step: str = "") -> "AddressView":
     """What an address names in the present trace; the present step, in the head of the settings, without a word.
 
     ``step`` is taken where the address is of a layer or head alone.
     """
-    from tinytf.trace.address import Address
-    from tinytf_cli.repl.moving import require_place
-
     trace, chosen = session.trace, session.settings
     if not word:
-        one, layer = trace.steps.rows[require_place(session)]
+        one, layer = trace.steps.rows[session.require_place()]
         if step and not one.is_tensor:
             one, layer = trace.steps.by_name[step], chosen.layer if layer is None else layer
         heads = None if not one.has_heads else (min(chosen.head, trace.config.n_heads - 1),)
@@ -201,7 +191,7 @@ def address_view(session: "Session", word: str, step: str = "") -> "AddressView"
     return AddressView(trace, where, chosen.head, chosen.dims, chosen.rows)
 
 
-def _placed(session: "Session", word: str) -> str:
+def _placed(session: Session, word: str) -> str:
     """An address; of a step of every layer, the one in the layer and head of the settings."""
     table, chosen = session.table, session.settings
     name, bracket, cell = word.partition("[")
@@ -217,13 +207,13 @@ class AddressView:
     """What an address names, in the ``form`` that was asked for: a flag of ``print``, or ``heat``."""
 
     trace: "Trace"
-    where: "Address"
+    where: Address
     head: int
     dims: int
     rows: int | None
     form: str = ""
 
-    def blocks(self, terminal: "Terminal") -> Iterator[Any]:
+    def blocks(self, terminal: Terminal) -> Iterator[Any]:
         """Blocks of any form."""
         from tinytf_cli.views import looked
 

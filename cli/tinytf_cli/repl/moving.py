@@ -1,17 +1,19 @@
 """Verbs that run a text and move through its steps."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.output import Result
+from tinytf_cli.repl.looking import address_view
+from tinytf_cli.repl.results import made_of
+from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
-from tinytf_cli.repl.verbs import made_of, verb
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.stopping import held_at, stops_at
+from tinytf_cli.repl.verbs import verb
+from tinytf_cli.views.blocks import Line, Span
 
 _AROUND = 11
 _NO_STOP = "no stop held on the way; this is the last step"
@@ -23,13 +25,13 @@ _COUNT = click.IntRange(1, 10**9)
 @click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
 @click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
 @click.option("--quiet", is_flag=True, help="Show nothing.")
-def run(session: "Session", words: tuple[str, ...], truncate: bool, force: bool, quiet: bool) -> Result | None:
+def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, quiet: bool) -> Result | None:
     """Record a text, and stand at its first step, or at the first stop.
 
     Without TEXT the present one is run again from its first step.
     """
     wanted = Run(session.state.spec, " ".join(words), truncate, force) if words else session.require_run()
-    session.trace_of(wanted)
+    session.models.trace(wanted)
     if words:
         session.change(runs=(*session.state.runs[-1:], wanted))
     session.place = 0
@@ -42,9 +44,9 @@ def run(session: "Session", words: tuple[str, ...], truncate: bool, force: bool,
 
 @verb("step", "s", topic="moving", usage="[N]", takes=("number",), examples=("step", "step 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
-def step(session: "Session", count: int) -> Result:
+def step(session: Session, count: int) -> Result:
     """Go to the next step, or N further; a stop on the way holds."""
-    place = require_place(session)
+    place = session.require_place()
     require_room(session, place)
     session.place, said = forward(session, place + 1, count - 1)
     return standing(session, said)
@@ -52,9 +54,9 @@ def step(session: "Session", count: int) -> Result:
 
 @verb("back", topic="moving", usage="[N]", takes=("number",), examples=("back", "back 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
-def back(session: "Session", count: int) -> Result:
+def back(session: Session, count: int) -> Result:
     """Go back to the step before, or N back."""
-    place = require_place(session)
+    place = session.require_place()
     if place == 0:
         raise UsageError("this is the first step", "step goes on, run begins another text")
     session.place = max(0, place - count)
@@ -62,12 +64,12 @@ def back(session: "Session", count: int) -> Result:
 
 
 @verb("next", "n", topic="moving", examples=("next",), moves=True)
-def next_layer(session: "Session") -> Result:
+def next_layer(session: Session) -> Result:
     """Go to the first step of the next layer.
 
     Behind the last layer it goes to what follows.
     """
-    place = require_place(session)
+    place = session.require_place()
     require_room(session, place)
     rows = session.table.rows
     found = next((at for at in range(place + 1, len(rows)) if rows[at][1] != rows[place][1]), len(rows) - 1)
@@ -76,12 +78,12 @@ def next_layer(session: "Session") -> Result:
 
 
 @verb("finish", topic="moving", examples=("finish",), moves=True)
-def finish(session: "Session") -> Result:
+def finish(session: Session) -> Result:
     """Go to the last step of this layer.
 
     Outside of layers it goes to the last step of this part; from the end of one, to the end of the next.
     """
-    place = require_place(session)
+    place = session.require_place()
     require_room(session, place)
     rows = session.table.rows
     inside = rows[place + 1][1]  # at the end of a layer, the end of the next part
@@ -93,9 +95,9 @@ def finish(session: "Session") -> Result:
 
 
 @verb("continue", "c", topic="moving", examples=("continue",), moves=True)
-def go_on(session: "Session") -> Result:
+def go_on(session: Session) -> Result:
     """Go on to the next stop that holds, or to the last step."""
-    place = require_place(session)
+    place = session.require_place()
     require_room(session, place)
     session.place, said = forward(session, place + 1, None)
     return standing(session, said or _NO_STOP)
@@ -106,21 +108,20 @@ def go_on(session: "Session") -> Result:
     examples=("goto L3.weights", "goto L2", "goto 17"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS")
-def goto(session: "Session", words: tuple[str, ...]) -> Result:
+def goto(session: Session, words: tuple[str, ...]) -> Result:
     """Go to a step by address or number, or to the first of a layer."""
-    require_place(session)
+    session.require_place()
     session.place = find_place(session, "".join(words))
     return standing(session)
 
 
 @verb("where", "w", topic="moving", names_models=True, examples=("where",))
-def where(session: "Session") -> Result:
+def where(session: Session) -> Result:
     """Say where the session stands: model, text and step."""
     from tinytf_cli.views.banner import model_words, notes
-    from tinytf_cli.views.blocks import Line, Span
     from tinytf_cli.views.place import counted, place_blocks, text_words
 
-    place, trace = require_place(session), session.trace
+    place, trace = session.require_place(), session.trace
 
     def blocks(terminal: Any) -> Iterator[Any]:
         yield Line(model_words(session.model))
@@ -133,12 +134,11 @@ def where(session: "Session") -> Result:
 
 @verb("list", "l", topic="moving", usage="[N]", takes=("number",), examples=("list", "list 30"))
 @click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
-def list_steps(session: "Session", count: int) -> Result:
+def list_steps(session: Session, count: int) -> Result:
     """Show the steps around this one, and where the stops are."""
-    from tinytf_cli.repl.stopping import stops_at
     from tinytf_cli.views.place import around, list_blocks
 
-    place, trace = require_place(session), session.trace
+    place, trace = session.require_place(), session.trace
     rows = around(trace, place, count)
     stops = [" ".join(str(stop.number) for stop in stops_at(session, row.number - 1)) for row in rows]
 
@@ -148,27 +148,17 @@ def list_steps(session: "Session", count: int) -> Result:
     return made_of("steps", lambda terminal: list_blocks(trace, rows, place, stops), data)
 
 
-def require_place(session: "Session") -> int:
-    """The index of the present step; UsageError before any run."""
-    trace = session.trace
-    if session.place is None:
-        session.place = 0
-    return min(session.place, len(trace.steps.rows) - 1)
-
-
-def require_room(session: "Session", place: int) -> None:
+def require_room(session: Session, place: int) -> None:
     """UsageError at the last step."""
     if place >= len(session.table.rows) - 1:
         raise UsageError("this is the last step", "back goes back, goto anywhere, run begins again")
 
 
-def forward(session: "Session", place: int, count: int | None) -> tuple[int, str]:
+def forward(session: Session, place: int, count: int | None) -> tuple[int, str]:
     """From ``place`` up to ``count`` steps further (None: to the end); the place of the first stop that holds.
 
     The place itself counts. The words say which stop it was, and are empty where none was met.
     """
-    from tinytf_cli.repl.stopping import held_at
-
     last = len(session.table.rows) - 1
     end = last if count is None else min(last, place + count)
     for at in range(place, end + 1):
@@ -178,7 +168,7 @@ def forward(session: "Session", place: int, count: int | None) -> tuple[int, str
     return end, ""
 
 
-def find_place(session: "Session", word: str) -> int:
+def find_place(session: Session, word: str) -> int:
     """The index of the step that an address or a number from 1 means."""
     rows = session.table.rows
     if word.isdecimal() and word.isascii():
@@ -191,11 +181,11 @@ def find_place(session: "Session", word: str) -> int:
     return next(at for at, (step, of) in enumerate(rows) if of == layer and (name is None or step.name == name))
 
 
-def place_data(session: "Session") -> dict[str, Any]:
+def place_data(session: Session) -> dict[str, Any]:
     """Where the session stands, as data."""
     from tinytf_cli.views.place import row_at
 
-    place = require_place(session)
+    place = session.require_place()
     return {
         "text": session.require_text(),
         "steps": len(session.table.rows),
@@ -203,13 +193,11 @@ def place_data(session: "Session") -> dict[str, Any]:
     }
 
 
-def standing(session: "Session", said: str = "", *, begun: bool = False) -> Result:
+def standing(session: Session, said: str = "", *, begun: bool = False) -> Result:
     """What is shown behind every movement: the step, what stopped it, and what is displayed."""
-    from tinytf_cli.repl.looking import address_view
-    from tinytf_cli.views.blocks import Line, Span
     from tinytf_cli.views.place import place_blocks, run_blocks
 
-    place, trace, tokenizer = require_place(session), session.trace, session.model.tokenizer
+    place, trace, tokenizer = session.require_place(), session.trace, session.model.tokenizer
     displayed = list(session.state.displays)
 
     def blocks(terminal: Any) -> Iterator[Any]:

@@ -1,8 +1,7 @@
 """Opening a model for a session: once, and with the traces that the session has recorded."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -10,9 +9,6 @@ from tinytf.loading import Model, load
 from tinytf.trace.trace import Trace
 from tinytf_cli.options import SMALL
 from tinytf_cli.repl.state import Run, Spec
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.holding import Holding
 
 _THREADS = torch.get_num_threads()
 
@@ -32,16 +28,18 @@ class SessionModel(Model):
         return self.recorded(text, truncate, force)
 
 
-def open_for(session: "Holding", spec: Spec) -> Model:
-    """The model of a spec; errors as of ``load`` and ``without``."""
-    if spec.without is None:
+def open_model(spec: Spec, whole: Model | None, trace_of: Callable[[Run], Trace]) -> Model:
+    """The model of a spec, or ``whole`` without the steps that the spec names; errors as of ``load`` and ``without``.
+
+    ``trace_of`` gives the traces that the session keeps.
+    """
+    if whole is None or spec.without is None:
         opened: Model = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed)
     else:
-        whole, gone = session.model_of(replace(spec, without=None)), spec.without
-        opened = whole.without(gone.at, how=gone.how, reference=gone.reference)
+        opened = whole.without(spec.without.at, how=spec.without.how, reference=spec.without.reference)
 
     def recorded(text: str, truncate: bool, force: bool) -> Trace:
-        return session.trace_of(Run(spec, text, truncate, force))
+        return trace_of(Run(spec, text, truncate, force))
 
     torch.set_num_threads(1 if opened.n_parameters < SMALL else _THREADS)
     return SessionModel(**{one.name: getattr(opened, one.name) for one in fields(Model)}, recorded=recorded)

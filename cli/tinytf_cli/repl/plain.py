@@ -1,25 +1,21 @@
 """A session at a terminal, with nothing but a prompt: what there is without prompt_toolkit."""
 
-from typing import TYPE_CHECKING
-
 from tinytf_cli.interrupt import current
 from tinytf_cli.repl.script import PROMPT
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session import Session
 
 
-def interact(session: "Session") -> int:
+def interact(session: Session) -> int:
     """Read lines until the end; Ctrl-C gives up a line or the command that runs, Ctrl-D leaves. The answer is 0."""
     while True:
         try:
             line = input(PROMPT)
         except EOFError:
-            session.stdout.write("\n")
+            session.streams.stdout.write("\n")
             return 0
         except KeyboardInterrupt:
             current().happened = False
-            session.stdout.write("\n")
+            session.streams.stdout.write("\n")
             continue
         outcome = session.execute(line)
         if outcome.leave:

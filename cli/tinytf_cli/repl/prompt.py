@@ -5,7 +5,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application
@@ -16,6 +15,7 @@ from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.output import ColorDepth, Output
 from rich.cells import cell_len
 
+from tinytf import __version__
 from tinytf.text.printable import printable
 from tinytf_cli.interrupt import current
 from tinytf_cli.repl import keys
@@ -26,9 +26,7 @@ from tinytf_cli.repl.colouring import STYLE, LineLexer
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history_file import FileHistory, history_path
 from tinytf_cli.repl.script import PROMPT
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session import Session
 
 _DEPTHS = {
     "none": ColorDepth.DEPTH_1_BIT,
@@ -38,7 +36,7 @@ _DEPTHS = {
 }
 
 
-def interact(session: "Session", ready: Callable[[], None]) -> int:
+def interact(session: Session, ready: Callable[[], None]) -> int:
     """Talk until whoever sits there leaves; ``ready`` is called when the prompt is there. The answer is the status."""
     keys.KEYS[:] = listed()
     with as_it_was():
@@ -50,7 +48,7 @@ def interact(session: "Session", ready: Callable[[], None]) -> int:
 class Prompt:
     """The prompt of one session; ``input`` and ``output`` are those of the terminal until tests give others."""
 
-    def __init__(self, session: "Session", input: Input | None = None, output: Output | None = None) -> None:
+    def __init__(self, session: Session, input: Input | None = None, output: Output | None = None) -> None:
         self.session = session
         self.history = FileHistory(history_path())
         self._begun = Document()
@@ -82,7 +80,7 @@ class Prompt:
     def talk(self) -> int:
         """Read and run lines until the end."""
         if self.session.run is None:
-            self._write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
+            self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
         with ending() as end:
             while not end.told:
                 try:
@@ -104,7 +102,7 @@ class Prompt:
         lines = [line for line in typed.split("\n") if line.strip()] or [""]
         for line in lines:
             if len(lines) > 1:
-                self._write(f"{PROMPT}{printable(line, spaces=False)}\n")
+                self.session.streams.write(f"{PROMPT}{printable(line, spaces=False)}\n")
             with as_it_was():
                 outcome = self.session.execute(line)
             if outcome.leave or end.told:
@@ -126,19 +124,13 @@ class Prompt:
         """Say, once, that lines are not kept."""
         if self.history.trouble and not self._said_trouble:
             self._said_trouble = True
-            if self.session.stderr is not None:
+            if self.session.streams.stderr is not None:
                 said = printable(self.history.trouble, spaces=False)
-                self.session.stderr.write(f"tinytf: note: what is typed is not kept for later: {said}\n")
-
-    def _write(self, text: str) -> None:
-        self.session.stdout.write(text)
-        self.session.stdout.flush()
+                self.session.streams.stderr.write(f"tinytf: note: what is typed is not kept for later: {said}\n")
 
 
-def banner(session: "Session", width: int) -> str:
+def banner(session: Session, width: int) -> str:
     """One line to begin with, as much of it as fits."""
-    from tinytf import __version__
-
     name = f"tinytf {__version__}"
     model = f"{name}, {printable(session.model_words, spaces=False)}"
     lines = (

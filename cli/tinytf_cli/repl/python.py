@@ -1,16 +1,9 @@
-"""``! expression``: Python with the trace and the model in scope."""
+"""``! expression``: Python that a user typed."""
 
-import builtins
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.text.printable import printable
-from tinytf_cli.repl.verbs import answer
-from tinytf_cli.views.blocks import Line
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
 
 _NAME = "<session>"
 
@@ -19,19 +12,16 @@ class PythonError(TinytfError):
     """What was raised by Python that a user typed."""
 
 
-def run(session: "Session", code: str) -> None:
-    """Evaluate an expression and show its value, or carry out a statement; ``!`` again shows the last traceback."""
+def evaluated(code: str, scope: dict[str, Any]) -> str | None:
+    """The value of an expression, as Python writes it; None of a statement, which is carried out, and of None."""
     if not code:
         raise UsageError("behind ! comes Python", "such as: ! trace['L0H0.weights'].sum(-1)")
-    if code == "!":
-        _show(session, _traceback(session))
-        return
-    scope = _scope(session)
     try:
         value = _value(code, scope)
-        if value is not None:
-            scope["_"] = value
-            _show(session, repr(value))
+        if value is None:
+            return None
+        scope["_"] = value
+        return repr(value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -42,7 +32,6 @@ def run(session: "Session", code: str) -> None:
 
 
 def _value(code: str, scope: dict[str, Any]) -> Any:
-    """The value of an expression; None of a statement, which is carried out."""
     try:
         compiled = compile(code, _NAME, "eval")
     except SyntaxError:
@@ -53,33 +42,14 @@ def _value(code: str, scope: dict[str, Any]) -> Any:
     return None
 
 
-def _scope(session: "Session") -> dict[str, Any]:
-    """The names that Python sees; what a user assigned stays."""
-    import numpy as np
-    import torch
-
-    scope = session.scope
-    scope.update(torch=torch, np=np, session=session, model=session.model, __builtins__=builtins)
-    if session.run is not None:
-        scope["trace"] = session.trace
-    else:
-        scope.pop("trace", None)
-    return scope
-
-
-def _traceback(session: "Session") -> str:
-    error = session.last_error
+def traceback_of(error: BaseException | None) -> str:
+    """The traceback of the last error; of Python that a user typed, from that Python on."""
     if error is None:
         raise UsageError("nothing has gone wrong yet")
     if isinstance(error, PythonError) and error.__cause__ is not None:
-        cause = error.__cause__
-        frames = cause.__traceback__
+        error = error.__cause__
+        frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
-        return "".join(traceback.format_exception(type(cause), cause, frames))
+        error = error.with_traceback(frames)
     return "".join(traceback.format_exception(error))
-
-
-def _show(session: "Session", text: str) -> None:
-    lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]
-    session.show(answer("python", {"text": text}, *lines))

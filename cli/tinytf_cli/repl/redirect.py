@@ -9,7 +9,6 @@ from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.output import EXTENSIONS, Output, require_place, write_file
-from tinytf_cli.paint.terminal import detect
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.several import show_all
@@ -22,7 +21,7 @@ def plain_text(heard: Heard, settings: Settings) -> str:
     if not heard.ear.isatty() or not heard.results or any(result.live for result, _ in heard.results):
         return _CODES.sub("", heard.ear.text) if heard.ear.isatty() else heard.ear.text
     paper = Ear(encoding="utf-8")
-    terminal = detect(paper.stream, color="never", width=settings.width, ascii=settings.ascii, plain=settings.plain)
+    terminal = settings.terminal(paper.stream, "never")
     for place, (result, form) in enumerate(heard.results):
         if place and form == "text":
             paper.write("\n")
@@ -57,10 +56,7 @@ def to_file(heard: Heard, name: str, stderr: TextIO | None, settings: Settings, 
     """Write what a line of these words wrote, whole, in the form that the extension says: as -o does, or as text."""
     path = Path(name).expanduser()
     require_place(path, words)
-    terminal = detect(
-        Ear().stream, color=settings.color, width=settings.width, ascii=settings.ascii, plain=settings.plain
-    )
-    output = Output(terminal, "text", path, stderr=stderr)
+    output = Output(settings.terminal(Ear().stream), "text", path, stderr=stderr)
     extension = path.suffix.lower()
     if extension in EXTENSIONS and extension != ".txt":
         if not heard.results:

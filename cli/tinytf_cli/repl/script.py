@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.printable import printable
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Outcome, Session
+from tinytf_cli.paint.text import shown
+from tinytf_cli.repl.outcome import Leave, Outcome
+from tinytf_cli.repl.session import Session
 
 Lines = Iterable[tuple[str, str]]
 """Each line behind the place where it stands: ``look.session line 3``."""
@@ -19,32 +19,27 @@ PROMPT = "tinytf> "
 class Failed(Exception):
     """A line failed, and the script stops there."""
 
-    def __init__(self, where: str, outcome: "Outcome") -> None:
+    def __init__(self, where: str, outcome: Outcome) -> None:
         super().__init__(where)
         self.where = where
         self.outcome = outcome
 
 
-def run_lines(session: "Session", lines: Lines, *, echo: bool, stop: bool, inside: bool = False) -> int:
+def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool, inside: bool = False) -> int:
     """Run lines in turn, blank ones left out; the answer is 0, 1 where one failed, or 130.
 
     ``stop`` ends at the first that fails; ``inside`` another line, by raising Failed, and says nothing.
     """
-    from tinytf_cli.paint.text import shown
-
     status = 0
     for where, line in lines:
         if not line.strip():
             continue
         if echo:
             typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
-            session.stdout.write(f"{PROMPT}{typed}\n")
-            session.stdout.flush()
+            session.streams.write(f"{PROMPT}{typed}\n")
         outcome = session.execute(line)
         if outcome.leave:
             if inside:
-                from tinytf_cli.repl.session import Leave
-
                 raise Leave
             break
         if outcome.status == 0:
@@ -54,8 +49,8 @@ def run_lines(session: "Session", lines: Lines, *, echo: bool, stop: bool, insid
         if outcome.status == 130:  # whoever runs the script says so
             return 130
         session.say(outcome, f"{where}: ")
-        if outcome.failure is None and outcome.status == 1 and session.stderr is not None:
-            session.stderr.write(f"tinytf: {where}: a check did not hold\n")
+        if outcome.failure is None and outcome.status == 1 and session.streams.stderr is not None:
+            session.streams.stderr.write(f"tinytf: {where}: a check did not hold\n")
         status = 1
         if stop:
             break

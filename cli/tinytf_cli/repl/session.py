@@ -2,120 +2,202 @@
 
 The interface that a front end uses (``plain.py`` and ``script.py`` are two small ones):
 
+``Session(VERBS, spec, settings, stdout, stderr)``
+    ``table.VERBS`` are the verbs that it knows.
 ``session.execute(line) -> Outcome``
     Runs one line, and never raises for what a user typed: an error, or Ctrl-C, is an Outcome. A line that fails leaves
-    the session as it was. Output goes to ``session.stdout`` while it is made; an error goes nowhere: the front end says
+    the session as it was. Output goes to ``streams.stdout`` while it is made; an error goes nowhere: the front end says
     it, with ``session.say(outcome)``. Raises only ``ReaderGone`` and ``BrokenPipeError``: whoever read stdout has gone.
     An empty line repeats the last movement. It is called in the main thread, where Ctrl-C arrives.
 ``Outcome``
     ``status`` (0, 1, 2, 130), ``text`` that was written, ``failure`` (message, hint, marked place) or None, ``seconds``
     taken, ``leave`` (the session is over).
-``session.names``
-    Every word that a line can begin with, aliases too, to the name it stands for.
-``session.verbs``, ``session.takes(word)``, ``session.find_command(name)``, ``session.verb_for(words)``
-    The table of Verb (``command.params`` are its options); the kinds of the words behind a verb or a command
-    (``verbs.KINDS``); click's command of a name; the verb that takes these words, or None where a command does.
-``session.redirects(word)``
-    Whether ``|`` and ``>`` behind this first word are about the output.
+``session.lexicon``
+    The words that a line can begin with (``lexicon.py``).
+``session.models``, ``session.log``, ``session.streams``
+    What is open and recorded (``models.py``), what was done (``log.py``), and where output goes (``streams.py``).
 ``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
     The step table of the open model (``table.rows``, ``table.by_name``; it opens the model where ``is_open`` is false);
     the printable tokens of the text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None.
-``session.place_words``, ``session.model_words``, ``session.held_bytes``, ``session.last_seconds``
+``session.place_words``, ``session.model_words``, ``session.models.nbytes``, ``session.last_seconds``
     For a status bar: ``L3.weights 17/96`` (empty before a run); the model's name, which is not opened for it, and what
     it runs without; bytes of the recorded trace and of the weights that are open; seconds of the last line.
-``session.state.settings``, ``SETTINGS`` (``settings.py``)
+``session.settings``, ``SETTINGS`` (``settings.py``)
     The settings, and for each what it takes (``choices``).
-``session.lines``
-    What was typed in this session, in order, as Entry (``line``, ``done``).
-``session.page``
-    A function from text to nothing that shows a long text a screen at a time; used with ``set pager on``, only where
-    stdout is a terminal and the text has more lines than it. ``pager.page`` until a front end sets another.
 ``keys.KEYS``
     What ``help keys`` lists: (key, what it does); the front end that binds keys replaces its entries.
 """
 
-import functools
+import builtins
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.failing import explained
+from tinytf.steps.table import StepTable
+from tinytf.text.printable import printable
+from tinytf_cli.failing import explained, say
+from tinytf_cli.host import Host
 from tinytf_cli.interrupt import current
-from tinytf_cli.output import ReaderGone
-from tinytf_cli.repl.changing import Entry as Entry
+from tinytf_cli.output import Output, ReaderGone, Result
+from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.repl.commands import adjust
 from tinytf_cli.repl.heard import Ear, Heard
-from tinytf_cli.repl.line import Typed, read_line
-from tinytf_cli.repl.outcome import Leave as Leave
-from tinytf_cli.repl.outcome import Outcome as Outcome
+from tinytf_cli.repl.lexicon import Lexicon, Verb
+from tinytf_cli.repl.line import Typed, read_line, shell_quoted
+from tinytf_cli.repl.log import Entry, Log
+from tinytf_cli.repl.models import Models
+from tinytf_cli.repl.outcome import Leave, Outcome
+from tinytf_cli.repl.python import evaluated, traceback_of
+from tinytf_cli.repl.results import answer
 from tinytf_cli.repl.settings import Settings
-from tinytf_cli.repl.state import Spec, State
-from tinytf_cli.repl.verbs import Verb, find_name
-from tinytf_cli.repl.writing import Writing
+from tinytf_cli.repl.state import Run, Spec, State
+from tinytf_cli.repl.streams import Streams
+from tinytf_cli.views.blocks import Line
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+    from tinytf.trace.trace import Trace
+
+_LIVE = ("generate", "train", "watch")
+"""Commands whose output is seen while it is made, and is never paged."""
 
 
-def shell_quoted(word: str) -> str:
-    """A word as a line takes it for one."""
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-class Session(Writing):
+class Session(Host):
     """See the module's description."""
 
     def __init__(
         self,
+        verbs: Mapping[str, Verb],
         spec: Spec | None = None,
         settings: Settings | None = None,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
-        from tinytf_cli.repl.table import VERBS
-
-        super().__init__(State(spec or Spec(), settings=settings or Settings()), stdout, stderr)
-        self.verbs: dict[str, Verb] = VERBS
+        self.state = State(spec or Spec(), settings=settings or Settings())
+        self.place: int | None = None
+        self.lexicon, self.models, self.log = Lexicon(verbs), Models(), Log()
+        self.streams = Streams(stdout, stderr)
+        self.typed = Typed("")
         self.last_seconds = 0.0
-        self.scope: dict[str, Any] = {}
+        self.last_error: BaseException | None = None
+        self.debug = False
+        self._scope: dict[str, Any] = {}
         self._movement = ""
 
     @property
-    def names(self) -> dict[str, str]:
-        """Every word that a line can begin with, to the name that it stands for."""
-        from tinytf_cli.main import COMMANDS
+    def settings(self) -> Settings:
+        """How things are shown."""
+        return self.state.settings
 
-        names = {name: name for name in (*COMMANDS, *self.verbs)}
-        for one in self.verbs.values():
-            names.update(dict.fromkeys(one.aliases, one.name))
-        return names
+    @property
+    def model(self) -> "Model":
+        """The open model; opened when it is first asked for."""
+        return self.models.model(self.state.spec)
 
-    def find_command(self, name: str) -> click.Command | None:
-        """A command of the command line by its name."""
-        from tinytf_cli.main import cli
+    @property
+    def is_open(self) -> bool:
+        """Whether the present model is open, so that ``table`` takes no time."""
+        return self.models.is_open(self.state.spec)
 
-        return cli.get_command(click.Context(cli), name)
+    @property
+    def run(self) -> Run | None:
+        """The text that was run last, on the present model."""
+        return self.state.runs[-1] if self.state.runs else None
 
-    def verb_for(self, words: Sequence[str]) -> Verb | None:
-        """The verb that takes a line of these words; None where a command does.
+    def require_run(self) -> Run:
+        """The present run; UsageError before any."""
+        if self.run is None:
+            raise UsageError("nothing has been run yet", "run a text first, such as: run The cat sat")
+        return self.run
 
-        Raises UsageError for a first word that is neither.
-        """
-        name = find_name(words[0], self.names)
-        found = self.verbs.get(name)
-        if found is None or (not found.claims(self, tuple(words[1:])) and self.find_command(name) is not None):
-            return None
-        return found
+    def require_text(self) -> str:
+        """The text of the session."""
+        if self.run is None:
+            raise UsageError("there is no text", "give one, or run it first, such as: run The cat sat")
+        return self.run.text
 
-    def takes(self, word: str) -> tuple[str, ...]:
-        """The kinds (``verbs.KINDS``) of the words behind a verb or command, the last one's for all that follow."""
-        from tinytf_cli.repl.commands import TAKES
+    @property
+    def trace(self) -> "Trace":
+        """The recorded trace of the present run; UsageError before any."""
+        return self.models.trace(self.require_run())
 
-        try:
-            name = find_name(word, self.names)
-        except UsageError:
-            return ()
-        found = self.verbs.get(name)
-        return TAKES.get(name, ("text",)) if found is None else found.takes
+    @property
+    def table(self) -> StepTable:
+        """The steps of the open model."""
+        trace = self.models.recorded(self.run)
+        return StepTable(self.model.config) if trace is None else trace.steps
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The printable tokens of the present text."""
+        trace = self.models.recorded(self.run)
+        return () if trace is None else tuple(token.shown for token in trace.tokens)
+
+    def require_place(self) -> int:
+        """The index of the present step; UsageError before any run."""
+        rows = self.trace.steps.rows
+        self.place = self.place or 0
+        return min(self.place, len(rows) - 1)
+
+    @property
+    def place_words(self) -> str:
+        """Where the session stands: ``L3.weights 17/96``."""
+        if self.place is None or self.models.recorded(self.run) is None:
+            return ""
+        rows = self.table.rows
+        step, layer = rows[self.place]
+        return f"{step.full_name(layer)} {self.place + 1}/{len(rows)}"
+
+    @property
+    def model_words(self) -> str:
+        """The model as it was asked for, and what it runs without."""
+        gone = self.state.spec.without
+        return self.state.spec.name + (f" without {gone.words}" if gone else "")
+
+    def change(self, **values: Any) -> None:
+        """Another state, with some of its fields changed."""
+        self.state = replace(self.state, **values)
+
+    def take(self, spec: Spec) -> None:
+        """Go on with another model, or with other steps of it gone; the present text goes through it."""
+        runs = self.state.runs
+        self.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
+        if runs:
+            self.models.trace(self.state.runs[-1])
+
+    def undo(self) -> str:
+        """Bring back what was before the last line that changed something; the answer is that line."""
+        line, (self.state, self.place) = self.log.undo()
+        return line
+
+    def terminal(self) -> Terminal:
+        """What can be shown, as the settings say."""
+        return self.settings.terminal(sys.stdout)
+
+    def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
+        """Where results go: to the session's streams, remembered."""
+        return self.streams.output(terminal, form, file)
+
+    def show(self, result: Result) -> None:
+        """Write a result as the settings say."""
+        self.output(self.terminal(), "text", None).show(result)
+
+    def say(self, outcome: Outcome, where: str = "") -> None:
+        """Write what failed to stderr; ``where`` is the place of the line in a script."""
+        stderr, failure = self.streams.stderr, outcome.failure
+        if outcome.status == 130 and stderr is not None:
+            print("tinytf: interrupted", file=stderr, flush=True)
+        elif failure is not None:
+            if self.debug and self.last_error is not None and stderr is not None:
+                stderr.write("".join(traceback.format_exception(self.last_error)))
+            say(where + failure.message, failure.hint, failure.marked, stderr)
 
     def execute(self, line: str) -> Outcome:
         """Run one line."""
@@ -125,10 +207,11 @@ class Session(Writing):
         failure, status, heard = None, 0, Heard(Ear())
         self.typed = Typed(line)
         try:
-            self.typed = self._read(line)
-            with self._hearing() as heard:
+            self.typed = read_line(line if line.strip() else self._movement, self.lexicon.redirects)
+            live = self._typed_name() in _LIVE
+            with self.streams.hearing(self.typed, self.settings, live=live) as heard:
                 status = self._dispatch()
-            self._deliver(heard)
+            self.streams.deliver(heard, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:
@@ -143,13 +226,14 @@ class Session(Writing):
             interrupt.happened, status, failure = False, 130, None
         done = failure is None and status != 130
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
-            self._remember(self.typed.line.strip(), self._typed_name(), before, done=done)
+            entry = Entry(self.typed.line.strip(), done, self._typed_name())
+            self.state, self.place = self.log.remember(entry, before, (self.state, self.place))
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
         return Outcome(status, heard.ear.text, failure, self.last_seconds, leave)
 
     def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
-        """Open the model, and run ``text`` where there is one; what is not the default is the first of ``lines``."""
+        """Open the model, and run ``text`` where there is one; what is not the default is the first line of the log."""
         outcome = Outcome(0)
         spec, usual = self.state.spec, Spec()
         words = [shell_quoted(spec.name) if spec.name != usual.name or spec != usual else ""]
@@ -162,54 +246,37 @@ class Session(Writing):
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
         return outcome
 
-    def redirects(self, word: str) -> bool:
-        """Whether ``|`` and ``>`` behind this first word are about the output; of a condition they are a part."""
-        try:
-            found = self.verbs.get(find_name(word, self.names))
-        except UsageError:
-            return True
-        return found is None or not found.raw
-
-    def _read(self, line: str) -> Typed:
-        return read_line(line if line.strip() else self._movement, self.redirects)
+    def _typed_name(self) -> str:
+        """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""
+        return self.lexicon.meaning(self.typed.words[0]) if self.typed.words else ""
 
     def _dispatch(self) -> int:
-        from tinytf_cli.repl import python
-        from tinytf_cli.repl.commands import adjust
-
         typed = self.typed
         if typed.sign == "!":
-            python.run(self, typed.target)
-            return 0
+            self._python(typed.target)
         if not typed.words:
             return 0
         first, *words = typed.words
         word, slash, flag = first.partition("/")
-        if slash and word and "flag" in self.takes(word):  # as in print/stats
+        if slash and word and "flag" in self.lexicon.takes(word):  # as in print/stats
             first, words = word, [f"/{flag}", *words]
-        found = self.verb_for([first, *words])
+        found = self.lexicon.verb_for([first, *words])
         if found is None:
-            name = find_name(first, self.names)
-            command = self.find_command(name)
+            name = self.lexicon.find(first)
+            command = self.lexicon.command(name)
             assert command is not None
-            return self.invoke(command, name, words, functools.partial(adjust, self, name))
+            return self._invoke(command, name, words)
         if found.moves:
             self._movement = typed.line
         asks = [word for word in words if word in ("-h", "--help")]
-        return self.invoke(found.command, found.name, asks if found.raw else words)
+        return self._invoke(found.command, found.name, asks if found.raw else words)
 
-    def invoke(
-        self,
-        command: click.Command,
-        name: str,
-        words: Sequence[str],
-        adjust: Callable[[dict[str, Any]], None] = lambda parameters: None,
-    ) -> int:
-        """Run a command of click with the session behind it; ``adjust`` may change what was parsed."""
+    def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
+        """Run a command of click with the session behind it."""
         try:
             context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
             with context:
-                adjust(context.params)
+                adjust(name, context.params, lambda: self.table)
                 status = command.invoke(context)
         except click.exceptions.Exit as end:  # behind --help
             return end.exit_code
@@ -231,9 +298,24 @@ class Session(Writing):
             values.update(layer=settings.layer, head=settings.head)
         return {name: value for name, value in values.items() if name in names and value is not None}
 
-    def _typed_name(self) -> str:
-        """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""
-        try:
-            return find_name(self.typed.words[0], self.names) if self.typed.words else ""
-        except UsageError:
-            return ""
+    def _python(self, code: str) -> None:
+        """Evaluate an expression and show its value, or carry out a statement; ``!`` again shows the last traceback."""
+        text = traceback_of(self.last_error) if code == "!" else evaluated(code, self._seen_by_python(code))
+        if text is not None:
+            lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]
+            self.show(answer("python", {"text": text}, *lines))
+
+    def _seen_by_python(self, code: str) -> dict[str, Any]:
+        """The names that Python sees; what a user assigned stays."""
+        if not code:
+            return {}
+        import numpy as np
+        import torch
+
+        scope = self._scope
+        scope.update(torch=torch, np=np, session=self, model=self.model, __builtins__=builtins)
+        if self.run is not None:
+            scope["trace"] = self.trace
+        else:
+            scope.pop("trace", None)
+        return scope

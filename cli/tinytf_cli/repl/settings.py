@@ -1,12 +1,12 @@
 """What a session can be set to: a table of names, what they take, and what they mean."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf_cli.paint.terminal import Terminal, detect
 
 AUTO = "auto"
 
@@ -27,16 +27,23 @@ class Settings:
     head: int = 0
     pager: bool = False
 
+    def terminal(self, stream: TextIO, color: str = "") -> Terminal:
+        """What a stream can show, as the settings say; ``color`` in place of theirs."""
+        return detect(stream, color=color or self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+
+
+_SWITCH = ("on", "off")
+
 
 @dataclass(frozen=True)
 class Setting:
-    """One name: ``about`` in a line, ``takes`` what may stand behind it, ``read`` a word to a value."""
+    """One name: ``about`` in a line, ``takes`` what may stand behind it: one of the ``choices``, or of ``numbers``."""
 
     name: str
     about: str
     takes: str
-    read: Callable[[str], Any]
     choices: tuple[str, ...] = ()
+    numbers: range = range(0)
 
     def shown(self, settings: Settings) -> str:
         """The value as it is typed."""
@@ -45,58 +52,35 @@ class Setting:
             return AUTO
         return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
-
-class _Refused(ValueError):
-    pass
-
-
-def _number(low: int, high: int, *, auto: bool = False) -> Callable[[str], int | None]:
-    def read(word: str) -> int | None:
-        if auto and word == AUTO:
-            return None
-        if not re.fullmatch("[0-9]{1,9}", word) or not low <= int(word) <= high:
-            raise _Refused
+    def read(self, word: str) -> Any:
+        """The value that a word stands for; ValueError for one that is not taken."""
+        if word in self.choices:
+            return word == "on" if self.choices == _SWITCH else None if self.numbers else word
+        if not re.fullmatch("[0-9]{1,9}", word) or int(word) not in self.numbers:
+            raise ValueError(word)
         return int(word)
-
-    return read
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    def read(word: str) -> str:
-        if word not in words:
-            raise _Refused
-        return word
-
-    return read
-
-
-def _switch(word: str) -> bool:
-    if word not in ("on", "off"):
-        raise _Refused
-    return word == "on"
 
 
 _MAPS = ("viridis", "cividis", "grey")
 _COLORS = (AUTO, "always", "never")
-_SWITCH = ("on", "off")
+_ANY = range(10**6 + 1)
 
 SETTINGS: dict[str, Setting] = {
     one.name: one
     for one in (
-        Setting("precision", "digits after the point", "auto or 0 to 9",
-                _number(0, 9, auto=True), (AUTO,)),
-        Setting("dims", "dimensions shown as numbers", "1 or more", _number(1, 10**6)),
-        Setting("rows", "tokens shown in a table; 0 is all", "auto or a number", _number(0, 10**6, auto=True), (AUTO,)),
-        Setting("colormap", "colours of values in 0…1", ", ".join(_MAPS), _choice(*_MAPS), _MAPS),
-        Setting("color", "whether to use colour", ", ".join(_COLORS), _choice(*_COLORS), _COLORS),
-        Setting("width", "columns to draw in", "auto or 20 to 1000", _number(20, 1000, auto=True), (AUTO,)),
-        Setting("ascii", "7-bit signs only", "on or off", _switch, _SWITCH),
-        Setting("plain", "sentences, no tables and maps", "on or off", _switch, _SWITCH),
-        Setting("layer", "layer of what names none", "a number", _number(0, 10**6)),
-        Setting("head", "head of what names none", "a number", _number(0, 10**6)),
-        Setting("pager", "long output a screen at a time", "on or off", _switch, _SWITCH),
+        Setting("precision", "digits after the point", "auto or 0 to 9", (AUTO,), range(10)),
+        Setting("dims", "dimensions shown as numbers", "1 or more", (), _ANY[1:]),
+        Setting("rows", "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY),
+        Setting("colormap", "colours of values in 0…1", ", ".join(_MAPS), _MAPS),
+        Setting("color", "whether to use colour", ", ".join(_COLORS), _COLORS),
+        Setting("width", "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001)),
+        Setting("ascii", "7-bit signs only", "on or off", _SWITCH),
+        Setting("plain", "sentences, no tables and maps", "on or off", _SWITCH),
+        Setting("layer", "layer of what names none", "a number", (), _ANY),
+        Setting("head", "head of what names none", "a number", (), _ANY),
+        Setting("pager", "long output a screen at a time", "on or off", _SWITCH),
     )
-}  # fmt: skip
+}
 assert [field.name for field in fields(Settings)] == list(SETTINGS)
 
 
@@ -117,6 +101,6 @@ def changed(settings: Settings, name: str, word: str) -> tuple[Setting, Settings
     setting = find_setting(name)
     try:
         return setting, replace(settings, **{setting.name: setting.read(word)})
-    except _Refused:
+    except ValueError:
         hint = did_you_mean(word, setting.choices) if setting.choices else ""
         raise UsageError(f"{setting.name} takes {setting.takes}, and not {word!r}", hint) from None

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tinytf.trace.address import Address
 from tinytf_cli.repl.settings import Settings
 
 if TYPE_CHECKING:
-    from tinytf.trace.address import Address
     from tinytf.trace.conditions import Condition
 
 
@@ -51,7 +51,7 @@ class Stop:
 
     number: int
     word: str
-    where: "Address | None"
+    where: Address | None
     condition: "Condition | None"
 
     @property

@@ -1,20 +1,22 @@
 """Verbs that say where to stop, and whether a stop holds at a step."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tinytf.errors import UsageError
+from tinytf.steps.table import Step
+from tinytf.trace.address import Address, parse_address
 from tinytf_cli.output import Result
+from tinytf_cli.repl.results import answer
+from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Stop
-from tinytf_cli.repl.verbs import answer, verb
-
-if TYPE_CHECKING:
-    from tinytf.trace.address import Address
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.verbs import verb
+from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
 _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
@@ -24,7 +26,7 @@ _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
     "break", "b", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("address", "condition"), raw=True,
     examples=("break L3.weights", "break L*.weights if max > 0.99", "break L1H2.weights if entropy < 0.5"),
 )  # fmt: skip
-def break_at(session: "Session") -> Result:
+def break_at(session: Session) -> Result:
     """Stop at a step, always or where its numbers are so; or list stops.
 
     A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf;
@@ -44,9 +46,9 @@ def break_at(session: "Session") -> Result:
 @verb(
     "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
     examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
-    claims=lambda session, words: not (words and (Path(words[0]).is_dir() or words[0].startswith("--"))),
+    claims=lambda words: not (words and (Path(words[0]).is_dir() or words[0].startswith("--"))),
 )  # fmt: skip
-def watch(session: "Session") -> Result:
+def watch(session: Session) -> Result:
     """Stop at any step whose numbers are so.
 
     With an address it stops at these steps alone. Conditions are those of break. The folder of a training run is for
@@ -66,7 +68,7 @@ def watch(session: "Session") -> Result:
 
 @verb("delete", topic="stopping", usage="[NUMBER]…", takes=("number",), examples=("delete 1", "delete"))
 @click.argument("numbers", nargs=-1, type=click.IntRange(1, 10**9), metavar="[NUMBER]...")
-def delete(session: "Session", numbers: tuple[int, ...]) -> Result:
+def delete(session: Session, numbers: tuple[int, ...]) -> Result:
     """Take away stops by their numbers, or all of them."""
     stops = session.state.stops
     known = [stop.number for stop in stops]
@@ -75,7 +77,6 @@ def delete(session: "Session", numbers: tuple[int, ...]) -> Result:
             raise UsageError(f"there is no stop {number}", f"there are: {', '.join(map(str, known)) or 'none'}")
     left = tuple(stop for stop in stops if numbers and stop.number not in numbers)
     session.change(stops=left)
-    from tinytf_cli.views.blocks import Line
     from tinytf_cli.views.place import counted
 
     gone = len(stops) - len(left)
@@ -90,16 +91,14 @@ def _split(rest: str) -> tuple[str, str | None, int]:
     return rest[: match.start()].strip(), rest[match.end() :], match.end()
 
 
-def _address(session: "Session", words: str) -> "Address":
-    from tinytf.trace.address import parse_address
-
+def _address(session: Session, words: str) -> Address:
     where = parse_address("".join(words.split()), session.table)
     if where.cell:
         raise UsageError(f"a stop is at a step, and {where} is a cell of one", f"such as {replace(where, cell=())}")
     return where
 
 
-def _condition(session: "Session", text: str | None, at: int, where: "Address | None") -> Any:
+def _condition(session: Session, text: str | None, at: int, where: Address | None) -> Any:
     from tinytf.trace.conditions import parse_condition
 
     if text is None:
@@ -111,8 +110,7 @@ def _condition(session: "Session", text: str | None, at: int, where: "Address | 
     return condition
 
 
-def _added(session: "Session", stop: Stop) -> Result:
-    from tinytf_cli.views.blocks import Line, Span
+def _added(session: Session, stop: Stop) -> Result:
 
     number = session.state.number + 1
     stop = replace(stop, number=number)
@@ -120,10 +118,8 @@ def _added(session: "Session", stop: Stop) -> Result:
     return answer("stops", stops_data(session), Line([Span(f"stop {number}", "strong"), Span(f": {stop.words}")]))
 
 
-def listed(session: "Session") -> Result:
+def listed(session: Session) -> Result:
     """All stops."""
-    from tinytf_cli.views.blocks import Column, Line, Table
-
     stops = session.state.stops
     if not stops:
         return answer("stops", stops_data(session), Line("there are no stops"))
@@ -132,7 +128,7 @@ def listed(session: "Session") -> Result:
     return answer("stops", stops_data(session), table)
 
 
-def stops_data(session: "Session") -> dict[str, Any]:
+def stops_data(session: Session) -> dict[str, Any]:
     return {
         "stops": [
             {
@@ -145,36 +141,28 @@ def stops_data(session: "Session") -> dict[str, Any]:
     }
 
 
-def stops_at(session: "Session", place: int) -> list[Stop]:
+def stops_at(session: Session, place: int) -> list[Stop]:
     """The stops that are about a step of the present model, whether their condition holds or not."""
-    step, layer = session.table.rows[place]
-    found = []
-    for stop in session.state.stops:
-        where = stop.where
-        if where is None:
-            continue
-        if where.layers is not None and layer not in where.layers:
-            continue
-        if where.step is not None and (where.step.name != step.name or (where.layers is None and layer is not None)):
-            continue
-        if where.step is None and not _first_of(session, place) and stop.condition is None:
-            continue
-        found.append(stop)
-    return found
+    return [stop for stop in session.state.stops if _is_about(stop, session.table.rows, place)]
 
 
-def _first_of(session: "Session", place: int) -> bool:
-    rows = session.table.rows
-    return place == 0 or rows[place - 1][1] != rows[place][1]
+def _is_about(stop: Stop, rows: Sequence[tuple[Step, int | None]], place: int) -> bool:
+    """Whether a stop names a step; one that names a layer alone is at its first, with a condition at each."""
+    (step, layer), where = rows[place], stop.where
+    if where is None or (where.layers is not None and layer not in where.layers):
+        return False
+    if where.step is None:
+        return stop.condition is not None or place == 0 or rows[place - 1][1] != layer
+    return where.step.name == step.name and (where.layers is not None or layer is None)
 
 
-def held_at(session: "Session", place: int) -> list[Stop]:
+def held_at(session: Session, place: int) -> list[Stop]:
     """The stops that hold at a step."""
-    step, layer = session.table.rows[place]
-    at = {stop.number for stop in stops_at(session, place)}
+    rows = session.table.rows
+    step, layer = rows[place]
     found = []
     for stop in session.state.stops:
-        if stop.where is not None and stop.number not in at:
+        if stop.where is not None and not _is_about(stop, rows, place):
             continue
         heads = stop.where.heads if stop.where is not None and step.has_heads else None
         if stop.condition is None or stop.condition.holds(session.trace, step, layer, heads):

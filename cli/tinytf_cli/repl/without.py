@@ -1,17 +1,17 @@
 """``without``: the model of a session without some of its steps."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.output import Result
+from tinytf_cli.repl.results import answer, gone_data, gone_lines
+from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Without
-from tinytf_cli.repl.verbs import answer, gone_data, gone_lines, verb
-
-if TYPE_CHECKING:
-    from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.verbs import verb
+from tinytf_cli.views.blocks import Line, Span
 
 _NONE = "none"
 
@@ -23,7 +23,7 @@ _NONE = "none"
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS …|none]")
 @click.option("--how", type=click.Choice(["zero", "mean"]), help="What is put there: zeros (the default), or the mean.")
 @click.option("--reference", metavar="FILE", help="Texts of the mean; without it the model's own.")
-def without(session: "Session", addresses: tuple[str, ...], how: str | None, reference: str | None) -> Result:
+def without(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Result:
     """Go on with some steps of the model ablated, or say which are.
 
     A step is a head (L0H3), a part of a layer (L2.attn, L2.ffn), both of them (L2), or the residual stream (L2.in,
@@ -38,7 +38,7 @@ def without(session: "Session", addresses: tuple[str, ...], how: str | None, ref
     return _said(session)
 
 
-def _asked(session: "Session", addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
+def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
     """What the words ask for; None is the whole model."""
     from tinytf.analysis.interventions import sites_of
 
@@ -57,12 +57,11 @@ def _asked(session: "Session", addresses: tuple[str, ...], how: str | None, refe
     if reference and kind != "mean":
         raise UsageError("zeros have no --reference", "--how mean has one")
     wanted = Without(at, kind, reference)
-    session.model_of(replace(session.state.spec, without=wanted))
+    session.models.model(replace(session.state.spec, without=wanted))
     return wanted
 
 
-def _said(session: "Session") -> Result:
-    from tinytf_cli.views.blocks import Line, Span
+def _said(session: Session) -> Result:
 
     gone = session.state.spec.without
     data: dict[str, Any] = {"without": None, **gone_data(gone)}
