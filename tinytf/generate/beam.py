@@ -43,13 +43,15 @@ class BeamStep:
     """What there is after ``number`` tokens: hypotheses that go on and those that have ended, both best first.
 
     ``ended`` says of the last step why it is that. After the most tokens nothing runs on: what still ran is among
-    the ``finished``, where it is good enough. After an end token ``running`` is what was given up.
+    the ``finished``, where it is good enough. After an end token ``running`` is what was given up. ``note`` is as of
+    ``loop.Step``.
     """
 
     number: int
     running: tuple[Hypothesis, ...]
     finished: tuple[Hypothesis, ...]
     ended: str = ""
+    note: str = ""
 
 
 def beam_search(
@@ -136,7 +138,7 @@ def search(
         )
         for step in found:
             full = step.ended == MAX_TOKENS and steps < max_tokens
-            yield replace(step, ended=CONTEXT_FULL) if full else step
+            yield replace(step, ended=CONTEXT_FULL if full else step.ended, note=runner.note)
 
     return searched()
 

@@ -40,7 +40,8 @@ class Step:
     (−log₂ of its probability) and ``entropy`` (of the whole distribution), both in bits, are the model's own, before
     temperature and truncation. ``ended`` says of the last step of a sample why it is that. ``sample`` counts from 1.
     ``dropped`` is how many of the oldest tokens the model no longer saw. ``attention`` is what the token before,
-    where this one was read off, looked at, (rows, K); its last column is that token itself.
+    where this one was read off, looked at, (rows, K); its last column is that token itself. ``note`` says, from then
+    on, that fast decoding turned out wrong and was given up.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Step:
     sample: int = 1
     dropped: int = 0
     attention: Tensor | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,8 @@ def _steps(
                 rows.append(places[row])
                 chosen_ids.append(chosen)
             attention = seen.of(places[row]) if seen else None
-            yield Step(number, chosen, text, *figures, candidates, ended, sample.number, runner.dropped, attention)
+            whole = (candidates, ended, sample.number, runner.dropped, attention, runner.note)
+            yield Step(number, chosen, text, *figures, *whole)
         if not rows:
             return
         if runner.full and on_overflow == "error":
