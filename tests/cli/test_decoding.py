@@ -303,3 +303,26 @@ def test_a_combining_mark_stands_on_the_letter_before_in_whatever_pieces_it_come
     text = "e\u0301\u0301 n\u0303\u0323x"
     for cut in range(len(text)):
         assert safe_piece("", text[:cut]) + safe_piece(text[:cut], text[cut:]) == safe_piece("", text)
+
+
+@pytest.mark.parametrize("options", [(), ("--beams", "2"), ("--n", "2"), ("--watch",)], ids=str)
+def test_fast_decoding_that_is_wrong_gives_way_and_one_line_says_so(
+    tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    from tinytf.generate.kernels import NumpyKernels, TorchKernels
+
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "6", "--seed", "3", *options)
+    right = tinytf(*given)
+    data = json.loads(tinytf(*given, "--json").out)
+    assert (right.err, "note" in data) == ("", False)
+    for kernels in (NumpyKernels, TorchKernels):
+        genuine = kernels.attend
+        monkeypatch.setattr(kernels, "attend", lambda *given, genuine=genuine: 3 * genuine(*given))
+    ran = tinytf(*given)
+    assert (ran.status, ran.out) == (0, right.out)
+    assert ran.err.startswith("tinytf: fast decoding had a relative error of ")
+    assert ran.err.count("\n") == 1
+    broken = json.loads(tinytf(*given, "--json").out)
+    assert ran.err == f"tinytf: {broken['note']}\n"
+    assert broken["text"] == data["text"]
+    assert broken["note"] == json.loads(tinytf(*given, "--format", "ndjson").out.splitlines()[-1])["note"]

@@ -1,5 +1,7 @@
 """Greedy text is that of transformers; it ends where it should, in whole characters; with and without the cache."""
 
+import dataclasses
+import inspect
 import itertools
 import math
 
@@ -10,7 +12,8 @@ from reference import FAMILIES, pair
 
 from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.loop import stream
+from tinytf.generate.beam import BeamOptions, search
+from tinytf.generate.loop import StreamOptions, stream
 from tinytf.generate.pieces import Pieces
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import score
@@ -212,3 +215,30 @@ def test_the_loss_of_a_text_is_that_of_transformers(family: str) -> None:
 def test_one_token_alone_has_no_score() -> None:
     with pytest.raises(UsageError, match="1 token is too few"):
         score(lively(config_of("gpt2")), [3])
+
+
+def test_the_keywords_of_a_stream_are_the_fields_of_its_options() -> None:
+    for function, options, more in (
+        (stream, StreamOptions, []),
+        (Model.stream, StreamOptions, ["truncate"]),
+        (Model.generate, StreamOptions, ["truncate"]),
+        (Model.samples, StreamOptions, ["truncate", "n"]),
+        (search, BeamOptions, []),
+        (Model.beams, BeamOptions, ["truncate"]),
+    ):
+        names = {field.name for field in dataclasses.fields(options)} | set(more)
+        assert set(list(inspect.signature(function).parameters)[2:]) == names
+    with pytest.raises(TypeError, match="'max_token'"):
+        stream(lively(config_of("gpt2")), PROMPT, max_token=3)
+
+
+def test_a_model_ends_where_it_is_told_to_and_else_at_its_tokenizers_end(model: Model) -> None:
+    usual = list(model.stream("The cat", max_tokens=20))
+    other = usual[4].id
+    told = list(model.stream("The cat", max_tokens=20, ends={other}))
+    first = [step.id for step in usual].index(other)
+    assert [step.id for step in told] == [step.id for step in usual[: first + 1]]
+    assert told[-1].ended == "end token"
+    assert model.generate("The cat", max_tokens=20, samples=2) == "".join(step.text for step in usual)
+    *_, last = model.beams("The cat", beams=1, max_tokens=20, ends={other})
+    assert last.finished[0].ids[-1] == other

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import CONTEXT_FULL, END_TOKEN, MAX_TOKENS, require_prompt
+from tinytf.generate.options import Options, by_keyword
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling, penalise_repetition
 from tinytf.model.transformer import Transformer
@@ -43,13 +43,15 @@ class BeamStep:
     """What there is after ``number`` tokens: hypotheses that go on and those that have ended, both best first.
 
     ``ended`` says of the last step why it is that. After the most tokens nothing runs on: what still ran is among
-    the ``finished``, where it is good enough. After an end token ``running`` is what was given up.
+    the ``finished``, where it is good enough. After an end token ``running`` is what was given up. ``note`` is as of
+    ``loop.Step``.
     """
 
     number: int
     running: tuple[Hypothesis, ...]
     finished: tuple[Hypothesis, ...]
     ended: str = ""
+    note: str = ""
 
 
 def beam_search(
@@ -80,65 +82,67 @@ def beam_search(
     return _steps(first, go_on, beams, max_tokens, length_penalty, frozenset(ends), adjust)
 
 
-def search(
-    model: Transformer,
-    ids: Sequence[int],
-    *,
-    beams: int = 4,
-    max_tokens: int = 50,
-    length_penalty: float = 1.0,
-    repetition_penalty: float = 1.0,
-    ends: Collection[int] = (),
-    on_overflow: str = "stop",
-    use_cache: bool = True,
-    chunk: int = 0,
-    kind: Kind = PLAIN,
-) -> Iterator[BeamStep]:
-    """``beam_search`` by a model, from ``ids``; its settings are explained there, the others at ``loop.stream``.
+@dataclass(frozen=True, kw_only=True)
+class BeamOptions(Options):
+    """The settings of ``search``, explained at ``beam_search`` and at Options.
+
+    The ``repetition_penalty`` is on log-probabilities, so that one beam with a penalty is not quite greedy.
+    """
+
+    beams: int = 4
+    length_penalty: float = 1.0
+    repetition_penalty: float = 1.0
+
+
+def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> Iterator[BeamStep]:
+    """``beam_search`` by a model, from ``ids``; the settings are those of BeamOptions.
 
     Where the context is full the search is over; with ``on_overflow`` "error" GenerationError is raised before it
-    begins when that could happen. The repetition penalty is on log-probabilities, so that one beam with a penalty is
-    not quite greedy. Errors as of ``beam_search`` and ``loop.stream``.
+    begins when that could happen. Errors as of ``beam_search`` and ``loop.stream``.
     """
+    max_tokens, penalty = options.max_tokens, options.repetition_penalty
     require_prompt(model, ids, max_tokens)
-    if on_overflow not in ("stop", "error"):
-        raise UsageError(f"on_overflow {on_overflow!r} is not one of stop, error, for beams")
-    room = model.config.context - len(ids) + 1
-    if room < max_tokens and on_overflow == "error":
+    if options.on_overflow not in ("stop", "error"):
+        raise UsageError(f"on_overflow {options.on_overflow!r} is not one of stop, error, for beams")
+    context = model.config.context
+    room = context - len(ids) + 1
+    if room < max_tokens and options.on_overflow == "error":
         raise GenerationError(
-            f"the context of {model.config.context:,} tokens has room for {room:,} new ones, "
-            f"and {max_tokens:,} were asked for",
+            f"the context of {context:,} tokens has room for {room:,} new ones, and {max_tokens:,} were asked for",
             "ask for fewer, or let it end there with --on-overflow stop",
         )
-    Sampling(repetition_penalty=repetition_penalty)  # for its range
+    Sampling(repetition_penalty=penalty)  # for its range
     steps = min(max_tokens, room)
-    _require_settings(beams, steps, length_penalty)
+    _require_settings(options.beams, steps, options.length_penalty)
 
-    cache = model.cache(min(model.config.context, len(ids) + steps)) if use_cache else None
+    cache = model.cache(min(context, len(ids) + steps)) if options.use_cache else None
     if cache is not None:
-        cache.require_memory(beams)
+        cache.require_memory(options.beams)
 
     def adjust(log_probabilities: Tensor, texts: Sequence[Sequence[int]]) -> Tensor:
         seen = [[*ids, *new] for new in texts]
         rows = zip(log_probabilities, seen, strict=True)
-        return torch.stack([penalise_repetition(row, text, repetition_penalty) for row, text in rows])
+        return torch.stack([penalise_repetition(row, text, penalty) for row, text in rows])
 
-    def searched() -> Iterator[BeamStep]:
-        runner = Runner(model, ids, cache, texts=beams, chunk=chunk, kind=kind)
+    def steps_of_search() -> Iterator[BeamStep]:
+        runner = Runner(model, ids, cache, texts=options.beams, chunk=options.chunk, kind=options.kind)
         found = beam_search(
             runner.first()[0],
             runner.go_on,
-            beams=beams,
+            beams=options.beams,
             max_tokens=steps,
-            length_penalty=length_penalty,
-            ends=ends,
-            adjust=None if repetition_penalty == 1 else adjust,
+            length_penalty=options.length_penalty,
+            ends=options.ends,
+            adjust=None if penalty == 1 else adjust,
         )
         for step in found:
             full = step.ended == MAX_TOKENS and steps < max_tokens
-            yield replace(step, ended=CONTEXT_FULL) if full else step
+            yield replace(step, ended=CONTEXT_FULL if full else step.ended, note=runner.note)
 
-    return searched()
+    return steps_of_search()
+
+
+search = by_keyword(BeamOptions)(searched)
 
 
 def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> None:

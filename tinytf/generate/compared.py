@@ -40,7 +40,8 @@ def compare_cache(model: Transformer, ids: Sequence[int], max_tokens: int = 50) 
 
 
 def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
-    runners = [Runner(model, ids, model.cache(min(model.config.context, len(ids) + steps))), Runner(model, ids)]
+    cache = model.cache(min(model.config.context, len(ids) + steps))
+    runners = [Runner(model, ids, cache, compare=False), Runner(model, ids)]  # every token is compared here
     Runner(model, ids).first()  # what torch does once, it does here
     chosen = 0
     for number in range(1, steps + 1):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from tinytf.errors import UsageError
+from tinytf.generate.implemented import unimplemented
 from tinytf.generate.kernels import (
     Array,
     CompiledKernels,
@@ -136,8 +137,9 @@ class Decoder:
     """A decoder-only model that goes on by one token a call; what came before is in ``cache``.
 
     Made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 ones are packed, a
-    copy that lasts as long as this object. ``texts`` is the largest batch that will come. Hooks on modules are not
-    called: ``fits`` says whether anything is hooked. Raises UsageError where the ``kind`` cannot be had.
+    copy that lasts as long as this object. ``texts`` is the largest batch that will come. It is a second forward pass
+    beside the modules' own, which are the truth: ``fits`` says whether it may take their place. Raises UsageError
+    where it may not, or where the ``kind`` cannot be had.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
@@ -159,12 +161,11 @@ class Decoder:
 
     @staticmethod
     def fits(model: Transformer) -> bool:
-        """Whether the model is a decoder with a language-model head, of nothing but tinytf's own parts, unhooked."""
-        watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-        watched = watched or bool(_global_forward_hooks or _global_forward_pre_hooks)
+        """Whether its configuration is implemented here, and it is of nothing but tinytf's own parts, unhooked."""
         replaced = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
         plain = all(type(module) in _KNOWN for module in replaced)
-        return model.config.causal and plain and not watched and not torch.is_autocast_enabled("cpu")
+        usual = not is_watched(model) and not torch.is_autocast_enabled("cpu")
+        return plain and usual and not unimplemented(model.config)
 
     def _layer(self, block: Any) -> _Layer:
         attention, ffn, config, kernels = block.attention, block.ffn, self.config, self.kernels
@@ -220,6 +221,12 @@ _KNOWN = {
     nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic is here once more; what somebody put in their place is not."""
+
+
+def is_watched(model: Transformer) -> bool:
+    """Whether a hook is on any module, or on all."""
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return hooked or bool(_global_forward_hooks or _global_forward_pre_hooks)
 
 
 def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:

@@ -1,7 +1,7 @@
 """One token after the other, each with what the model thought of it."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.decoder import PLAIN, Kind
+from tinytf.generate.decoder import PLAIN
+from tinytf.generate.options import Options, by_keyword
 from tinytf.generate.pieces import Pieces
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling, choose, penalise_repetition, warp
@@ -40,7 +41,8 @@ class Step:
     (−log₂ of its probability) and ``entropy`` (of the whole distribution), both in bits, are the model's own, before
     temperature and truncation. ``ended`` says of the last step of a sample why it is that. ``sample`` counts from 1.
     ``dropped`` is how many of the oldest tokens the model no longer saw. ``attention`` is what the token before,
-    where this one was read off, looked at, (rows, K); its last column is that token itself.
+    where this one was read off, looked at, (rows, K); its last column is that token itself. ``note`` says, from then
+    on, that fast decoding turned out wrong and was given up.
     """
 
     number: int
@@ -55,6 +57,7 @@ class Step:
     sample: int = 1
     dropped: int = 0
     attention: Tensor | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,66 +96,65 @@ def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> N
         raise UsageError(f"{max_tokens} new tokens are fewer than 1", "ask for at least 1")
 
 
-def stream(
-    model: Transformer,
-    ids: Sequence[int],
-    *,
-    max_tokens: int = 50,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-    samples: int = 1,
-    use_cache: bool = True,
-    cache: KVCache | None = None,
-    ends: Collection[int] = (),
-    decode: Callable[[list[int]], str] | None = None,
-    stops: Sequence[str] = (),
-    on_overflow: str = "stop",
-    top: int = 0,
-    looking: Looking | None = None,
-    chunk: int = 0,
-    kind: Kind = PLAIN,
-) -> Iterator[Step]:
-    """Go on from ``ids``; every token is a Step as soon as it is there.
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(Options):
+    """The settings of ``stream``, beside those that are explained at Options.
 
-    It ends at a token of ``ends``, when the text has one of ``stops`` in it (the text ends before it), after
-    ``max_tokens``, or where the context is full: ``on_overflow`` "error" raises GenerationError there, "slide" goes
-    on without the older half of it. ``samples`` texts are made side by side, the prompt computed once; sample i draws
-    with ``seed`` + i − 1, so that the same seed gives the same tokens, on every device. ``decode`` makes text of ids;
-    without it steps have none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds
-    attention. A ``cache`` of the caller's may already hold the beginning of ``ids``; without one, and with
-    ``use_cache``, one of the right size is made. ``chunk`` tokens of the prompt go through at a time (0: all).
-    ``kind`` is how to compute: compiled, or with weights in int8.
+    It also ends when the text has one of ``stops`` in it (the text ends before it). ``on_overflow`` "slide" goes on
+    without the older half of a full context. ``samples`` texts are made side by side, the prompt computed once; sample
+    i draws with ``seed`` + i − 1, so that the same seed gives the same tokens, on every device. ``decode`` makes text
+    of ids; without it steps have none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds
+    attention. A ``cache`` of the caller's may already hold the beginning of the text; without one, and with
+    ``use_cache``, one of the right size is made.
+    """
+
+    sampling: Sampling | None = None
+    seed: int = 0
+    samples: int = 1
+    cache: KVCache | None = None
+    decode: Callable[[list[int]], str] | None = None
+    stops: Sequence[str] = ()
+    top: int = 0
+    looking: Looking | None = None
+
+
+def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[Step]:
+    """Go on from ``ids``; every token is a Step as soon as it is there. The settings are those of StreamOptions.
 
     Raises UsageError at once for an encoder, for ids that are none or too many, for a wrong number; MemoryShortage
     for a cache that does not fit; GenerationError for logits that are NaN.
     """
-    require_prompt(model, ids, max_tokens)
-    if samples < 1:
-        raise UsageError(f"{samples} samples are fewer than 1", "1 is one text")
+    require_prompt(model, ids, options.max_tokens)
+    cache, chunk, looking = options.cache, options.chunk, options.looking
+    if options.samples < 1:
+        raise UsageError(f"{options.samples} samples are fewer than 1", "1 is one text")
     if chunk < 0:
         raise UsageError(f"chunks of {chunk} tokens are fewer than 1", "leave it out to take the prompt in one pass")
-    if on_overflow not in ON_OVERFLOW:
-        raise UsageError(f"on_overflow {on_overflow!r} is not one of {', '.join(ON_OVERFLOW)}")
-    if any(not stop for stop in stops):
+    if options.on_overflow not in ON_OVERFLOW:
+        raise UsageError(f"on_overflow {options.on_overflow!r} is not one of {', '.join(ON_OVERFLOW)}")
+    if any(not stop for stop in options.stops):
         raise UsageError("a stop string is empty, and every text has that in it", "leave it out")
-    if stops and decode is None:
+    if options.stops and options.decode is None:
         raise UsageError("stop strings need a tokenizer's decode")
-    if kind != PLAIN and cache is None and not use_cache:
+    if options.kind != PLAIN and cache is None and not options.use_cache:
         raise UsageError("only decoding with a cache is compiled or in int8", "leave out --no-cache")
-    if cache is None and use_cache:
-        cache = model.cache(min(model.config.context, len(ids) + max_tokens))
+    context = model.config.context
+    if cache is None and options.use_cache:
+        cache = model.cache(min(context, len(ids) + options.max_tokens))
     if cache is not None:
-        _require_cache(cache, len(ids), min(model.config.context, len(ids) + max_tokens - 1), samples)
+        _require_cache(cache, len(ids), min(context, len(ids) + options.max_tokens - 1), options.samples)
     if chunk and cache is None:
         raise UsageError("a prompt goes through in chunks only with a cache", "leave out --no-cache")
     _require_looking(model.config, looking, cache)
-    running = [_Sample(i, ids, seed, Pieces(decode, ids, stops)) for i in range(1, samples + 1)]
     seen = _Seen(looking) if looking else None
 
     def runner() -> Runner:
-        return Runner(model, ids, cache, chunk=chunk, texts=samples, kind=kind, look=seen)
+        return Runner(model, ids, cache, chunk=chunk, texts=options.samples, kind=options.kind, look=seen)
 
-    return _steps(runner, running, max_tokens, sampling or Sampling(), frozenset(ends), on_overflow, top, seen)
+    return _steps(runner, ids, options, seen)
+
+
+stream = by_keyword(StreamOptions)(streamed)
 
 
 def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> None:
@@ -194,15 +196,13 @@ class _Seen:
 
 
 def _steps(
-    make_runner: Callable[[], Runner],
-    running: list[_Sample],
-    max_tokens: int,
-    sampling: Sampling,
-    ends: frozenset[int],
-    on_overflow: str,
-    top: int,
-    seen: _Seen | None,
+    make_runner: Callable[[], Runner], ids: Sequence[int], options: StreamOptions, seen: _Seen | None
 ) -> Iterator[Step]:
+    running = [
+        _Sample(number, ids, options.seed, Pieces(options.decode, ids, options.stops))
+        for number in range(1, options.samples + 1)
+    ]
+    sampling, max_tokens, ends = options.sampling or Sampling(), options.max_tokens, frozenset(options.ends)
     runner = make_runner()
     logits = runner.first().expand(len(running), -1)  # (B, V)
     places = [0] * len(running)  # where each sample is in the runner's batch
@@ -211,7 +211,7 @@ def _steps(
         rows, chosen_ids, over = [], [], set()
         for row, sample in enumerate(running):
             with runner.undisturbed():
-                chosen, candidates = _choose(logits[row], sampling, sample, top)
+                chosen, candidates = _choose(logits[row], sampling, sample, options.top)
                 figures = _figures(logits[row], chosen)
             sample.ids.append(chosen)
             text = sample.pieces.add(chosen)
@@ -222,9 +222,9 @@ def _steps(
                 ended = STOP_STRING
             elif number == max_tokens:
                 ended = MAX_TOKENS
-            elif runner.full and on_overflow == "stop":
+            elif runner.full and options.on_overflow == "stop":
                 ended = CONTEXT_FULL
-            if ended or (runner.full and on_overflow == "error"):
+            if ended or (runner.full and options.on_overflow == "error"):
                 text += sample.pieces.rest()
             if ended:
                 over.add(sample.number)
@@ -232,10 +232,12 @@ def _steps(
                 rows.append(places[row])
                 chosen_ids.append(chosen)
             attention = seen.of(places[row]) if seen else None
-            yield Step(number, chosen, text, *figures, candidates, ended, sample.number, runner.dropped, attention)
+            yield Step(
+                number, chosen, text, *figures, candidates, ended, sample.number, runner.dropped, attention, runner.note
+            )
         if not rows:
             return
-        if runner.full and on_overflow == "error":
+        if runner.full and options.on_overflow == "error":
             raise GenerationError(
                 f"the context of {context:,} tokens is full after {number:,} new ones, "
                 f"and {max_tokens:,} were asked for",

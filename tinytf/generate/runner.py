@@ -1,5 +1,7 @@
 """The logits after texts that grow by a token at a time, with what was computed before kept in a cache or not."""
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -8,12 +10,26 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look
+from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched
+from tinytf.generate.implemented import unimplemented
+from tinytf.model.attention import FusedCore, SelfAttention
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
+
+_APART = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,  # some 1e-6 is rounding; a soft cap far above most scores changes some 1e-3
+    torch.float16: 2e-2,  # 11 bits, rounded at other places of every layer
+    torch.bfloat16: 1e-1,  # 8 bits, likewise
+}
+"""How far the fast decoder's logits may be from the model's own, as a share of the largest, or of 1 where that is less.
+
+A wrong detail of the arithmetic is to show, and rounding is not. Logits of int8 weights differ on purpose, by no known
+amount: they are not compared here, but measured on the whole text (tinytf.generate.compared.quantization_cost).
+"""
 
 
 class Runner:
@@ -23,6 +39,10 @@ class Runner:
     the older half of it is let go and the rest computed anew: ``dropped`` counts the tokens. ``chunk`` is how many
     tokens of a prompt go through at a time (0: all), ``look`` is as of Decoder. Logits are (B, V), on the processor
     and in float32, so that a seed draws the same everywhere.
+
+    A token after the prompt goes through the fast Decoder where that ``fits``, else through the model's modules. The
+    first one goes through both, unless ``compare`` is false: where their logits differ the modules go on alone, and
+    ``note`` says so. Raises UsageError for a ``kind`` or ``look`` that the model cannot have.
     """
 
     def __init__(
@@ -35,15 +55,22 @@ class Runner:
         texts: int = 1,
         kind: Kind = PLAIN,
         look: Look | None = None,
+        compare: bool = True,
     ) -> None:
         self.model, self.cache, self.chunk, self.look = model, cache, chunk, look
         self.texts = [list(prompt)]
-        self.dropped, self._prompt, self._kind = 0, len(prompt), kind
+        self.dropped, self.note, self._prompt, self._kind = 0, "", len(prompt), kind
         self._device = next(model.parameters()).device
         self._decoder: Decoder | None = None
+        self._compare = compare and not kind.quantize
         if cache is not None and Decoder.fits(model):
             self._decoder = Decoder(model, cache, texts, kind)
-        elif kind != PLAIN or look is not None:
+        elif kind != PLAIN and (missing := unimplemented(model.config)):
+            raise UsageError(
+                f"compiled and int8 decoding do not implement {', '.join(missing)}",
+                "leave out --compile and --quantize",
+            )
+        elif kind != PLAIN or (look is not None and (cache is None or not _can_look(model))):
             raise UsageError(
                 "only decoding with a cache, of a model that is nowhere hooked or changed, is compiled, in int8 or "
                 "looked at",
@@ -59,7 +86,7 @@ class Runner:
 
     def first(self) -> Tensor:
         """The logits after the prompt, (1, V)."""
-        return self._whole(0 if self.cache is None else self.cache.position)
+        return self._ready(self._whole())
 
     def go_on(self, rows: Sequence[int], ids: Sequence[int]) -> Tensor:
         """Keep the texts of ``rows``, append one of ``ids`` to each: the logits after that, (rows, V)."""
@@ -69,15 +96,39 @@ class Runner:
             self.cache.select(rows)
         if full:
             self._slide()
-        if full or self.cache is None or self._decoder is None:
-            return self._whole(0 if self.cache is None else self.cache.position)
-        with _evaluating(self.model), self.undisturbed():
-            return self._ready(self._decode(torch.tensor(ids, device=self._device)))
+        if full or self.cache is None:
+            return self._ready(self._whole())
+        return self._ready(self._next(self.cache, torch.tensor(ids, device=self._device)))
 
-    def _decode(self, ids: Tensor) -> Tensor:
-        assert self._decoder is not None
+    def _next(self, cache: KVCache, ids: Tensor) -> Tensor:
+        """Logits (B, V) after one more token of each text: ids (B,)."""
+        if self._decoder is None:
+            return self._by_modules(cache, ids, self.look)
+        if not self._compare:
+            return self._decoded(self._decoder, ids)
+        self._compare = False
+        expected = self._by_modules(cache, ids, None)
+        cache.position -= 1  # the same token again, in the same place
+        found = self._decoded(self._decoder, ids)
+        apart, limit = _apart(found, expected), _APART.get(found.dtype, 0.0)
+        if apart <= limit or (not math.isfinite(apart) and self._fault(found)):
+            return found
+        self.note = (
+            f"fast decoding had a relative error of {apart:.2g} at its first token (limit {limit:g}), "
+            "so the model's own modules decoded the text"
+        )
+        self._decoder = None
+        cache.clear()  # wrong kernels may have written anywhere in it
+        return self._whole()
+
+    def _by_modules(self, cache: KVCache, ids: Tensor, look: Look | None) -> Tensor:
+        with _evaluating(self.model), torch.inference_mode(), _looked_at(self.model, look):
+            return self.model.unembed(self.model.hidden(ids[:, None], cache=cache)[:, -1])
+
+    def _decoded(self, decoder: Decoder, ids: Tensor) -> Tensor:
         try:
-            return self._decoder(ids, self.look)
+            with _evaluating(self.model), self.undisturbed():
+                return decoder(ids, self.look)
         except RuntimeError as error:
             if not self._kind.compile:
                 raise
@@ -111,45 +162,86 @@ class Runner:
         if self.cache is not None:
             self.cache.clear()
 
-    def _whole(self, start: int) -> Tensor:
-        """Run what is not in the cache yet; the last token alone where it is looked at."""
-        ids = torch.tensor(self.texts, device=self._device)[:, start:]  # (B, T)
-        last = None
-        if self.look is not None and self._decoder is not None:
-            ids, last = ids[:, :-1], ids[:, -1]
-        logits = None
+    def _whole(self) -> Tensor:
+        """Run what is not in the cache yet, and the last token once more where it is looked at: logits (B, V)."""
+        ids = torch.tensor(self.texts, device=self._device)  # (B, T)
+        if self.cache is not None:
+            ids = ids[:, self.cache.position :]
+        size = self.chunk if self.chunk and self.cache is not None else ids.shape[1]
         with _evaluating(self.model), torch.inference_mode():
-            size = self.chunk if self.chunk and self.cache is not None else max(1, ids.shape[1])
             for piece in ids.split(size, dim=1):
-                if piece.shape[1]:
-                    hidden = self.model.hidden(piece, cache=self.cache)
-                    logits = None if last is not None else hidden[:, -1]
-            if logits is not None:
-                logits = self.model.unembed(logits)
-        if last is not None and self._decoder is not None:
-            with _evaluating(self.model), self.undisturbed():
-                logits = self._decode(last)
-        assert logits is not None
-        return self._ready(logits)
+                hidden = self.model.hidden(piece, cache=self.cache)
+            logits = self.model.unembed(hidden[:, -1])
+        if self.look is None or self.cache is None:
+            return logits
+        self.cache.position -= 1
+        return self._next(self.cache, ids[:, -1])
 
     def _ready(self, logits: Tensor) -> Tensor:
-        logits = logits.float().cpu()
-        if not np.isfinite(logits.numpy().max(-1)).all():
-            self._explain(logits)
-        return logits
+        """The logits as they are given away; raises GenerationError where a text has none that are finite.
 
-    def _explain(self, logits: Tensor) -> None:
-        """Raise GenerationError with the token and the step of the forward pass where the numbers go wrong."""
-        row = int((~logits.amax(-1).isfinite()).nonzero()[0])
-        text = self.texts[row]
-        tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in text)
-        found = first_not_finite(record(self.model, Encoding("", tokens, ""), force=True))
-        where = f"; they first appear at {found}" if found else ""
-        new = len(text) + self.dropped - self._prompt + 1
+        It says which token that is, and the step of the forward pass where the numbers go wrong.
+        """
+        logits = logits.float().cpu()
+        if np.isfinite(logits.numpy().max(-1)).all():
+            return logits
+        row = _broken_row(logits)
+        fault = self._fault(logits)
+        new = len(self.texts[row]) + self.dropped - self._prompt + 1
         raise GenerationError(
-            f"the logits of new token {new:,} are not finite (largest: {float(logits[row].max())}){where}",
+            f"the logits of new token {new:,} are not finite (largest: {float(logits[row].max())})"
+            + (f"; they first appear at {fault}" if fault else ""),
             "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
         )
+
+    def _fault(self, logits: Tensor) -> str | None:
+        """The first step of the model's own forward pass that is not finite, for the text whose logits are not."""
+        text = self.texts[_broken_row(logits)]
+        tokens = tuple(Token(token_id, f"#{token_id}", 0, 0, b"", False) for token_id in text)
+        return first_not_finite(record(self.model, Encoding("", tokens, ""), force=True))
+
+
+def _broken_row(logits: Tensor) -> int:
+    return int((~logits.amax(-1).isfinite()).long().argmax())
+
+
+def _apart(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, as a share of the largest expected logit that is finite, or of 1 where that is less."""
+    found, expected = found.cpu().double(), expected.cpu().double()
+    apart = torch.where(found == expected, 0.0, (found - expected).abs())  # −∞ of both is no difference
+    return float(apart.max()) / max(1.0, float(expected.where(expected.isfinite(), 0.0).abs().max()))
+
+
+def _can_look(model: Transformer) -> bool:
+    """Whether every attention core can give way to the stepped one for a while, and nobody misses it."""
+    cores = [attention.core for attention in _attentions(model)]
+    return len(cores) == len(model.blocks) and all(type(core) is FusedCore for core in cores) and not is_watched(model)
+
+
+def _attentions(model: Transformer) -> list[SelfAttention]:
+    return [module for module in model.modules() if isinstance(module, SelfAttention)]
+
+
+@contextmanager
+def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
+    """A stretch in which attention is computed step by step, so that the weights of the last token can be looked at."""
+    if look is None:
+        yield
+        return
+    layers = itertools.count()
+
+    def tap(step: str, tensor: Tensor) -> Tensor:
+        if step == "weights":
+            look(next(layers), tensor[:, :, -1])  # (B, H, Q, K) -> (B, H, K)
+        return tensor
+
+    usual = [(attention, attention.core) for attention in _attentions(model)]
+    model.use_attention("steps", tap)
+    try:
+        yield
+    finally:
+        for attention, core in usual:
+            attention.core = core
 
 
 @contextmanager

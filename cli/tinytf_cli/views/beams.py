@@ -108,11 +108,16 @@ class BeamView:
     def notes(self) -> Iterator[str]:
         """What a reader of the text has to know beside it."""
         yield from exchanged(self.model)
+        if self._note():
+            yield self._note()
         if self.kind != PLAIN and not self.interrupted:
             cost = self._cost_of_int8()
             words = ["compiled"] if self.kind.compile else []
             words += [f"int8 costs {cost_in_words(cost)}"] if cost else []
             yield ", ".join(words)
+
+    def _note(self) -> str:
+        return self.made.there[-1].note if self.made.there else ""
 
     def _cost_of_int8(self) -> QuantizationCost | None:
         """The difference that int8 weights make on the best text, with its prompt."""
@@ -149,6 +154,7 @@ class BeamView:
         ended = "interrupted" if self.interrupted else self.made.there[-1].ended if self.made.there else ""
         best = [{"text": self._text_of(one), **self._hypothesis(one)} for one in self._best()]
         data = {"text": best[0]["text"] if best else "", "ended": ended, "hypotheses": best}
+        data |= {"note": self._note()} if self._note() else {}
         cost = self._cost_of_int8()
         return {**data, "int8_cost": cost_data(cost)} if cost else data
 

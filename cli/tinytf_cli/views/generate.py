@@ -169,6 +169,8 @@ class GenerateView:
         dropped = max((step.dropped for step in self.made.there), default=0)
         if dropped:
             yield f"the context was full: the first {dropped:,} tokens were let go on the way"
+        if self._note():
+            yield self._note()
         if self.settings.kind == PLAIN or self.interrupted:
             return
         kind, rate = self.settings.kind, self._tokens_per_second()
@@ -179,6 +181,9 @@ class GenerateView:
         if cost is not None:
             words.append(f"int8 costs {cost_in_words(cost)}")
         yield ", ".join(words)
+
+    def _note(self) -> str:
+        return self.made.there[-1].note if self.made.there else ""
 
     def _tokens_per_second(self) -> float | None:
         """Of all samples together; the first two steps prepare what the others use."""
@@ -243,4 +248,4 @@ class GenerateView:
                 "tokens_per_second": self._tokens_per_second(),
                 "int8_cost": None if cost is None else cost_data(cost),
             }
-        return data
+        return {**data, "note": self._note()} if self._note() else data

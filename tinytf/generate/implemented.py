@@ -1,0 +1,79 @@
+"""Which configurations the fast decoder implements; every other one is decoded by the model's own modules."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tinytf.config import ModelConfig
+
+Values = tuple[Any, ...] | Callable[[Any], bool]
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+_EITHER = (True, False)
+
+IMPLEMENTED: Mapping[str, Values] = {
+    # what the kernels compute
+    "causal": (True,),
+    "head": ("lm",),
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_order": ("pre", "post"),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "gated": _EITHER,
+    "qkv_bias": _EITHER,
+    "o_bias": _EITHER,
+    "ffn_bias": _EITHER,
+    "qk_norm": _EITHER,
+    "tied_head": _EITHER,
+    "head_bias": _EITHER,
+    "norm_eps": _number,
+    "window": _whole,
+    # what they take from the model: its embeddings, its rotary table
+    "positions": ("learned", "sinusoidal", "rotary"),
+    "position_offset": _whole,
+    "n_token_types": _whole,
+    "embed_scale": _number,
+    "embed_norm": _EITHER,
+    "rope_scaling": ("none", "linear", "llama3"),
+    "rope_theta": _number,
+    "rope_factor": _number,
+    "rope_low_frequency": _number,
+    "rope_high_frequency": _number,
+    "rope_original_context": _whole,
+}
+"""The values, or a test of them, that the fast decoder implements. What is not listed is implemented at its default."""
+
+UNRELATED: Mapping[str, Values] = {
+    # sizes: the kernels read them off the matrices
+    **dict.fromkeys(
+        ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "context"), _whole
+    ),
+    "dropout": _number,  # of training
+    "pooler": _EITHER,  # beside the logits
+    "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
+}
+"""Fields that do not change what is computed. One number for all layers all the same: a list of them is not known."""
+
+
+def unimplemented(config: ModelConfig) -> tuple[str, ...]:
+    """The fields, with their values, that the fast decoder does not implement: ``("norm_order 'both'",)``.
+
+    A field that neither table names, such as one that was added since, has to be at its default.
+    """
+    values = ((field, getattr(config, field.name)) for field in dataclasses.fields(config))
+    return tuple(f"{field.name} {value!r}" for field, value in values if not _allowed(field, value))
+
+
+def _allowed(field: "dataclasses.Field[Any]", value: Any) -> bool:
+    allowed = IMPLEMENTED.get(field.name) or UNRELATED.get(field.name)
+    if allowed is None:
+        factory = field.default_factory
+        return bool(value == (field.default if factory is dataclasses.MISSING else factory()))
+    return allowed(value) if callable(allowed) else value in allowed
