@@ -143,7 +143,7 @@ REFUSED = [
     ({"hidden_size": "16"}, "hidden_size is '16', and has to be a whole number"),
     ({"hidden_size": True}, "hidden_size is True, and has to be a whole number"),
     ({"hidden_size": ...}, "lacks hidden_size"),
-    ({"hidden_size": 0}, "d_model 0 is not a whole number of at least 1"),
+    ({"hidden_size": 0}, "d_model 0 is below 1"),
     ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small', and has to be a number"),
     ({"attention_bias": 1}, "attention_bias is 1, and has to be true or false"),
     ({"num_attention_heads": 3, "head_dim": ...}, "d_model 16 is not divisible by n_heads 3"),

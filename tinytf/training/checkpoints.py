@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,9 +18,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.run import CHECKPOINTS, checkpoint_step, checkpoints_of, load_run, write_run
+from tinytf.checkpoints.run import load_run, write_run
+from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoints_of
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError
+from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.files import flush_folder, read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -44,7 +45,10 @@ class Progress:
     best_step: int = 0
     corpus: str = ""
     processes: int = 1
-    milestones: dict[str, Any] = field(default_factory=dict)
+    milestones: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+_PROGRESS = fields_of(Progress, dict.fromkeys(("step", "best_step", "processes"), Limits(least=0)))
 
 
 @dataclass(frozen=True)
@@ -156,11 +160,8 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
         for parameter in group["params"]:
             optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path, holding)
     _restore_random(tensors, path, rank)
-    data = read_json(place / "training.json")
-    try:
-        return Progress(**data)
-    except TypeError as error:
-        raise CheckpointError(f"{place / 'training.json'}: {error}") from None
+    path = place / "training.json"
+    return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))
 
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tinytf.checkpoints.run import checkpoints_of
+from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer

@@ -9,7 +9,8 @@ from typing import IO
 
 import torch
 
-from tinytf.checkpoints.run import checkpoints_of, load_run
+from tinytf.checkpoints.run import load_run
+from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tinytf.checkpoints.gguf.cursor import quoted
 from tinytf.checkpoints.gguf.header import Header
-from tinytf.checkpoints.gguf.metadata import Metadata
 from tinytf.checkpoints.gguf.rotary import FACTORS, scaling_from_factors, scaling_from_keys
 from tinytf.checkpoints.gguf.values import read_vector
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, ConfigError
+from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, faults_of, quoted
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ _HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "
 
 def architecture_of(header: Header) -> Architecture:
     """The architecture of a file; CheckpointError with what was found and what is known."""
-    keys = Metadata(header)
-    kind = keys.word("general.type", "model")
+    keys = Fields(header.metadata, header.path)
+    kind = keys.text("general.type", "model")
     if kind != "model":
         raise CheckpointError(f"{header.path} holds a {quoted(kind)}, not a model")
     if keys.whole("split.count", 0) > 1:
@@ -55,7 +54,7 @@ def architecture_of(header: Header) -> Architecture:
         raise CheckpointError(
             f"{header.path} is one of {count:,} parts of a model", "join them with llama.cpp: llama-gguf-split --merge"
         )
-    name = keys.word("general.architecture")
+    name = keys.text("general.architecture")
     if name not in ARCHITECTURES:
         raise CheckpointError(
             f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
@@ -67,7 +66,7 @@ def architecture_of(header: Header) -> Architecture:
 def config_of(header: Header) -> ModelConfig:
     """The configuration of a file. Raises CheckpointError for whatever is missing, or would be computed otherwise."""
     architecture = architecture_of(header)
-    prefix, keys = architecture.name, Metadata(header)
+    prefix, keys = architecture.name, Fields(header.metadata, header.path)
     for key, only in _ONLY.items():
         keys.require(f"{prefix}.{key}", only)
     d_model, n_heads = keys.whole(f"{prefix}.embedding_length"), keys.whole(f"{prefix}.attention.head_count")
@@ -86,7 +85,7 @@ def config_of(header: Header) -> ModelConfig:
             "llama.cpp attends to everything here, and the model was trained otherwise",
         )
     theta = keys.number(f"{prefix}.rope.freq_base", 10_000.0)
-    try:
+    with faults_of(header.path):
         config = ModelConfig(
             vocab_size=_vocab_size(header, keys, prefix),
             d_model=d_model,
@@ -108,13 +107,11 @@ def config_of(header: Header) -> ModelConfig:
             tied_head="output.weight" not in header.tensors,
             **_scaling(header, keys, architecture, d_head, theta),
         )
-    except ConfigError as error:
-        raise CheckpointError(f"{header.path}: {error.message}", error.hint) from None
     keys.refuse_unknown(f"{prefix}.", _HARMLESS)
     return config
 
 
-def _vocab_size(header: Header, keys: Metadata, prefix: str) -> int:
+def _vocab_size(header: Header, keys: Fields, prefix: str) -> int:
     """The rows of the embedding, where what the keys say is the same."""
     if "token_embd.weight" not in header.tensors:
         raise CheckpointError(f"{header.path} lacks token_embd.weight")
@@ -128,7 +125,7 @@ def _vocab_size(header: Header, keys: Metadata, prefix: str) -> int:
     return rows
 
 
-def _scaling(header: Header, keys: Metadata, architecture: Architecture, d_head: int, theta: float) -> dict[str, Any]:
+def _scaling(header: Header, keys: Fields, architecture: Architecture, d_head: int, theta: float) -> dict[str, Any]:
     said = scaling_from_keys(keys, architecture.name)
     stored = header.tensors.get(FACTORS)
     if stored is None or not architecture.factors:

@@ -3,30 +3,28 @@
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers
 
-from tinytf.checkpoints.gguf.cursor import quoted
-from tinytf.checkpoints.gguf.metadata import Metadata
 from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, quoted
 
 _LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise
 
 
-def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
+def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
     """The tokenizer of a file's pieces, and that texts start with a start token unless the file says so.
 
     Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
     LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
     """
-    scores = keys.numbers("tokenizer.ggml.scores", len(tokens))
+    scores = keys.array("tokenizer.ggml.scores", float, (), len(tokens))
     if not scores:
-        raise CheckpointError(f"{keys.path} lacks tokenizer.ggml.scores")
+        raise CheckpointError(f"{keys.source} lacks tokenizer.ggml.scores")
     longest = max(tokens, key=len)
     if len(longest) > _LONGEST_PIECE:
-        raise CheckpointError(
-            f"{keys.path}: the piece {quoted(longest)} has {len(longest):,} characters, and at most "
-            f"{_LONGEST_PIECE} are expected"
+        raise keys.fault(
+            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are expected"
         )
     vocabulary = {token: place for place, token in enumerate(tokens)}
-    unknown = keys.place("tokenizer.ggml.unknown_token_id", len(tokens))
+    unknown = keys.index("tokenizer.ggml.unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
         _merges(vocabulary, scores),

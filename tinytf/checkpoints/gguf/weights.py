@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tinytf.checkpoints.gguf.architecture import Architecture
-from tinytf.checkpoints.gguf.cursor import quoted
 from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.gguf.rotary import FACTORS
 from tinytf.checkpoints.gguf.values import opened, pieces, require_known_kind
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
+from tinytf.fields import quoted
 from tinytf.nearest import did_you_mean
 
 

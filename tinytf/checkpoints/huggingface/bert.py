@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
-from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import Family, Left, Place
 from tinytf.checkpoints.huggingface.words import ACTIVATIONS, activation_word
 from tinytf.config import ModelConfig
+from tinytf.fields import Fields
 
 _EMBEDDINGS = {
     "embed.tokens": Place("embeddings.word_embeddings"),
@@ -59,9 +59,9 @@ _OLD_NAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", 
 
 
 def _encoder(fields: Fields, **more: Any) -> ModelConfig:
-    fields.require("position_embedding_type", ("absolute",), "absolute")
-    fields.require("is_decoder", (False,), False)
-    fields.require("add_cross_attention", (False,), False)
+    fields.require("position_embedding_type", ("absolute",))
+    fields.require("is_decoder", (False,))
+    fields.require("add_cross_attention", (False,))
     return ModelConfig(
         vocab_size=fields.whole("vocab_size"),
         causal=False,

@@ -11,10 +11,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.families import FAMILIES
-from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import Change, Family
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.huggingface import load_tokenizer_directory

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
-from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import TRANSPOSED, Change, Family, Left, Place
 from tinytf.checkpoints.huggingface.words import ACTIVATIONS, activation_word
 from tinytf.config import ModelConfig
+from tinytf.fields import Fields
 
 _PLACES = {
     "embed.tokens": Place("wte"),
@@ -25,9 +25,9 @@ _PLACES = {
 
 
 def _read(fields: Fields, names: Collection[str]) -> ModelConfig:
-    fields.require("scale_attn_weights", (True,), True)
-    fields.require("scale_attn_by_inverse_layer_idx", (False,), False)
-    fields.require("add_cross_attention", (False,), False)
+    fields.require("scale_attn_weights", (True,))
+    fields.require("scale_attn_by_inverse_layer_idx", (False,))
+    fields.require("add_cross_attention", (False,))
     width = fields.whole("n_embd")
     tied = fields.flag("tie_word_embeddings", True)
     return ModelConfig(

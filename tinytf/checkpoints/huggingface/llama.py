@@ -4,11 +4,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import Family, Left, Place
 from tinytf.checkpoints.huggingface.words import ACTIVATIONS, activation_word
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError
+from tinytf.fields import Fields
 
 _PLACES = {
     "embed.tokens": Place("embed_tokens"),
@@ -31,13 +30,13 @@ _SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
 
 def _rope(fields: Fields) -> dict[str, Any]:
     """Rotary settings in any of their spellings: rope_theta and rope_scaling, or rope_parameters."""
-    fields.require("partial_rotary_factor", (1, 1.0), 1.0)
-    fields.require("rope_interleaved", (False,), False)
-    fields.require("use_mrope", (False,), False)
+    fields.require("partial_rotary_factor", (1, 1.0))
+    fields.require("rope_interleaved", (False,))
+    fields.require("use_mrope", (False,))
     parameters = fields.object("rope_parameters")
-    scaling = parameters or fields.object("rope_scaling") or Fields({}, fields.path)
-    scaling.require("partial_rotary_factor", (1, 1.0), 1.0)
-    scaling.require("mrope_section", (), None)
+    scaling = parameters or fields.object("rope_scaling") or Fields({}, fields.source)
+    scaling.require("partial_rotary_factor", (1, 1.0))
+    scaling.require("mrope_section", ())
     word = scaling.word("rope_type" if "rope_type" in scaling.data else "type", _SCALINGS, "default")
     theta = fields.number("rope_theta", 10_000.0)
     found: dict[str, Any] = {"rope_theta": parameters.number("rope_theta", theta) if parameters else theta}
@@ -55,11 +54,11 @@ def _rope(fields: Fields) -> dict[str, Any]:
 def _window(fields: Fields, used: bool) -> int:
     """The sliding window, if all layers have it; a mixture is refused."""
     window = fields.whole("sliding_window", 0)
-    kinds = {str(kind) for kind in fields.listed("layer_types")}
+    kinds = {str(kind) for kind in fields.array("layer_types", str, ())}
     if used and window and kinds == {"full_attention"}:
         return 0
     if kinds - {"full_attention", "sliding_attention"} or len(kinds) > 1:
-        raise CheckpointError(f"{fields.path}: layer_types {', '.join(sorted(kinds))} in one model is not implemented")
+        raise fields.fault(f"layer_types {', '.join(sorted(kinds))} in one model is not implemented")
     return window if used or kinds == {"sliding_attention"} else 0
 
 

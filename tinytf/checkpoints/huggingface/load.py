@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.families import family_of
-from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.checkpoints.huggingface.table import Change, Family
+from tinytf.checkpoints.huggingface.words import HARMLESS
 from tinytf.checkpoints.weights import Shapes, Weights
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, ConfigError
+from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, faults_of
 from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
@@ -49,11 +50,9 @@ def read_header(directory: Path) -> Header:
     fields = Fields(data, path)
     names = {family.plain(name) for name in weights.shapes}
     names |= {copied for copy, copied in family.copies.items() if copy in names and copied not in names}
-    try:
+    with faults_of(path):
         config = family.read(fields, names)
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error.message}", error.hint) from None
-    unused = fields.unused()
+    unused = tuple(fields.unknown(HARMLESS))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
     return Header(directory, family, config, weights, notes)
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.huggingface.fields import Fields
 from tinytf.config import ModelConfig
+from tinytf.fields import Fields
 
 
 @dataclass(frozen=True)
