@@ -4,7 +4,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,14 +171,19 @@ def faults_of(source: Path | str) -> Iterator[None]:
 class Fields:
     """Typed access to a mapping that was read from ``source``, every name that is asked for remembered.
 
-    A name that is missing or null has its default. What does not fit is an ``error`` with source, name and value, and
-    with ``hint``.
+    All names begin with ``prefix``, which is left out where one is asked for. A name that is missing or null has its
+    default. What does not fit is an ``error`` with source, name and value, and with ``hint``.
     """
 
     def __init__(
-        self, data: Mapping[str, Any], source: Path | str, error: type[TinytfError] = CheckpointError, hint: str = ""
+        self,
+        data: Mapping[str, Any],
+        source: Path | str,
+        error: type[TinytfError] = CheckpointError,
+        hint: str = "",
+        prefix: str = "",
     ) -> None:
-        self.data, self.source, self.error, self.hint = data, source, error, hint
+        self.data, self.source, self.error, self.hint, self.prefix = data, source, error, hint, prefix
         self.asked: set[str] = set()
 
     def fault(self, message: str, hint: str = "") -> TinytfError:
@@ -187,6 +192,7 @@ class Fields:
 
     def get(self, field: Field) -> Any:
         """The value of a field, or its default."""
+        field = dataclasses.replace(field, name=f"{self.prefix}{field.name}")
         self.asked.add(field.name)
         value = self.data.get(field.name)
         if value is None:
@@ -214,7 +220,10 @@ class Fields:
 
     def word(self, name: str, meanings: Mapping[str, Any], default: Any = REQUIRED) -> Any:
         """What a word means; one that has no meaning here is refused by name."""
-        word = self.text(name, default)
+        return self.meaning(name, self.text(name, default), meanings)
+
+    def meaning(self, name: str, word: str, meanings: Mapping[str, Any]) -> Any:
+        """The same of a word that was read."""
         if word not in meanings:
             raise self.fault(f"{name} {quoted(word)} is not implemented", did_you_mean(word, meanings))
         return meanings[word]
@@ -235,21 +244,22 @@ class Fields:
 
     def require(self, name: str, only: Collection[Any]) -> None:
         """Refuse any value but those in ``only``: the others change the numbers, and are not implemented."""
+        name = f"{self.prefix}{name}"
         self.asked.add(name)
         value = self.data.get(name)
         if value is not None and value not in only:
             raise self.fault(f"{name} {shown(value)} is not implemented")
 
-    def unknown(self, harmless: Collection[str], prefix: str = "", endings: tuple[str, ...] = ()) -> Iterable[str]:
-        """The names below ``prefix`` that nobody asked for, that are not ``harmless`` and have no such ending."""
+    def unknown(self, harmless: Collection[str], endings: tuple[str, ...] = ()) -> Iterator[str]:
+        """The names that nobody asked for, that are not ``harmless`` and have no such ending."""
         for name in self.data:
-            rest = name.removeprefix(prefix)
+            rest = name.removeprefix(self.prefix)
             known = name in self.asked or rest in harmless or (endings and rest.endswith(endings))
-            if name.startswith(prefix) and not known:
+            if name.startswith(self.prefix) and not known:
                 yield name
 
-    def refuse_unknown(self, prefix: str, harmless: Collection[str], endings: tuple[str, ...] = ()) -> None:
+    def refuse_unknown(self, harmless: Collection[str], endings: tuple[str, ...] = ()) -> None:
         """Raise the error for the first of the ``unknown`` names."""
-        for name in self.unknown(harmless, prefix, endings):
+        for name in self.unknown(harmless, endings):
             said = f"the key {quoted(name)} is not known, and could change the numbers"
             raise self.fault(said, "a newer tinytf may know it")

@@ -312,7 +312,7 @@ def test_a_missing_tensor_is_named_and_counted(run):
 def test_an_extra_tensor_is_named_with_the_nearest(run):
     edit(run, lambda tensors: tensors.update({"blocks.0.norm3.weight": torch.zeros(16)}))
     found = refused(run)
-    assert found.message.endswith("holds blocks.0.norm3.weight, which the model has no place for")
+    assert found.message.endswith("holds 'blocks.0.norm3.weight', which the model has no place for")
     assert found.hint.startswith("did you mean blocks.0.norm")
 
 

@@ -8,12 +8,11 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tinytf.checkpoints.run_config import FORMAT, FORMAT_VERSION, read_config
-from tinytf.checkpoints.weights import Safetensors, Shapes
+from tinytf.checkpoints.table import empty_model, require_match, shapes_of
+from tinytf.checkpoints.weights import Safetensors
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
-from tinytf.nearest import did_you_mean
 from tinytf.text.tokenizer import Tokenizer
 
 
@@ -40,23 +39,7 @@ def load_run(directory: Path, dtype: torch.dtype = torch.float32) -> Transformer
     """
     config = read_config(directory)
     weights = Safetensors(directory / "model.safetensors")
-    with torch.device("meta"):
-        model = Transformer(config)
-    require_match({name: tuple(t.shape) for name, t in model.named_parameters()}, weights.shapes, weights.path)
+    model = empty_model(config, len(weights.shapes), weights.path)
+    require_match(shapes_of(model), weights.shapes, weights.path)
     model.load_state_dict(dict(weights.tensors(dtype)), assign=True)
     return model.eval()
-
-
-def require_match(expected: Shapes, found: Shapes, source: Path) -> None:
-    """Every expected tensor is there in its shape, and no other; CheckpointError names the first that is not."""
-    for name, shape in expected.items():
-        if name not in found:
-            missing = [other for other in expected if other not in found]
-            raise CheckpointError(f"{source} lacks {name} ({len(missing)} of {len(expected)} tensors are missing)")
-        if found[name] != shape:
-            raise CheckpointError(f"{source}: {name} has shape {found[name]}, the configuration needs {shape}")
-    for name in found:
-        if name not in expected:
-            raise CheckpointError(
-                f"{source} holds {name}, which the model has no place for", did_you_mean(name, expected)
-            )

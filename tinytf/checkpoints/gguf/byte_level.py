@@ -71,14 +71,14 @@ CUTS: Mapping[str, Cut] = {
 
 def byte_level(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
     """The tokenizer of a file's vocabulary and merges, and whether texts start with a start token unless it says so."""
-    name = keys.text("tokenizer.ggml.pre")
+    name = keys.text("pre")
     if name not in CUTS:
         raise keys.fault(
             f"the pre-tokenizer {quoted(name)} is not one that tinytf knows",
             f"known: {', '.join(CUTS)}",
         )
     cut = CUTS[name]
-    merges = [_pair(keys, merge) for merge in keys.array("tokenizer.ggml.merges", str)]
+    merges = [_pair(keys, merge) for merge in keys.array("merges", str)]
     vocabulary = {token: place for place, token in enumerate(tokens)}
     try:
         library = Library(models.BPE(vocabulary, merges, ignore_merges=cut.whole_words))

@@ -15,7 +15,7 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
     Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
     LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
     """
-    scores = keys.array("tokenizer.ggml.scores", float, (), len(tokens))
+    scores = keys.array("scores", float, (), len(tokens))
     if not scores:
         raise CheckpointError(f"{keys.source} lacks tokenizer.ggml.scores")
     longest = max(tokens, key=len)
@@ -24,7 +24,7 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
             f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are expected"
         )
     vocabulary = {token: place for place, token in enumerate(tokens)}
-    unknown = keys.index("tokenizer.ggml.unknown_token_id", len(tokens))
+    unknown = keys.index("unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
         _merges(vocabulary, scores),
@@ -33,7 +33,7 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
         byte_fallback=True,
     )
     library = Library(model)
-    prefix = keys.flag("tokenizer.ggml.add_space_prefix", True)
+    prefix = keys.flag("add_space_prefix", True)
     library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first" if prefix else "never", split=False)
     without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
     to_text = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *without_prefix]

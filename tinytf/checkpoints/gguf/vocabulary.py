@@ -12,7 +12,6 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.text.tokenizer import Tokenizer
 
-_PREFIX = "tokenizer.ggml."
 _BUILDERS: Mapping[str, Callable[[Fields, list[str]], tuple[Library, bool]]] = {
     "gpt2": byte_level,
     "llama": sentencepiece,
@@ -26,25 +25,23 @@ _HARMLESS = ("add_space_prefix", "merges", "scores", "token_type_count")
 
 def tokenizer_of(header: Header) -> Tokenizer:
     """The tokenizer of a file; CheckpointError for a kind that is not implemented, or parts that do not fit."""
-    keys = Fields(header.metadata, header.path)
-    kind = keys.text(f"{_PREFIX}model")
+    keys = Fields(header.metadata, header.path, prefix="tokenizer.ggml.")
+    kind = keys.text("model")
     if kind not in _BUILDERS:
         raise CheckpointError(
             f"{header.path}: the tokenizer {quoted(kind)} is not one that tinytf opens from GGUF files",
             f"known: {', '.join(_BUILDERS)}",
         )
     for key, only in _ONLY.items():
-        keys.require(f"{_PREFIX}{key}", only)
-    tokens = keys.array(f"{_PREFIX}tokens", str)
+        keys.require(key, only)
+    tokens = keys.array("tokens", str)
     _require_different(keys, tokens)
     library, starts = _BUILDERS[kind](keys, tokens)
-    ends = tuple(
-        dict.fromkeys(found for key in _ENDS if (found := keys.index(f"{_PREFIX}{key}", len(tokens))) is not None)
-    )
+    ends = tuple(dict.fromkeys(found for key in _ENDS if (found := keys.index(key, len(tokens))) is not None))
     _add_special(keys, library, tokens, ends)
     _add_start_and_end(keys, library, starts, len(tokens))
-    keys.refuse_unknown(_PREFIX, _HARMLESS, ("_token_id", "_token_ids"))
-    return Tokenizer(library, ends, start=keys.index(f"{_PREFIX}bos_token_id", len(tokens)))
+    keys.refuse_unknown(_HARMLESS, ("_token_id", "_token_ids"))
+    return Tokenizer(library, ends, start=keys.index("bos_token_id", len(tokens)))
 
 
 def _require_different(keys: Fields, tokens: list[str]) -> None:
@@ -58,12 +55,12 @@ def _require_different(keys: Fields, tokens: list[str]) -> None:
 
 def _add_special(keys: Fields, library: Library, tokens: list[str], ends: tuple[int, ...]) -> None:
     """Tokens that stand for themselves when a text spells them out: control tokens, and those that users defined."""
-    types = keys.array(f"{_PREFIX}token_type", float, (), len(tokens))
+    types = keys.array("token_type", float, (), len(tokens))
     wrong = next((kind for kind in types if kind not in _TYPES), None)
     if wrong is not None:
         raise keys.fault(f"the token type {wrong} is not one of 1 to 6")
     special = {place for place, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL)}
-    start = keys.index(f"{_PREFIX}bos_token_id", len(tokens))
+    start = keys.index("bos_token_id", len(tokens))
     special |= {*ends} if start is None else {*ends, start}
     library.add_special_tokens([AddedToken(tokens[place], normalized=False, special=True) for place in sorted(special)])
     defined = [place for place, kind in enumerate(types) if kind == _USER_DEFINED and place not in special]
@@ -75,9 +72,9 @@ def _add_start_and_end(keys: Fields, library: Library, starts: bool, count: int)
     asked = (("bos", "add_bos_token", starts), ("eos", "add_eos_token", False))
     template, pieces = ["$A"], []
     for name, switch, default in asked:
-        if not keys.flag(f"{_PREFIX}{switch}", default):
+        if not keys.flag(switch, default):
             continue
-        token_id = keys.index(f"{_PREFIX}{name}_token_id", count)
+        token_id = keys.index(f"{name}_token_id", count)
         if token_id is None:
             raise keys.fault(f"{switch} is true, and there is no {name}_token_id")
         template = [name, *template] if name == "bos" else [*template, name]

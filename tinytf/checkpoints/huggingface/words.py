@@ -1,23 +1,30 @@
-"""Words that several families share."""
+"""Words and settings that several families share."""
+
+from typing import Any
+
+from tinytf.checkpoints.table import Found, Group, Tensors
+from tinytf.fields import Fields
 
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
 }
-"""Activations by their names in transformers."""
+"""Activations by their names in transformers, the first of each the one that is written."""
 
 
-def activation_word(ours: str, gelu_tanh: str = "gelu_pytorch_tanh") -> str:
-    """The name in transformers of an activation of ours."""
-    return {"gelu_tanh": gelu_tanh}.get(ours, ours)
+def _read_lm_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    return {"head": "lm" if found["tied_head"] or "lm_head.weight" in tensors else "none"}
 
+
+LM_HEAD = Group(_read_lm_head)
+"""A next-token head, where it is tied to the embeddings or stored."""
 
 HARMLESS = frozenset(
     {
