@@ -42,7 +42,7 @@ _HELD_OUT_BATCHES = 8
 """So many batches of the held-out text are measured on the way."""
 
 
-class Run:
+class Trainer:
     """One process's part in a run, from its newest checkpoint or from nothing."""
 
     def __init__(

@@ -37,7 +37,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Step:
+class ClaimedStep:
     """One operation and what the author says that it gives; without a ``claim`` it is only computed.
 
     ``note`` says what is wrong with the claim and why. ``rows`` and ``columns`` name the cells of the last two axes.
@@ -62,7 +62,7 @@ class Example:
     source: str
     about: str
     given: tuple[Given, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ClaimedStep, ...]
     path: Path
     seed: int = 0
 
@@ -201,13 +201,13 @@ class _Reader:
             raise self.fault(f"random tensors have at most {MOST_RANDOM:,} numbers", table="given", field=name)
         return generator.standard_normal(tuple(shape)) * float(scale)
 
-    def _steps(self, known: set[str]) -> tuple[Step, ...]:
+    def _steps(self, known: set[str]) -> tuple[ClaimedStep, ...]:
         steps = self.data.get("step", [])
         if not steps:
             raise self.fault("there is no [[step]], so there is nothing to check")
         return tuple(self._step(place, step, known) for place, step in enumerate(steps))
 
-    def _step(self, place: int, step: Any, known: set[str]) -> Step:
+    def _step(self, place: int, step: Any, known: set[str]) -> ClaimedStep:
         if not isinstance(step, dict):
             raise self.fault("a step is a table, [[step]]", table="step", place=place)
         for field, value in step.items():
@@ -229,7 +229,7 @@ class _Reader:
         except LanguageError as error:
             raise self.fault(error.message, error.hint, table="step", place=place, field="value") from None
         known.add(step["name"])
-        return Step(
+        return ClaimedStep(
             name=step["name"],
             title=step.get("title", ""),
             formula=formula,
