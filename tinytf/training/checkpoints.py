@@ -23,7 +23,7 @@ from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoi
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError
 from tinytf.fields import Limits, fields_of, require_fields
-from tinytf.files import flush_folder, read_json, to_json, write_whole
+from tinytf.files import flush_folder, read_json, replacing, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.holding import Whole
@@ -119,15 +119,11 @@ _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
 
 def _publish(stored: Path, place: Path) -> None:
     """Let the run itself be opened, with the newest weights: the same file under a second name, where that can be."""
-    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
-    try:
+    with replacing(place) as beside:
         try:
             os.link(stored, beside)
         except OSError:
             shutil.copyfile(stored, beside)
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:

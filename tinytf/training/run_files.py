@@ -14,7 +14,7 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.training.history import Checkpoint, Speed
-from tinytf.training.metrics_reader import json_or_none, number_or_nan
+from tinytf.training.lines import number_or_nan, rows_in
 from tinytf.training.samples import Sample, read_samples
 
 METRICS, RECIPE, TOKENS, LOCK = "metrics.jsonl", "recipe.json", "tokens", ".lock"
@@ -149,12 +149,9 @@ def last_sample(path: Path, step: int) -> Sample | None:
 
 def read_speed(path: Path) -> Speed:
     """The lines of speed.jsonl that are whole; none where there is no such file."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        lines = []
-    found = (json_or_none(line) for line in lines)
-    rows = [row for row in found if isinstance(row, dict) and type(row.get("step")) is int]
+    rows: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        rows = list(rows_in(path))
     seconds, tokens, memory = (
         np.array([number_or_nan(row.get(name)) for row in rows], dtype=np.float64)
         for name in ("seconds", "tokens_per_second", "memory_bytes")

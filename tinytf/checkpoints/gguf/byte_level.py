@@ -12,6 +12,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from tinytf.fields import Fields, quoted
+from tinytf.text.tokenizer_classes import words_of
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,8 @@ def _single_digits() -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
 
 
-def _words(digits: int) -> Callable[[], Any]:
-    """The expression of GPT-4's tokenizer, with at most so many digits to a number."""
-    numbers = r"\p{N}" if digits == 1 else rf"\p{{N}}{{1,{digits}}}"
-    expression = (
-        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
+def _words(numbers: str) -> Callable[[], Any]:
+    expression = words_of(numbers)
 
     def build() -> Any:
         split = pre_tokenizers.Split(Regex(expression), behavior="isolated")
@@ -50,7 +46,7 @@ def _words(digits: int) -> Callable[[], Any]:
 
 
 _GPT2, _DIGITS = Cut(_gpt2), Cut(_single_digits)
-_LLAMA3, _QWEN2 = Cut(_words(3), whole_words=True, start=True), Cut(_words(1))
+_LLAMA3, _QWEN2 = Cut(_words(r"\p{N}{1,3}"), whole_words=True, start=True), Cut(_words(r"\p{N}"))
 
 CUTS: Mapping[str, Cut] = {
     "gpt-2": _GPT2,

@@ -1,10 +1,11 @@
 """SentencePiece BPE from a GGUF file: pieces with scores, and no merges (Kudo and Richardson 2018)."""
 
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import models
 
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
+from tinytf.text.tokenizer_classes import LLAMA
 
 _LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise
 
@@ -34,10 +35,8 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
     )
     library = Library(model)
     prefix = keys.flag("add_space_prefix", True)
-    library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first" if prefix else "never", split=False)
-    without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
-    to_text = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *without_prefix]
-    library.decoder = decoders.Sequence(to_text)
+    parts = LLAMA.parts({"add_prefix_space": prefix}, {})
+    library.pre_tokenizer, library.decoder = parts.pre_tokenizer, parts.decoder
     return library, True
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from tinytf.checkpoints.gguf.byte_level import byte_level
@@ -11,6 +11,7 @@ from tinytf.checkpoints.gguf.sentencepiece import sentencepiece
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.tokenizer_classes import start_and_end
 
 _BUILDERS: Mapping[str, Callable[[Fields, list[str]], tuple[Library, bool]]] = {
     "gpt2": byte_level,
@@ -39,7 +40,7 @@ def tokenizer_of(header: Header) -> Tokenizer:
     library, starts = _BUILDERS[kind](keys, tokens)
     ends = tuple(dict.fromkeys(found for key in _ENDS if (found := keys.index(key, len(tokens))) is not None))
     _add_special(keys, library, tokens, ends)
-    _add_start_and_end(keys, library, starts, len(tokens))
+    _add_start_and_end(keys, library, starts, tokens)
     keys.refuse_unknown(_HARMLESS, ("_token_id", "_token_ids"))
     return Tokenizer(library, ends, start=keys.index("bos_token_id", len(tokens)))
 
@@ -67,17 +68,15 @@ def _add_special(keys: Fields, library: Library, tokens: list[str], ends: tuple[
     library.add_tokens([AddedToken(tokens[place], normalized=False, special=False) for place in defined])
 
 
-def _add_start_and_end(keys: Fields, library: Library, starts: bool, count: int) -> None:
+def _add_start_and_end(keys: Fields, library: Library, starts: bool, tokens: list[str]) -> None:
     """What ``add_bos_token`` and ``add_eos_token`` ask for around every text."""
-    asked = (("bos", "add_bos_token", starts), ("eos", "add_eos_token", False))
-    template, pieces = ["$A"], []
-    for name, switch, default in asked:
-        if not keys.flag(switch, default):
-            continue
-        token_id = keys.index(f"{name}_token_id", count)
-        if token_id is None:
-            raise keys.fault(f"{switch} is true, and there is no {name}_token_id")
-        template = [name, *template] if name == "bos" else [*template, name]
-        pieces.append({"id": name, "ids": [token_id], "tokens": [library.id_to_token(token_id)]})
-    if pieces:
-        library.post_processor = processors.TemplateProcessing(single=template, special_tokens=pieces)
+    switches = {"add_bos_token": keys.flag("add_bos_token", starts), "add_eos_token": keys.flag("add_eos_token", False)}
+    names = {}
+    for name in ("bos", "eos"):
+        token_id = keys.index(f"{name}_token_id", len(tokens))
+        if token_id is not None:
+            names[f"{name}_token"] = tokens[token_id]
+        elif switches[f"add_{name}_token"]:
+            raise keys.fault(f"add_{name}_token is true, and there is no {name}_token_id")
+    if any(switches.values()):
+        library.post_processor = start_and_end(switches, names, library)
