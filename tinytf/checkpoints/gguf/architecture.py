@@ -92,10 +92,6 @@ def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
 
 
 def _scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    return scaling_from_keys(keys)
-
-
-def _scaling_or_factors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     said = scaling_from_keys(keys)
     stored = tensors.get(FACTORS)
     if stored is None:
@@ -112,24 +108,24 @@ def _scaling_or_factors(keys: Fields, found: Found, tensors: Tensors) -> dict[st
     return made or said
 
 
-_SETTINGS = (
-    Key("embedding_length", "d_model"),
-    Key("attention.head_count", "n_heads"),
-    Key("attention.head_count_kv", "n_kv_heads", lambda found: found["n_heads"]),
-    Key("attention.key_length", "d_head", lambda found: found["d_model"] // max(1, found["n_heads"])),
-    Group(_one_head_width),
-    Key("context_length", "context"),
-    Group(_no_window),
-    Key("rope.freq_base", "rope_theta", 10_000.0),
-    Key("block_count", "n_layers"),
-    Key("feed_forward_length", "d_ff"),
-    Key("attention.layer_norm_rms_epsilon", "norm_eps"),
-    Group(_vocab_size),
-    Group(_by_tensors),
-)
 _QWEN2 = Architecture(
     name="qwen2",
-    settings=(*_SETTINGS, Group(_scaling)),
+    settings=(
+        Key("embedding_length", "d_model"),
+        Key("attention.head_count", "n_heads"),
+        Key("attention.head_count_kv", "n_kv_heads", lambda found: found["n_heads"]),
+        Key("attention.key_length", "d_head", lambda found: found["d_model"] // max(1, found["n_heads"])),
+        Group(_one_head_width),
+        Key("context_length", "context"),
+        Group(_no_window),
+        Key("rope.freq_base", "rope_theta", 10_000.0),
+        Key("block_count", "n_layers"),
+        Key("feed_forward_length", "d_ff"),
+        Key("attention.layer_norm_rms_epsilon", "norm_eps"),
+        Group(_vocab_size),
+        Group(_by_tensors),
+        Group(_scaling),
+    ),
     fixed={"norm": "rmsnorm", "positions": "rotary", "activation": "silu", "gated": True},
     stored={
         "embed.tokens": Stored("token_embd"),
@@ -160,7 +156,6 @@ _QWEN2 = Architecture(
 _LLAMA = replace(
     _QWEN2,
     name="llama",
-    settings=(*_SETTINGS, Group(_scaling_or_factors)),
     stored={
         **_QWEN2.stored,  # llama.cpp turns pairs of rows that lie side by side
         "blocks.{n}.attention.q": Stored("blk.{n}.attn_q", paired="n_heads"),
