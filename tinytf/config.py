@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tinytf.errors import ConfigError
+from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.nearest import did_you_mean
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -22,8 +22,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rope_scaling": ("none", "linear", "llama3"),
 }
 
-
-_LARGEST = 2**31 - 1
+_MOST = 2**31 - 1
+_POSITIVE, _COUNT, _ABOVE_ZERO = Limits(least=1, most=_MOST), Limits(least=0, most=_MOST), Limits(above=0)
+_LIMITS = {
+    **{name: Limits(choices=words) for name, words in CHOICES.items()},
+    **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
+    **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
+    **dict.fromkeys(("rope_original_context",), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
+    "attention_divisor": Limits(least=0),
+    "dropout": Limits(least=0, below=1),
+}
 BY_LAYER = ("window", "positions", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
@@ -106,12 +115,8 @@ class ModelConfig:
     by_layer: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"):
-            self._require_positive(name)
-        for name, words in CHOICES.items():
-            word = getattr(self, name)
-            if word not in words:
-                raise ConfigError(f"{name} {word!r} is not one of {', '.join(words)}", did_you_mean(word, words))
+        for name, field in FIELDS.items():
+            field.require(getattr(self, name), ConfigError)
         if not self.n_kv_heads:
             object.__setattr__(self, "n_kv_heads", self.n_heads)
         if not self.d_head:
@@ -121,24 +126,12 @@ class ModelConfig:
                     "choose another n_heads, or give d_head",
                 )
             object.__setattr__(self, "d_head", self.d_model // self.n_heads)
-        self._require_positive("n_kv_heads")
-        self._require_positive("d_head")
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         if self.positions == "rotary" and self.d_head % 2:
             raise ConfigError(f"d_head {self.d_head} is odd, and rotary positions rotate pairs of dimensions")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout {self.dropout} is outside [0, 1)")
-        for name in ("norm_eps", "embed_scale", "rope_theta", "rope_factor"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} {getattr(self, name)} is not above 0")
-            if getattr(self, name) > sys.float_info.max or not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"{name} {getattr(self, name)} is not a finite number")
-        for name in ("n_token_types", "position_offset", "window", "rope_original_context"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} {getattr(self, name)} is negative")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and not self.causal:
@@ -146,8 +139,6 @@ class ModelConfig:
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is no even number up to d_head {self.d_head}")
-        if not 0 <= self.attention_divisor < math.inf:
-            raise ConfigError(f"attention_divisor {self.attention_divisor} is not a finite number above 0")
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
         self._require_layers()
@@ -172,22 +163,19 @@ class ModelConfig:
 
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
-        given = dict(self.by_layer)
-        object.__setattr__(self, "by_layer", tuple(sorted((name, tuple(values)) for name, values in given.items())))
-        for name, values in self.by_layer:
+        try:
+            pairs = tuple(sorted((str(name), tuple(values)) for name, values in self.by_layer))
+            hash(pairs)
+        except (TypeError, ValueError):
+            raise ConfigError("by_layer has to be pairs of a field and its values, one a layer") from None
+        object.__setattr__(self, "by_layer", pairs)
+        for name, values in pairs:
             if name not in BY_LAYER:
                 raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, BY_LAYER))
             if len(values) != self.n_layers:
                 raise ConfigError(f"by_layer has {len(values)} values of {name} for {self.n_layers} layers")
             for value in dict.fromkeys(values):
                 replace(self, by_layer=(), **{name: value})
-
-    def _require_positive(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{name} {value!r} is not a whole number of at least 1")
-        if value > _LARGEST:
-            raise ConfigError(f"{name} is above {_LARGEST:,}, which no model has")
 
     @property
     def kind(self) -> str:
@@ -246,27 +234,16 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON takes them."""
-        return dataclasses.asdict(self) | {"by_layer": {name: list(values) for name, values in self.by_layer}}
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
         """A configuration from its fields; unknown and missing ones are ConfigErrors with their names."""
-        known = {field.name: field for field in dataclasses.fields(cls)}
-        for name in fields:
-            if name not in known:
-                raise ConfigError(f"the model configuration has no field {name!r}", did_you_mean(name, known))
-        missing = [n for n, f in known.items() if f.default is dataclasses.MISSING and n not in fields]
-        if missing:
-            raise ConfigError(f"the model configuration lacks {', '.join(missing)}")
-        for name, value in fields.items():
-            wanted = type(known[name].default) if known[name].default is not dataclasses.MISSING else int
-            if wanted is float and type(value) is int:
-                continue
-            if wanted is tuple:
-                wanted = dict
-            if type(value) is not wanted:
-                raise ConfigError(f"{name} is {value!r}, and has to be of type {wanted.__name__}")
-        return cls(**fields)
+        return cls(**require_fields(fields, FIELDS, "the model configuration"))
+
+
+FIELDS = fields_of(ModelConfig, _LIMITS)
+"""What each field of a configuration may hold."""
 
 
 @lru_cache(maxsize=1024)

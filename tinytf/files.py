@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,18 @@ def write_whole(path: Path, data: bytes) -> None:
         with path.open("wb") as stream:
             stream.write(data)
         return
+    with replacing(path) as beside, beside.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A place beside ``path`` to write to, which takes its place when all has gone well and else is removed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+        yield beside
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

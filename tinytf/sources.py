@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from tinytf.checkpoints.huggingface.load import Header, load_directory, read_header
-from tinytf.checkpoints.run import CHECKPOINTS, FORMAT, load_run, read_config
+from tinytf.checkpoints.run import load_run
+from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json

@@ -112,7 +112,7 @@ def resolved_recipe(
         return Recipe.load(file, **changes)
     if changes.get("objective") == "masked":
         changes.setdefault("tokenizer", "wordpiece")
-    return Recipe.from_dict(changes, "options")
+    return Recipe.from_dict(changes)
 
 
 def _require_same(stored: Recipe, asked: Mapping[str, Any], run: Path) -> None:

@@ -30,7 +30,7 @@ from tinytf.training.data import NextToken
 from tinytf.training.losses import held_out_loss as measured
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe
-from tinytf.training.run import Run
+from tinytf.training.run import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = {"d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 512, "context": 64, "qkv_bias": False, "o_bias": False,
@@ -108,7 +108,7 @@ def held_out_loss(model: PlainGPT, examples: NextToken) -> float:
     return sum(loss * count for loss, count in losses) / sum(count for _, count in losses)
 
 
-def begun(text: str, out: Path, dtype: str) -> Run:
+def begun(text: str, out: Path, dtype: str) -> Trainer:
     """A run of tinytf's own loop before its first step."""
     recipe = Recipe(
         model=SIZE, tokenizer="char", block=BLOCK, batch=BATCH, steps=10**6, lr=1e-3, beta2=0.99, warmup=0,
@@ -117,7 +117,7 @@ def begun(text: str, out: Path, dtype: str) -> Run:
     out.mkdir()
     here = torch.device("cpu")
     begin = {"going_on": False, "overwrite": False, "tokenizer": None, "model": None}
-    run = Run(find_files(text), recipe, out, here, Processes(), **begin)
+    run = Trainer(find_files(text), recipe, out, here, Processes(), **begin)
     run.lines = run._begin_metrics()
     return run
 

@@ -143,7 +143,7 @@ REFUSED = [
     ({"hidden_size": "16"}, "hidden_size is '16', and has to be a whole number"),
     ({"hidden_size": True}, "hidden_size is True, and has to be a whole number"),
     ({"hidden_size": ...}, "lacks hidden_size"),
-    ({"hidden_size": 0}, "d_model 0 is not a whole number of at least 1"),
+    ({"hidden_size": 0}, "d_model 0 is below 1"),
     ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small', and has to be a number"),
     ({"attention_bias": 1}, "attention_bias is 1, and has to be true or false"),
     ({"num_attention_heads": 3, "head_dim": ...}, "d_model 16 is not divisible by n_heads 3"),
@@ -196,13 +196,13 @@ def test_an_unknown_architecture_is_answered_with_those_that_are_known(llama, be
 
 def test_every_tensor_is_accounted_for(gpt2, rename):
     rename(gpt2, lambda tensors: {name: t for name, t in tensors.items() if "h.1.ln_2" not in name})
-    assert "lacks transformer.h.1.ln_2.weight (2 tensors are missing)" in refused(gpt2).message
+    assert "lacks transformer.h.1.ln_2.weight (2 of 28 tensors are missing)" in refused(gpt2).message
 
 
 def test_a_tensor_without_a_place_is_refused_with_the_nearest_name(gpt2, rename):
     rename(gpt2, lambda tensors: {**tensors, "transformer.h.0.ln_3.weight": torch.ones(16)})
     error = refused(gpt2)
-    assert "holds transformer.h.0.ln_3.weight, which a GPT-2 model has no place for" in error.message
+    assert "holds 'transformer.h.0.ln_3.weight', which a GPT-2 model has no place for" in error.message
     assert error.hint == "did you mean transformer.h.0.ln_2.weight?"
 
 

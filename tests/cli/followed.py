@@ -35,7 +35,9 @@ def made(folder: Path, last: int = 20, steps: int = 20, held_out: float = 2.0) -
     (folder / "metrics.jsonl").write_text("".join(lines), "utf-8")
     speed = {"step": 10, "seconds": 1.0, "tokens_per_second": 41000.0, "memory_bytes": 512}
     (folder / "speed.jsonl").write_text(json.dumps(speed) + "\n", "utf-8")
-    (folder / "config.json").write_text(json.dumps({"format": "tinytf", "model": CONFIG.to_dict()}), "utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({"format": "tinytf", "format_version": 1, "model": CONFIG.to_dict()}), "utf-8"
+    )
     (folder / "model.safetensors").touch()
     return folder
 

@@ -270,7 +270,7 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "a tokenizer that is none": (_writes("tokenizer.json", b"{}"), ("is not a tokenizer",)),
     "a tensor of another shape": (_change_config(d_ff=48), (".weight", "(32, 16)", "(48, 16)")),
     "too few layers in the file": (_change_config(n_layers=3), ("lacks blocks.2.",)),
-    "too many layers in the file": (_change_config(n_layers=1), ("holds blocks.1.", "no place for")),
+    "too many layers in the file": (_change_config(n_layers=1), ("holds 'blocks.1.", "no place for")),
     "a lost tensor": (_change_weights(lambda t: t.pop("final_norm.bias")), ("lacks final_norm.bias",)),
     "a vocabulary too small": (_change_config(vocab_size=10), ("room for 10",)),
     "an unknown field": (_change_config(n_layer=2), ("no field 'n_layer'", "did you mean n_layers?")),

@@ -66,7 +66,7 @@ def test_a_folder_without_texts_is_no_corpus(tinytf: Tinytf, tmp_path: Path) -> 
         (["--warmup", "3"], "warmup 3 is not between 0 and steps 2"),
         (["--warmup", "-1"], "warmup -1"),
         (["--seed", "-1"], "seed -1"),
-        (["--seed", "9" * 30], "seed 9999"),
+        (["--seed", "9" * 30], "seed 999,999"),
         (["--block", "17"], "block 17 is longer than the model's context of 16"),
         (["--block", "1"], "block 1 is below 2"),
         (["--batch", "0"], "batch 0 is below 1"),

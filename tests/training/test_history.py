@@ -18,6 +18,7 @@ from tinytf.training.recipe import Recipe
 from tinytf.training.run_files import find_runs
 
 CONFIG = ModelConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=1, d_ff=8, context=16).to_dict()
+STORED = {"format": "tinytf", "format_version": 1, "model": CONFIG}
 
 
 def line(step: int, **more: object) -> str:
@@ -62,7 +63,7 @@ def test_heads_milestones_speed_and_checkpoints_are_found(tmp_path: Path) -> Non
     )  # fmt: skip
     for name in ("step-000002", "step-000010", "step-half", "other"):
         (run / "checkpoints" / name).mkdir(parents=True)
-        (run / "checkpoints" / name / "config.json").write_text(json.dumps({"model": CONFIG}), "utf-8")
+        (run / "checkpoints" / name / "config.json").write_text(json.dumps(STORED), "utf-8")
         (run / "checkpoints" / name / "model.safetensors").touch()
     (run / "checkpoints" / "step-000010" / "model.safetensors").unlink()
     history = read_history(run)
@@ -136,7 +137,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     assert read_history(run).last == 0
     for recipe in ("{}", '{"steps": 0}', '{"steps": "many"}'):
         (run / "recipe.json").write_text(recipe, "utf-8")
-        with pytest.raises(CheckpointError, match="how many steps"):
+        with pytest.raises(CheckpointError, match="steps"):
             read_history(run)
     (run / "recipe.json").write_text("{", "utf-8")
     with pytest.raises(CheckpointError, match="is not JSON"):
@@ -147,7 +148,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
         read_history(run)
     run = made(tmp_path / "c", line(1))
     (run / "model.safetensors").touch()
-    (run / "config.json").write_text('{"model": {"d_model": -1}}', "utf-8")
+    (run / "config.json").write_text('{"format": "tinytf", "format_version": 1, "model": {"d_model": -1}}', "utf-8")
     with pytest.raises(CheckpointError, match=r"config\.json"):
         read_history(run)
     (run / "metrics.jsonl").unlink()

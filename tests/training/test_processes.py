@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tinytf.checkpoints.run import checkpoints_of, load_run
+from tinytf.checkpoints.run import load_run
+from tinytf.checkpoints.run_config import checkpoints_of
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
                     for what in ("mat", "log") for how in ("fine", "wet", "long"))  # fmt: skip

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import tinytf.training.checkpoints as checkpoints
-from tinytf.checkpoints.run import checkpoint_step, checkpoints_of, load_run
+from tinytf.checkpoints.run import load_run
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import to_json
 from tinytf.training.loop import train
@@ -275,3 +276,20 @@ def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     train(STORY, recipe, tmp_path / "run", interrupted=stopping_after(5))
     train(STORY, recipe, tmp_path / "run", going_on=True)
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": "2"}, "step is '2', and has to be a whole number"),
+        ({"stpe": 2}, "training has no field 'stpe'"),
+        ({"milestones": {"previous": 3}}, "milestones is {'previous': 3}, and has to be an object of objects"),
+    ],
+)
+def test_a_checkpoint_that_says_nonsense_of_its_training_is_refused_by_field(tmp_path, change, message):
+    train(STORY, CAUSAL, tmp_path, interrupted=stopping_after(4))
+    path = checkpoints_of(tmp_path)[-1] / "training.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **change}), "utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        train(STORY, CAUSAL, tmp_path, going_on=True)
+    assert message in caught.value.message

@@ -80,8 +80,8 @@ def test_a_recipe_that_cannot_be_is_refused(changes, message):
     ("fields", "message", "hint"),
     [
         ({"step": 5}, "r.toml: a recipe has no field 'step'", "did you mean steps?"),
-        ({"steps": 5.0}, "r.toml: steps is 5.0, and has to be of type int", ""),
-        ({"model": 3}, "r.toml: model is 3, and has to be of type dict", ""),
+        ({"steps": 5.0}, "r.toml: steps is 5.0, and has to be a whole number", ""),
+        ({"model": 3}, "r.toml: model is 3, and has to be an object", ""),
     ],
 )
 def test_a_recipe_from_a_file_is_refused_by_field(fields, message, hint):
@@ -312,7 +312,7 @@ def test_a_missing_tensor_is_named_and_counted(run):
 def test_an_extra_tensor_is_named_with_the_nearest(run):
     edit(run, lambda tensors: tensors.update({"blocks.0.norm3.weight": torch.zeros(16)}))
     found = refused(run)
-    assert found.message.endswith("holds blocks.0.norm3.weight, which the model has no place for")
+    assert found.message.endswith("holds 'blocks.0.norm3.weight', which the model has no place for")
     assert found.hint.startswith("did you mean blocks.0.norm")
 
 
@@ -331,7 +331,7 @@ def test_a_configuration_that_is_not_json_says_where(run):
         (lambda data: data["model"].pop("d_model"), "the model configuration lacks d_model"),
         (lambda data: data["model"].update(d_modle=3), "the model configuration has no field 'd_modle'"),
         (lambda data: data["model"].update(n_heads=3), "n_heads 3 is not divisible by n_kv_heads 2"),
-        (lambda data: data["model"].update(d_model="16"), "d_model is '16', and has to be of type int"),
+        (lambda data: data["model"].update(d_model="16"), "d_model is '16', and has to be a whole number"),
         (lambda data: data.pop("model"), "has no 'model' object"),
         (lambda data: data.pop("format"), "is not a tinytf configuration (format None)"),
         (lambda data: data.update(format_version=2), "has format version 2; this tinytf reads 1"),

@@ -52,25 +52,26 @@ def _with_id(name: str, library: Library) -> tuple[str, int]:
     return name, token_id
 
 
-def _start_and_end(settings: Settings, names: Names, library: Library) -> Any:
+def start_and_end(settings: Settings, names: Names, library: Library) -> Any:
     """The start and end token that ``add_bos_token`` and ``add_eos_token`` ask for."""
     asked = {
         key: names[key]
         for key, switch in (("bos_token", "add_bos_token"), ("eos_token", "add_eos_token"))
         if settings.get(switch) and key in names
     }
-    single = [token for token in (asked.get("bos_token"), "$A", asked.get("eos_token")) if token is not None]
-    ids = [_with_id(name, library) for name in asked.values()]
-    return processors.TemplateProcessing(single=single, special_tokens=ids)
+    single = [role for role in ("bos_token", "$A", "eos_token") if role in ("$A", *asked)]
+    # By their roles, since a template cannot hold every name.
+    pieces = [{"id": role, "ids": [_with_id(name, library)[1]], "tokens": [name]} for role, name in asked.items()]
+    return processors.TemplateProcessing(single=single, special_tokens=pieces)
 
 
 def _as_in_file(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
     asked = "add_bos_token" in settings or "add_eos_token" in settings
-    return _start_and_end(settings, names, library) if asked or stored is None else stored
+    return start_and_end(settings, names, library) if asked or stored is None else stored
 
 
 def _by_switches(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
-    return _start_and_end(settings, names, library)
+    return start_and_end(settings, names, library)
 
 
 def _cls_and_sep(stored: Any, settings: Settings, names: Names, library: Library) -> Any:
@@ -100,14 +101,16 @@ def _gpt_neox(settings: Settings, names: Names) -> Parts:
     return Parts(level, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
 
-_QWEN2_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+def words_of(numbers: str) -> str:
+    """The expression of GPT-4's tokenizer, with ``numbers`` for what is one piece of a number."""
+    return (
+        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
 
 
 def _qwen2(settings: Settings, names: Names) -> Parts:
-    words = pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated", invert=False)
+    words = pre_tokenizers.Split(Regex(words_of(r"\p{N}")), behavior="isolated", invert=False)
     level = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.get("add_prefix_space")), use_regex=False)
     return Parts(pre_tokenizers.Sequence([words, level]), decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,10 +18,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.run import CHECKPOINTS, checkpoint_step, checkpoints_of, load_run, write_run
+from tinytf.checkpoints.run import load_run, write_run
+from tinytf.checkpoints.run_config import CHECKPOINTS, checkpoint_step, checkpoints_of
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, TrainingError
-from tinytf.files import flush_folder, read_json, to_json, write_whole
+from tinytf.fields import Limits, fields_of, require_fields
+from tinytf.files import flush_folder, read_json, replacing, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.holding import Whole
@@ -44,7 +45,10 @@ class Progress:
     best_step: int = 0
     corpus: str = ""
     processes: int = 1
-    milestones: dict[str, Any] = field(default_factory=dict)
+    milestones: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+_PROGRESS = fields_of(Progress, dict.fromkeys(("step", "best_step", "processes"), Limits(least=0)))
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,11 @@ _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
 
 def _publish(stored: Path, place: Path) -> None:
     """Let the run itself be opened, with the newest weights: the same file under a second name, where that can be."""
-    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
-    try:
+    with replacing(place) as beside:
         try:
             os.link(stored, beside)
         except OSError:
             shutil.copyfile(stored, beside)
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
@@ -156,11 +156,8 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
         for parameter in group["params"]:
             optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path, holding)
     _restore_random(tensors, path, rank)
-    data = read_json(place / "training.json")
-    try:
-        return Progress(**data)
-    except TypeError as error:
-        raise CheckpointError(f"{place / 'training.json'}: {error}") from None
+    path = place / "training.json"
+    return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))
 
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tinytf.checkpoints.run import checkpoints_of
+from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -15,7 +15,7 @@ from tinytf.training.lock import locked
 from tinytf.training.metrics import Metrics
 from tinytf.training.processes import processes
 from tinytf.training.recipe import Recipe
-from tinytf.training.run import Run
+from tinytf.training.run import Trainer
 from tinytf.training.run_files import holds_run, is_free, written_files
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update, chosen
@@ -65,7 +65,7 @@ def train(
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
-        begin = partial(Run, files, recipe, out, where, together, tokenizer=tokenizer, model=model)
+        begin = partial(Trainer, files, recipe, out, where, together, tokenizer=tokenizer, model=model)
         run = begin(going_on=going_on, overwrite=overwrite)
         run.explain, run.tensorboard = explain, tensorboard and together.writes
         run.explained = [chosen(run.model, text) for text in explained]

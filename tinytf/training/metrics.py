@@ -1,6 +1,7 @@
 """What a run writes as it goes: a line a step, to go on with where it stopped; and beside it how fast it goes."""
 
 import json
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import psutil
 
 from tinytf.errors import CheckpointError, TrainingError
 from tinytf.files import write_whole
+from tinytf.training.lines import json_or_none
 from tinytf.training.probe import HeadScores
 
 _PACE_SECONDS = 2.0
@@ -42,12 +44,9 @@ def metrics_file(path: Path, step: int) -> IO[str]:
     kept = []
     if step and path.exists():
         for line in path.read_text("utf-8").splitlines():
-            try:
-                number = json.loads(line)["step"]
-            except (ValueError, KeyError, TypeError):
-                break  # torn by whatever ended the process
-            if number > step:
-                break
+            row = json_or_none(line)
+            if not isinstance(row, dict) or not row.get("step", math.inf) <= step:
+                break  # torn by whatever ended the process, or of a later step
             kept.append(line)
         if len(kept) < step:
             raise CheckpointError(f"{path} has {len(kept):,} lines, and the newest checkpoint is of step {step:,}")

@@ -1,6 +1,5 @@
 """metrics.jsonl while it is being written: every line is read once, and its numbers are kept in columns."""
 
-import json
 import math
 from array import array
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ import numpy as np
 
 from tinytf.errors import CheckpointError
 from tinytf.training.history import Series, Steps
+from tinytf.training.lines import json_or_none, number_or_nan
 
 _COLUMNS = ("loss", "lr", "grad_norm")
 _CHUNK = 1 << 20
@@ -99,22 +99,6 @@ class MetricsReader:
         self._step.append(row["step"])
         for column, name in zip(self._columns, _COLUMNS, strict=True):
             column.append(number_or_nan(row.get(name)))
-
-
-def json_or_none(data: bytes) -> object:
-    """What some JSON says; None where it is none."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-
-
-def number_or_nan(value: object) -> float:
-    """A number; NaN for what is none."""
-    try:
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        return math.nan
 
 
 def _extras(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,9 +88,9 @@ class Processes:
 def _holding(shard: bool) -> Whole:
     if not shard:
         return Whole()
-    from tinytf.training.sharding import Part  # takes a good part of a second to import
+    from tinytf.training.sharding import Divided  # takes a good part of a second to import
 
-    return Part()
+    return Divided()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Nothing here writes, and neither torch nor a weight is loaded, so that a run can
 
 from pathlib import Path
 
+from tinytf.checkpoints.run_config import read_config
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.training.history import Checkpoint, HeadScores, History
 from tinytf.training.metrics_reader import MetricsReader
@@ -12,7 +13,6 @@ from tinytf.training.run_files import (
     METRICS,
     RECIPE,
     checkpoints_in,
-    config_of,
     is_run,
     last_sample,
     read_speed,
@@ -63,6 +63,6 @@ class RunReader:
             speed=read_speed(self.directory / "speed.jsonl"),
             sample=last_sample(self.directory / SAMPLES, int(step[-1]) if step.size else 0),
             checkpoints=checkpoints,
-            config=config_of(checkpoints),
+            config=read_config(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
         )

@@ -1,7 +1,6 @@
 """Recipes: everything that decides a training run, from a TOML file or from options."""
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,27 +9,33 @@ from typing import Any, Self
 
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
-from tinytf.nearest import did_you_mean
+from tinytf.fields import Limits, fields_of, require_fields
 
 OBJECTIVES = ("causal", "masked")
 SCHEDULES = ("cosine", "linear", "constant")
 DTYPES = ("float32", "bfloat16")
 TOKENIZERS = ("char", "bpe", "wordpiece")
-_WORDS = {"objective": OBJECTIVES, "tokenizer": TOKENIZERS, "schedule": SCHEDULES, "dtype": DTYPES}
 USUAL_VOCABULARY = 2000
-_BOUNDS = {
-    "vocab_size": (0, 1_000_000),
-    "block": (2, 1_000_000),
-    "batch": (1, 65_536),
-    "accumulate": (1, 65_536),
-    "keep": (1, 1_000_000),
-    "save_every": (0, 1_000_000_000),
-    "probe_every": (0, 1_000_000_000),
-    "sample_tokens": (0, 1_000_000),
-    "steps": (1, 1_000_000_000),
-    "eval_every": (1, 1_000_000_000),
-    "repeats_first": (0, 1_000_000_000),
-    "seed": (0, 2**63 - 1),
+_SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
+_LIMITS = {
+    "objective": Limits(choices=OBJECTIVES),
+    "tokenizer": Limits(choices=TOKENIZERS),
+    "schedule": Limits(choices=SCHEDULES),
+    "dtype": Limits(choices=DTYPES),
+    "vocab_size": Limits(0, 1_000_000),
+    "block": Limits(2, 1_000_000),
+    "batch": Limits(1, 65_536),
+    "accumulate": Limits(1, 65_536),
+    "keep": Limits(1, 1_000_000),
+    "save_every": Limits(0, 1_000_000_000),
+    "probe_every": Limits(0, 1_000_000_000),
+    "sample_tokens": Limits(0, 1_000_000),
+    "steps": Limits(1, 1_000_000_000),
+    "eval_every": Limits(1, 1_000_000_000),
+    "repeats_first": Limits(0, 1_000_000_000),
+    "seed": Limits(0, 2**63 - 1),
+    **dict.fromkeys(("lr", "clip"), _POSITIVE),
+    **dict.fromkeys(("held_out", "repeats", "final_lr", "weight_decay", "beta1", "beta2"), _SHARE),
 }
 
 
@@ -83,20 +88,8 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS.items():
-            word = getattr(self, name)
-            if word not in words:
-                raise UsageError(f"{name} {word!r} is not one of {', '.join(words)}", did_you_mean(word, words))
-        for name, (least, most) in _BOUNDS.items():
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} {getattr(self, name)} is below {least}")
-            if getattr(self, name) > most:
-                raise UsageError(f"{name} {getattr(self, name)} is above {most}")
-        for name in ("lr", "clip"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} {getattr(self, name)} is not above 0")
-            if not math.isfinite(getattr(self, name)):
-                raise UsageError(f"{name} {getattr(self, name)} is not a finite number")
+        for name, known in FIELDS.items():
+            known.require(getattr(self, name), UsageError)
         if self.objective == "masked" and self.tokenizer != "wordpiece":
             raise UsageError(
                 f"the masked objective needs [MASK], which a {self.tokenizer} tokenizer has not",
@@ -104,9 +97,6 @@ class Recipe:
             )
         if self.objective == "masked" and self.block < 3:
             raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "3 is the least")
-        for name in ("held_out", "repeats", "final_lr", "weight_decay", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UsageError(f"{name} {getattr(self, name)} is outside [0, 1)")
         if self.accumulate > self.batch:
             raise UsageError(f"a batch of {self.batch} has no {self.accumulate} parts", "accumulate at most the batch")
         if not 0 <= self.warmup <= self.steps:
@@ -134,7 +124,7 @@ class Recipe:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any], source: str) -> Self:
+    def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
         """A recipe from its fields; an unknown one is refused with the nearest name.
 
         Where nothing is said of the warm-up, it is at most a tenth of the steps.
@@ -142,15 +132,7 @@ class Recipe:
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
             fields = {"warmup": max(0, min(cls.warmup, steps // 10)), **fields}
-        known = {f.name: f.default for f in dataclasses.fields(cls)}
-        for name, value in fields.items():
-            if name not in known:
-                raise UsageError(f"{source}: a recipe has no field {name!r}", did_you_mean(name, known))
-            wanted = dict if name == "model" else type(known[name])
-            if wanted is float and type(value) is int:
-                continue
-            if type(value) is not wanted:
-                raise UsageError(f"{source}: {name} is {value!r}, and has to be of type {wanted.__name__}")
+        require_fields(fields, _TYPES, "a recipe", UsageError, source)  # limits: an option may be over the file
         return cls(**fields)
 
     @classmethod
@@ -160,6 +142,10 @@ class Recipe:
             fields = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{path} is not TOML: {error}") from None
         return cls.from_dict({**fields, **changes}, str(path))
+
+
+_TYPES, FIELDS = fields_of(Recipe), fields_of(Recipe, _LIMITS)
+"""What each field of a recipe may hold."""

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from tinytf.errors import CheckpointError, UsageError
+from tinytf.fields import Fields
 from tinytf.files import read_json, write_whole
 from tinytf.training.corpus import Corpus, find_files
 from tinytf.training.stream import Source
@@ -54,7 +55,6 @@ def files_of(run: Path) -> list[Path]:
 
 
 def _files(run: Path) -> list[tuple[Path, str]]:
-    try:
-        return [(run / file["path"], file["sha256"]) for file in read_json(run / CORPUS)["files"]]
-    except (LookupError, TypeError):
-        raise CheckpointError(f"{run / CORPUS} does not say which files there were", "name them again") from None
+    said = Fields(read_json(run / CORPUS), run / CORPUS, CheckpointError, "name the files again")
+    files = (Fields(file, said.source, said.error, said.hint) for file in said.array("files", dict))
+    return [(run / file.text("path"), file.text("sha256")) for file in files]

@@ -9,7 +9,8 @@ from typing import IO
 
 import torch
 
-from tinytf.checkpoints.run import checkpoints_of, load_run
+from tinytf.checkpoints.run import load_run
+from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
@@ -41,7 +42,7 @@ _HELD_OUT_BATCHES = 8
 """So many batches of the held-out text are measured on the way."""
 
 
-class Run:
+class Trainer:
     """One process's part in a run, from its newest checkpoint or from nothing."""
 
     def __init__(

@@ -3,21 +3,21 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, ConfigError, UsageError
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of
+from tinytf.errors import CheckpointError, UsageError
+from tinytf.fields import Fields
 from tinytf.files import read_json
 from tinytf.training.history import Checkpoint, Speed
-from tinytf.training.metrics_reader import json_or_none, number_or_nan
+from tinytf.training.lines import number_or_nan, rows_in
 from tinytf.training.samples import Sample, read_samples
 
 METRICS, RECIPE, TOKENS, LOCK = "metrics.jsonl", "recipe.json", "tokens", ".lock"
-_CHECKPOINT = re.compile(r"step-(\d{1,18})")
 _MODEL = r"config\.json | model\.safetensors | tokenizer\.json"
 _MANIFEST = re.compile(
     rf"""(recipe | corpus)\.json | (metrics | samples | speed)\.jsonl | {_MODEL}
@@ -127,39 +127,15 @@ def find_runs(folder: Path) -> list[Path]:
 def recipe_of(directory: Path) -> dict[str, Any]:
     """The stored recipe. CheckpointError where it does not say how many steps there are to be."""
     recipe = read_json(directory / RECIPE)
-    steps = recipe.get("steps")
-    if type(steps) is not int or not 0 < steps < 2**63:
-        raise CheckpointError(f"{directory / RECIPE} does not say how many steps there are to be: {steps!r}")
+    Fields(recipe, directory / RECIPE).whole("steps", least=1, most=2**63 - 1)
     return recipe
 
 
 def checkpoints_in(directory: Path) -> list[Checkpoint]:
     """Models that are whole, by step; the one at the top comes last."""
-
-    def whole(path: Path) -> bool:
-        return (path / "config.json").is_file() and (path / "model.safetensors").is_file()
-
-    found = []
-    for path in directory.glob("checkpoints/step-*"):
-        name = _CHECKPOINT.fullmatch(path.name)
-        if name and whole(path):
-            found.append(Checkpoint(int(name[1]), path))
-    found.sort(key=lambda one: one.step or 0)
-    return [*found, Checkpoint(None, directory)] if whole(directory) else found
-
-
-def config_of(checkpoints: Sequence[Checkpoint]) -> ModelConfig | None:
-    """The architecture, as the newest checkpoint says it. CheckpointError where it is none."""
-    if not checkpoints:
-        return None
-    path = checkpoints[-1].path / "config.json"
-    fields = read_json(path).get("model")
-    if not isinstance(fields, dict):
-        raise CheckpointError(f"{path} has no 'model' object")
-    try:
-        return ModelConfig.from_dict(fields)
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error.message}", error.hint) from None
+    found = [Checkpoint(checkpoint_step(place), place) for place in checkpoints_of(directory)]
+    found.append(Checkpoint(None, directory))
+    return [one for one in found if all((one.path / name).is_file() for name in ("config.json", "model.safetensors"))]
 
 
 def last_sample(path: Path, step: int) -> Sample | None:
@@ -173,12 +149,9 @@ def last_sample(path: Path, step: int) -> Sample | None:
 
 def read_speed(path: Path) -> Speed:
     """The lines of speed.jsonl that are whole; none where there is no such file."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        lines = []
-    found = (json_or_none(line) for line in lines)
-    rows = [row for row in found if isinstance(row, dict) and type(row.get("step")) is int]
+    rows: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError):
+        rows = list(rows_in(path))
     seconds, tokens, memory = (
         np.array([number_or_nan(row.get(name)) for row in rows], dtype=np.float64)
         for name in ("seconds", "tokens_per_second", "memory_bytes")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tinytf.errors import TrainingError
 from tinytf.files import write_whole
+from tinytf.training.lines import rows_in
 
 SAMPLES = "samples.jsonl"
 
@@ -26,18 +27,9 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
     Raises OSError for one that cannot be read.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            row = json.loads(line)
-            step, prompt, text = row["step"], row["prompt"], row["text"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if type(step) is int and isinstance(prompt, str) and isinstance(text, str):
-            yield Sample(step, prompt, text)
+    for row in rows_in(path) if path.exists() else ():
+        if isinstance(row.get("prompt"), str) and isinstance(row.get("text"), str):
+            yield Sample(row["step"], row["prompt"], row["text"])
 
 
 def keep_samples(path: Path, step: int) -> None:

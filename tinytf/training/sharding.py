@@ -11,7 +11,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.training.holding import Whole
 
 
-class Part(Whole):
+class Divided(Whole):
     """Every process holds a part of each parameter, of its gradient and of its moments."""
 
     parts = True

@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
-from tinytf.files import read_json, to_json, write_whole
+from tinytf.files import read_json, replacing, to_json, write_whole
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
 from tinytf.training.corpus import Corpus
 from tinytf.training.masked import sentence_ends, sentences_of
@@ -126,20 +126,15 @@ def _ends(tokenizer: Tokenizer, sentences: bool) -> _Ends:
 
 def _written(path: Path, batches: Iterable[NDArray[Any]]) -> dict[str, int]:
     """Put ids into a file that is there whole or not at all; what the index says of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     tokens = checksum = 0
-    try:
-        with beside.open("wb") as stream:
-            for batch in batches:
-                ids = batch.tobytes()
-                stream.write(ids)
-                checksum = zlib.crc32(ids, checksum)
-                tokens += len(batch)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as beside, beside.open("wb") as stream:
+        for batch in batches:
+            ids = batch.tobytes()
+            stream.write(ids)
+            checksum = zlib.crc32(ids, checksum)
+            tokens += len(batch)
+        stream.flush()
+        os.fsync(stream.fileno())
     return {"tokens": tokens, "crc32": checksum}
 
 

@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
@@ -48,17 +48,6 @@ class Update:
     @property
     def difference(self) -> float:
         return abs(self.after - self.torch)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    name: str
-    index: tuple[int, ...]
-    before: float
-    gradient: float
-    m: float
-    v: float
-    parameter: Tensor
 
 
 _WEIGHT = re.compile(r"([^\[\]]+)(?:\[([0-9, ]+)\])?")
@@ -115,7 +104,8 @@ class UpdateWatch:
         self.optimiser = optimiser
         self.entries = [self._entry(model.get_parameter(one.name), one) for one in weights or _shown(model, most)]
 
-    def _entry(self, parameter: nn.Parameter, which: Chosen) -> _Entry:
+    def _entry(self, parameter: nn.Parameter, which: Chosen) -> tuple[nn.Parameter, dict[str, Any]]:
+        """A parameter, and what is known of one of its entries before the step."""
         if parameter.grad is None:
             raise UsageError(f"{which.name} has no gradient, so it has no update")
         place = int(parameter.grad.abs().argmax())
@@ -125,36 +115,29 @@ class UpdateWatch:
         m, v = (float(state[key].flatten()[place]) if key in state else 0.0 for key in ("exp_avg", "exp_avg_sq"))
         index = tuple(int(i) for i in np.unravel_index(place, parameter.shape))
         before, gradient = (float(tensor.detach().flatten()[place]) for tensor in (parameter, parameter.grad))
-        return _Entry(which.name, index, before, gradient, m, v, parameter)
+        known = {"name": which.name, "index": index, "before": before, "gradient": gradient}
+        return parameter, {**known, "m_before": m, "v_before": v}
 
     def updates(self, norm: float, most: float) -> list[Update]:
         """After the step; ``norm`` is that of all gradients, clipped to ``most``."""
         factor = min(1.0, most / (norm + 1e-6))
-        found = []
-        for entry in self.entries:
-            group = next(g for g in self.optimiser.param_groups if any(p is entry.parameter for p in g["params"]))
-            found.append(self._update(entry, group, factor))
-        return found
+        return [self._update(parameter, known, factor) for parameter, known in self.entries]
 
-    def _update(self, entry: _Entry, group: dict[str, Any], factor: float) -> Update:
+    def _update(self, parameter: nn.Parameter, known: Mapping[str, Any], factor: float) -> Update:
+        group = next(g for g in self.optimiser.param_groups if any(p is parameter for p in g["params"]))
         lr, decay, epsilon = (float(group[key]) for key in ("lr", "weight_decay", "eps"))
         beta1, beta2 = group["betas"]
-        step = int(self.optimiser.state[entry.parameter]["step"])
-        g = entry.gradient * factor
-        m = beta1 * entry.m + (1 - beta1) * g
-        v = beta2 * entry.v + (1 - beta2) * g * g
+        step = int(self.optimiser.state[parameter]["step"])
+        g = known["gradient"] * factor
+        m = beta1 * known["m_before"] + (1 - beta1) * g
+        v = beta2 * known["v_before"] + (1 - beta2) * g * g
         m_hat, v_hat = m / (1 - beta1**step), v / (1 - beta2**step)
-        decayed = entry.before * (1 - lr * decay)
+        decayed = known["before"] * (1 - lr * decay)
         return Update(
-            name=entry.name,
-            index=entry.index,
+            **known,
             step=step,
-            before=entry.before,
-            gradient=entry.gradient,
             clip=factor,
             g=g,
-            m_before=entry.m,
-            v_before=entry.v,
             m=m,
             v=v,
             m_hat=m_hat,
@@ -166,5 +149,5 @@ class UpdateWatch:
             epsilon=epsilon,
             decayed=decayed,
             after=decayed - lr * m_hat / (math.sqrt(v_hat) + epsilon),
-            torch=float(entry.parameter.detach()[entry.index]),
+            torch=float(parameter.detach()[known["index"]]),
         )

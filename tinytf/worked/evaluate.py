@@ -75,6 +75,11 @@ class Evaluation:
         raise NotImplementedError
 
     def tensor(self, parts: list[Any]) -> Any:
+        """A list of values as one, words as an array of words."""
+        words = parts and all(isinstance(part, str) for part in parts)
+        return np.array(parts, dtype=np.str_) if words else self.stacked(parts)
+
+    def stacked(self, parts: list[Any]) -> Any:
         raise NotImplementedError
 
     def transposed(self, value: Any) -> Any:
@@ -95,9 +100,7 @@ class ByTinytf(Evaluation):
             return torch.tensor(value, dtype=torch.float64, requires_grad=True)
         return value
 
-    def tensor(self, parts: list[Any]) -> Any:
-        if parts and all(isinstance(part, str) for part in parts):
-            return np.array(parts, dtype=np.str_)
+    def stacked(self, parts: list[Any]) -> Any:
         return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])
 
     def transposed(self, value: Any) -> Any:
@@ -126,9 +129,7 @@ class ByNumpy(Evaluation):
     def taken(self, value: Any) -> Any:
         return value
 
-    def tensor(self, parts: list[Any]) -> Any:
-        if parts and all(isinstance(part, str) for part in parts):
-            return np.array(parts, dtype=np.str_)
+    def stacked(self, parts: list[Any]) -> Any:
         return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
 
     def transposed(self, value: Any) -> Any:

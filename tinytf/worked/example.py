@@ -2,9 +2,10 @@
 
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Step:
+class ClaimedStep:
     """One operation and what the author says that it gives; without a ``claim`` it is only computed.
 
     ``note`` says what is wrong with the claim and why. ``rows`` and ``columns`` name the cells of the last two axes.
@@ -62,7 +63,7 @@ class Example:
     source: str
     about: str
     given: tuple[Given, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ClaimedStep, ...]
     path: Path
     seed: int = 0
 
@@ -118,16 +119,17 @@ class _Lines:
         return self.at.get((table, place, field)) or self.at.get((table, place, "")) or 1
 
 
-_TOP: dict[str, type] = {"title": str, "source": str, "about": str, "seed": int, "given": dict, "step": list}
+_TOP: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("title", "source", "about"), (str,)),
+    "seed": (int,),
+    "given": (dict,),
+    "step": (list,),
+}
 _STEP: dict[str, tuple[type, ...]] = {
-    "name": (str,),
-    "title": (str,),
-    "value": (str,),
+    **dict.fromkeys(("name", "title", "value", "note"), (str,)),
     "claim": (int, str, Decimal, list),
     "tolerance": (int, Decimal),
-    "note": (str,),
-    "rows": (list,),
-    "columns": (list,),
+    **dict.fromkeys(("rows", "columns"), (list,)),
 }
 _NAME = re.compile(r"[^\W\d]\w*")
 
@@ -150,11 +152,7 @@ class _Reader:
         return f" of step {name!r}" if isinstance(name, str) else f" of step {place + 1}"
 
     def example(self) -> Example:
-        for field, value in self.data.items():
-            if field not in _TOP:
-                raise self.fault("there is no such field", did_you_mean(field, _TOP), field=field)
-            if not isinstance(value, _TOP[field]):
-                raise self.fault(f"is a {_kind(value)}, and should be a {_kind(_TOP[field]())}", field=field)
+        self._require_fields(self.data, _TOP, self.fault)
         given = self._given()
         return Example(
             name=self.path.stem,
@@ -201,35 +199,37 @@ class _Reader:
             raise self.fault(f"random tensors have at most {MOST_RANDOM:,} numbers", table="given", field=name)
         return generator.standard_normal(tuple(shape)) * float(scale)
 
-    def _steps(self, known: set[str]) -> tuple[Step, ...]:
+    def _steps(self, known: set[str]) -> tuple[ClaimedStep, ...]:
         steps = self.data.get("step", [])
         if not steps:
             raise self.fault("there is no [[step]], so there is nothing to check")
         return tuple(self._step(place, step, known) for place, step in enumerate(steps))
 
-    def _step(self, place: int, step: Any, known: set[str]) -> Step:
+    def _require_fields(
+        self, data: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], fault: Callable[..., ExampleError]
+    ) -> None:
+        for field, value in data.items():
+            if field not in known:
+                raise fault("there is no such field", did_you_mean(field, known), field=field)
+            if not isinstance(value, known[field]) or (isinstance(value, bool) and field != "claim"):
+                kinds = " or ".join(dict.fromkeys(_WORDS[kind] for kind in known[field]))
+                raise fault(f"is a {_kind(value)}, and should be a {kinds}", field=field)
+
+    def _step(self, place: int, step: Any, known: set[str]) -> ClaimedStep:
+        fault = partial(self.fault, table="step", place=place)
         if not isinstance(step, dict):
-            raise self.fault("a step is a table, [[step]]", table="step", place=place)
-        for field, value in step.items():
-            if field not in _STEP:
-                raise self.fault(
-                    "there is no such field", did_you_mean(field, _STEP), table="step", place=place, field=field
-                )
-            if not isinstance(value, _STEP[field]) or (isinstance(value, bool) and field != "claim"):
-                kinds = " or ".join(dict.fromkeys(_WORDS[kind] for kind in _STEP[field]))
-                raise self.fault(
-                    f"is a {_kind(value)}, and should be a {kinds}", table="step", place=place, field=field
-                )
+            raise fault("a step is a table, [[step]]")
+        self._require_fields(step, _STEP, fault)
         for field in ("name", "value"):
             if field not in step:
-                raise self.fault(f"a step needs {field!r}", table="step", place=place)
+                raise fault(f"a step needs {field!r}")
         self._require_name(step["name"], "step", place, "name", known)
         try:
             formula = Formula.parse(step["value"], known | set(CONSTANTS), OPERATIONS)
         except LanguageError as error:
-            raise self.fault(error.message, error.hint, table="step", place=place, field="value") from None
+            raise fault(error.message, error.hint, field="value") from None
         known.add(step["name"])
-        return Step(
+        return ClaimedStep(
             name=step["name"],
             title=step.get("title", ""),
             formula=formula,

@@ -38,6 +38,10 @@ class Operation:
     tinytf: Callable[..., Any]
     plain: Callable[..., Any]
 
+    @property
+    def name(self) -> str:
+        return self.usage.partition("(")[0]
+
 
 def _t(value: Any) -> torch.Tensor:
     """A float64 tensor of a number or a tensor."""
@@ -166,102 +170,89 @@ def _by_evaluator(*_: Any) -> Any:
     raise AssertionError("the evaluator computes this itself")
 
 
-OPERATIONS: Mapping[str, Operation] = {
-    "exp": Operation("exp(x)", "eˣ", *_elementwise("exp", np.exp)),
-    "log": Operation("log(x)", "natural logarithm", *_elementwise("log", np.log)),
-    "sqrt": Operation("sqrt(x)", "√x", *_elementwise("sqrt", np.sqrt)),
-    "abs": Operation("abs(x)", "|x|", *_elementwise("abs", np.abs)),
-    "sin": Operation("sin(x)", "sine", *_elementwise("sin", np.sin)),
-    "cos": Operation("cos(x)", "cosine", *_elementwise("cos", np.cos)),
-    "tanh": Operation("tanh(x)", "hyperbolic tangent", *_elementwise("tanh", np.tanh)),
-    "erf": Operation("erf(x)", "error function", *_elementwise("erf", plainly.erf)),
-    "sigmoid": Operation("sigmoid(x)", "1 / (1 + e⁻ˣ)", *_elementwise("sigmoid", lambda x: 1 / (1 + np.exp(-x)))),
-    "sum": Operation("sum(x, axis)", "the sum, of all or along an axis", *_reduced(torch.sum, torch.sum, np.sum)),
-    "mean": Operation("mean(x, axis)", "the mean", *_reduced(torch.mean, torch.mean, np.mean)),
-    "max": Operation("max(x, axis)", "the largest", *_reduced(torch.max, torch.amax, np.max)),
-    "min": Operation("min(x, axis)", "the smallest", *_reduced(torch.min, torch.amin, np.min)),
-    "shape": Operation("shape(x)", "the sizes of all axes", lambda x: _t(list(x.shape)), lambda x: _n(x.shape)),
-    "size": Operation("size(x, axis)", "how many numbers, or how many along an axis", _size, _size),
-    "length": Operation("length(text)", "characters of a text", len, len),
-    "relu": Operation("relu(x)", "max(0, x)", lambda x: ACTIVATIONS["relu"](_t(x)), lambda x: np.maximum(_n(x), 0)),
-    "gelu": Operation("gelu(x)", "x·Φ(x), exactly", lambda x: ACTIVATIONS["gelu"](_t(x)), plainly.gelu),
-    "gelu_tanh": Operation(
+_ALL = (
+    Operation("exp(x)", "eˣ", *_elementwise("exp", np.exp)),
+    Operation("log(x)", "natural logarithm", *_elementwise("log", np.log)),
+    Operation("sqrt(x)", "√x", *_elementwise("sqrt", np.sqrt)),
+    Operation("abs(x)", "|x|", *_elementwise("abs", np.abs)),
+    Operation("sin(x)", "sine", *_elementwise("sin", np.sin)),
+    Operation("cos(x)", "cosine", *_elementwise("cos", np.cos)),
+    Operation("tanh(x)", "hyperbolic tangent", *_elementwise("tanh", np.tanh)),
+    Operation("erf(x)", "error function", *_elementwise("erf", plainly.erf)),
+    Operation("sigmoid(x)", "1 / (1 + e⁻ˣ)", *_elementwise("sigmoid", lambda x: 1 / (1 + np.exp(-x)))),
+    Operation("sum(x, axis)", "the sum, of all or along an axis", *_reduced(torch.sum, torch.sum, np.sum)),
+    Operation("mean(x, axis)", "the mean", *_reduced(torch.mean, torch.mean, np.mean)),
+    Operation("max(x, axis)", "the largest", *_reduced(torch.max, torch.amax, np.max)),
+    Operation("min(x, axis)", "the smallest", *_reduced(torch.min, torch.amin, np.min)),
+    Operation("shape(x)", "the sizes of all axes", lambda x: _t(list(x.shape)), lambda x: _n(x.shape)),
+    Operation("size(x, axis)", "how many numbers, or how many along an axis", _size, _size),
+    Operation("length(text)", "characters of a text", len, len),
+    Operation("relu(x)", "max(0, x)", lambda x: ACTIVATIONS["relu"](_t(x)), lambda x: np.maximum(_n(x), 0)),
+    Operation("gelu(x)", "x·Φ(x), exactly", lambda x: ACTIVATIONS["gelu"](_t(x)), plainly.gelu),
+    Operation(
         "gelu_tanh(x)", "the approximation by tanh", lambda x: ACTIVATIONS["gelu_tanh"](_t(x)), plainly.gelu_tanh
     ),
-    "silu": Operation(
+    Operation(
         "silu(x)",
         "x·sigmoid(x)",
         lambda x: ACTIVATIONS["silu"](_t(x)),
         lambda x: _n(x) / (1 + np.exp(-_n(x))),
     ),
-    "scores": Operation(
+    Operation(
         "scores(q, k)",
         "q·kᵀ",
         lambda q, k: attention_scores(_t(q), _t(k)),
         lambda q, k: _n(q) @ np.swapaxes(_n(k), -1, -2),
     ),
-    "scale": Operation(
+    Operation(
         "scale(scores, d)",
         "scores / √d",
         lambda x, d: scale_scores(_t(x), d),
         lambda x, d: _n(x) / math.sqrt(d),
     ),
-    "causal_mask": Operation(
-        "causal_mask(scores)", "−∞ where the key is after the query", _causal_mask, plainly.causal_mask
-    ),
-    "softmax": Operation(
-        "softmax(x, axis)", "shares that sum to 1 along an axis (the last)", _softmax, plainly.softmax
-    ),
-    "layer_norm": Operation("layer_norm(x, eps)", "(x − mean) / √(variance + eps)", _normed("layernorm"), plainly.norm),
-    "rms_norm": Operation("rms_norm(x, eps)", "x / √(mean square + eps)", _normed("rmsnorm"), plainly.rms_norm),
-    "sinusoidal": Operation("sinusoidal(length, d_model)", "the fixed positions", _sinusoidal, plainly.sinusoidal),
-    "split_heads": Operation("split_heads(x, n_heads)", "(T, H·D) as (H, T, D)", _split_heads, plainly.split_heads),
-    "join_heads": Operation(
+    Operation("causal_mask(scores)", "−∞ where the key is after the query", _causal_mask, plainly.causal_mask),
+    Operation("softmax(x, axis)", "shares that sum to 1 along an axis (the last)", _softmax, plainly.softmax),
+    Operation("layer_norm(x, eps)", "(x − mean) / √(variance + eps)", _normed("layernorm"), plainly.norm),
+    Operation("rms_norm(x, eps)", "x / √(mean square + eps)", _normed("rmsnorm"), plainly.rms_norm),
+    Operation("sinusoidal(length, d_model)", "the fixed positions", _sinusoidal, plainly.sinusoidal),
+    Operation("split_heads(x, n_heads)", "(T, H·D) as (H, T, D)", _split_heads, plainly.split_heads),
+    Operation(
         "join_heads(x)", "(H, T, D) as (T, H·D)", lambda x: _t(x).transpose(-3, -2).flatten(-2), plainly.join_heads
     ),
-    "ones": Operation("ones(rows, columns)", "all 1", _ones, lambda *shape: np.ones(shape)),
-    "linspace": Operation("linspace(first, last, count)", "so many numbers at even distances", _linspace, np.linspace),
-    "tril": Operation(
+    Operation("ones(rows, columns)", "all 1", _ones, lambda *shape: np.ones(shape)),
+    Operation("linspace(first, last, count)", "so many numbers at even distances", _linspace, np.linspace),
+    Operation(
         "tril(x, k)",
         "the lower triangle, from the diagonal k on",
         lambda x, k=0: _t(x).tril(k),
         lambda x, k=0: np.tril(_n(x), k),
     ),
-    "triu": Operation(
-        "triu(x, k)", "the upper triangle", lambda x, k=0: _t(x).triu(k), lambda x, k=0: np.triu(_n(x), k)
-    ),
-    "where": Operation(
+    Operation("triu(x, k)", "the upper triangle", lambda x, k=0: _t(x).triu(k), lambda x, k=0: np.triu(_n(x), k)),
+    Operation(
         "where(condition, a, b)",
         "a where the condition holds, else b",
         lambda c, a, b: torch.where(_t(c).bool(), _t(a), _t(b)),
         lambda c, a, b: np.where(_n(c).astype(bool), _n(a), _n(b)),
     ),
-    "windows": Operation("windows(ids, length)", "every run of so many in a row", _windows, plainly.windows),
-    "parameters": Operation(
+    Operation("windows(ids, length)", "every run of so many in a row", _windows, plainly.windows),
+    Operation(
         "parameters(preset, part)",
         "weights of a preset or of its attention, feed-forward …",
         _parameters,
         plainly.parameters,
     ),
-    "adam": Operation(
-        "adam(theta, g, m, v, t, lr, beta1, beta2, eps)", "m, v, m̂, v̂ and θ after step t", _adam, plainly.adam
-    ),
-    "learning_rate": Operation(
+    Operation("adam(theta, g, m, v, t, lr, beta1, beta2, eps)", "m, v, m̂, v̂ and θ after step t", _adam, plainly.adam),
+    Operation(
         "learning_rate(step, lr, warmup, steps)",
         "tinytf's warm-up and cosine, step from 0",
         _learning_rate,
         plainly.learning_rate,
     ),
-    "clip_factor": Operation(
-        "clip_factor(norm, most)", "what clipping multiplies gradients by", _clip_factor, plainly.clip_factor
-    ),
-    "gradient": Operation(
-        "gradient(loss, W)", "∂loss/∂W, by autograd and by finite differences", _by_evaluator, _by_evaluator
-    ),
-    "learns": Operation(
-        "learns(loss, W)", "whether W is given and its gradient is not 0", _by_evaluator, _by_evaluator
-    ),
-    "token_ids": Operation("token_ids(text)", "ids by the tokenizer of --tokenizer", _by_evaluator, _by_evaluator),
-    "tokens": Operation("tokens(text)", "its pieces as they are shown", _by_evaluator, _by_evaluator),
-}
+    Operation("clip_factor(norm, most)", "what clipping multiplies gradients by", _clip_factor, plainly.clip_factor),
+    Operation("gradient(loss, W)", "∂loss/∂W, by autograd and by finite differences", _by_evaluator, _by_evaluator),
+    Operation("learns(loss, W)", "whether W is given and its gradient is not 0", _by_evaluator, _by_evaluator),
+    Operation("token_ids(text)", "ids by the tokenizer of --tokenizer", _by_evaluator, _by_evaluator),
+    Operation("tokens(text)", "its pieces as they are shown", _by_evaluator, _by_evaluator),
+)
+OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _ALL}
 """What a formula may call."""

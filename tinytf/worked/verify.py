@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Numbers, cells_that_hold, differences
 from tinytf.worked.evaluate import ByNumpy, ByTinytf, Evaluation, cells, largest_difference
-from tinytf.worked.example import Example, ExampleError, Step
+from tinytf.worked.example import ClaimedStep, Example, ExampleError
 from tinytf.worked.language import LanguageError, NeedsTokenizer
 
 AGREEMENT = 1e-9
@@ -29,7 +29,7 @@ class CheckedStep:
     be checked has no cells, and ``skipped`` says why.
     """
 
-    step: Step
+    step: ClaimedStep
     true: NDArray[Any] | None = None
     holds: NDArray[np.bool_] | None = None
     off: Numbers | None = None
@@ -106,7 +106,9 @@ def _claimed(example: Example) -> Mapping[str, Any]:
     return {step.name: step.claim.values for step in example.steps if step.claim is not None and not step.claim.words}
 
 
-def _check(example: Example, step: Step, ours: Evaluation, theirs: Evaluation, author: Evaluation) -> CheckedStep:
+def _check(
+    example: Example, step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Evaluation
+) -> CheckedStep:
     try:
         true, again = cells(ours[step.name]), cells(theirs[step.name])
     except NeedsTokenizer as error:
@@ -130,7 +132,7 @@ def _check(example: Example, step: Step, ours: Evaluation, theirs: Evaluation, a
     )
 
 
-def _carried(step: Step, author: Evaluation) -> NDArray[np.bool_]:
+def _carried(step: ClaimedStep, author: Evaluation) -> NDArray[np.bool_]:
     """Which claimed cells follow from what the author claims before this step."""
     assert step.claim is not None
     try:

@@ -11,9 +11,8 @@ from typing import Any
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from tinytf.checkpoints.gguf.cursor import quoted
-from tinytf.checkpoints.gguf.metadata import Metadata
-from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, quoted
+from tinytf.text.tokenizer_classes import words_of
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,8 @@ def _single_digits() -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
 
 
-def _words(digits: int) -> Callable[[], Any]:
-    """The expression of GPT-4's tokenizer, with at most so many digits to a number."""
-    numbers = r"\p{N}" if digits == 1 else rf"\p{{N}}{{1,{digits}}}"
-    expression = (
-        rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
+def _words(numbers: str) -> Callable[[], Any]:
+    expression = words_of(numbers)
 
     def build() -> Any:
         split = pre_tokenizers.Split(Regex(expression), behavior="isolated")
@@ -52,7 +46,7 @@ def _words(digits: int) -> Callable[[], Any]:
 
 
 _GPT2, _DIGITS = Cut(_gpt2), Cut(_single_digits)
-_LLAMA3, _QWEN2 = Cut(_words(3), whole_words=True, start=True), Cut(_words(1))
+_LLAMA3, _QWEN2 = Cut(_words(r"\p{N}{1,3}"), whole_words=True, start=True), Cut(_words(r"\p{N}"))
 
 CUTS: Mapping[str, Cut] = {
     "gpt-2": _GPT2,
@@ -71,29 +65,29 @@ CUTS: Mapping[str, Cut] = {
 }
 
 
-def byte_level(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
+def byte_level(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
     """The tokenizer of a file's vocabulary and merges, and whether texts start with a start token unless it says so."""
-    name = keys.word("tokenizer.ggml.pre")
+    name = keys.text("pre")
     if name not in CUTS:
-        raise CheckpointError(
-            f"{keys.path}: the pre-tokenizer {quoted(name)} is not one that tinytf knows",
+        raise keys.fault(
+            f"the pre-tokenizer {quoted(name)} is not one that tinytf knows",
             f"known: {', '.join(CUTS)}",
         )
     cut = CUTS[name]
-    merges = [_pair(keys, merge) for merge in keys.strings("tokenizer.ggml.merges")]
+    merges = [_pair(keys, merge) for merge in keys.array("merges", str)]
     vocabulary = {token: place for place, token in enumerate(tokens)}
     try:
         library = Library(models.BPE(vocabulary, merges, ignore_merges=cut.whole_words))
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{keys.path}: the merges do not fit the vocabulary: {quoted(str(error))}") from None
+        raise keys.fault(f"the merges do not fit the vocabulary: {quoted(str(error))}") from None
     library.pre_tokenizer = cut.pre_tokenizer()
     library.decoder = decoders.ByteLevel()
     return library, cut.start
 
 
-def _pair(keys: Metadata, merge: str) -> tuple[str, str]:
+def _pair(keys: Fields, merge: str) -> tuple[str, str]:
     """The two pieces of a merge; the space between them is not the first character, which can be a piece itself."""
     space = merge.find(" ", 1)
     if space < 0:
-        raise CheckpointError(f"{keys.path}: the merge {quoted(merge)} is not two pieces with a space between")
+        raise keys.fault(f"the merge {quoted(merge)} is not two pieces with a space between")
     return merge[:space], merge[space + 1 :]

@@ -9,11 +9,6 @@ from tinytf.errors import CheckpointError
 _LENGTH = struct.Struct("<Q")
 
 
-def quoted(name: str) -> str:
-    """A name from a file as an error message can hold it: escaped, and short."""
-    return repr(name if len(name) <= 80 else f"{name[:77]}…")
-
-
 class Cursor:
     """Little-endian numbers and strings of ``data``, one after the other.
 

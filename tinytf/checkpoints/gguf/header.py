@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.checkpoints.gguf.cursor import Cursor, quoted
+from tinytf.checkpoints.gguf.cursor import Cursor
 from tinytf.checkpoints.gguf.library import gguf_library
 from tinytf.errors import CheckpointError
+from tinytf.fields import quoted
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

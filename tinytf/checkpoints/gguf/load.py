@@ -9,7 +9,7 @@ import torch
 from tinytf.checkpoints.gguf.architecture import architecture_of, config_of
 from tinytf.checkpoints.gguf.header import Header, read_header
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
-from tinytf.checkpoints.gguf.weights import Place, plan, read_weights
+from tinytf.checkpoints.gguf.weights import Plan, plan, read_weights
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ class GgufModel:
 
 def read_gguf_config(path: Path) -> ModelConfig:
     """The configuration of a file, from its header; CheckpointError also where its tensors are not those it needs."""
-    return _planned(read_header(path))[0]
+    return _planned(read_header(path)).model.config
 
 
 def gguf_tokenizer(path: Path) -> Tokenizer:
@@ -40,17 +40,14 @@ def load_gguf(path: Path, dtype: torch.dtype) -> GgufModel:
     implemented.
     """
     header = read_header(path)
-    config, planned = _planned(header)
-    with torch.device("meta"):
-        transformer = Transformer(config)
-    state = read_weights(header, planned, dtype)
-    transformer.load_state_dict(state, assign=True)
-    return GgufModel(transformer.eval(), (f"weights stored as {_kinds(header)}", *_scaled(config)))
+    planned = _planned(header)
+    planned.model.load_state_dict(read_weights(header, planned, dtype), assign=True)
+    notes = (f"weights stored as {_kinds(header)}", *_scaled(planned.model.config))
+    return GgufModel(planned.model.eval(), notes)
 
 
-def _planned(header: Header) -> tuple[ModelConfig, list[Place]]:
-    config = config_of(header)
-    return config, plan(header, config, architecture_of(header))
+def _planned(header: Header) -> Plan:
+    return plan(header, config_of(header), architecture_of(header))
 
 
 def _kinds(header: Header) -> str:

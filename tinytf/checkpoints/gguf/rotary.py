@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytf.checkpoints.gguf.metadata import Metadata
-from tinytf.errors import CheckpointError
+from tinytf.fields import Fields
 
 FACTORS = "rope_freqs.weight"
 _TYPES = ("none", "linear")
@@ -18,18 +17,16 @@ _CONTEXTS = tuple(2**power for power in range(4, 21))
 _TOLERANCE = 1e-4
 
 
-def scaling_from_keys(keys: Metadata, prefix: str) -> dict[str, Any]:
-    """The scaling that the keys below ``prefix`` name; CheckpointError for one that is not implemented.
+def scaling_from_keys(keys: Fields) -> dict[str, Any]:
+    """The scaling that the keys of an architecture name; CheckpointError for one that is not implemented.
 
     As llama.cpp reads them: a factor without a type is linear, and a type of none makes a factor void.
     """
-    kind = keys.word(f"{prefix}.rope.scaling.type", "linear")
+    kind = keys.text("rope.scaling.type", "linear")
     if kind not in _TYPES:
-        raise CheckpointError(
-            f"{keys.path}: rope.scaling.type {kind!r} is not implemented", f"implemented: {', '.join(_TYPES)}"
-        )
-    factor = keys.number(f"{prefix}.rope.scaling.factor", 0.0) or keys.number(f"{prefix}.rope.scale_linear", 0.0)
-    keys.require(f"{prefix}.rope.scaling.attn_factor", (1.0,))
+        raise keys.fault(f"rope.scaling.type {kind!r} is not implemented", f"implemented: {', '.join(_TYPES)}")
+    factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0)
+    keys.require("rope.scaling.attn_factor", (1.0,))
     if kind == "none" or factor in (0.0, 1.0):
         return {}
     return {"rope_scaling": "linear", "rope_factor": factor}

@@ -1,32 +1,31 @@
 """SentencePiece BPE from a GGUF file: pieces with scores, and no merges (Kudo and Richardson 2018)."""
 
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import models
 
-from tinytf.checkpoints.gguf.cursor import quoted
-from tinytf.checkpoints.gguf.metadata import Metadata
 from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, quoted
+from tinytf.text.tokenizer_classes import LLAMA
 
 _LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise
 
 
-def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
+def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
     """The tokenizer of a file's pieces, and that texts start with a start token unless the file says so.
 
     Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
     LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
     """
-    scores = keys.numbers("tokenizer.ggml.scores", len(tokens))
+    scores = keys.array("scores", float, (), len(tokens))
     if not scores:
-        raise CheckpointError(f"{keys.path} lacks tokenizer.ggml.scores")
+        raise CheckpointError(f"{keys.source} lacks tokenizer.ggml.scores")
     longest = max(tokens, key=len)
     if len(longest) > _LONGEST_PIECE:
-        raise CheckpointError(
-            f"{keys.path}: the piece {quoted(longest)} has {len(longest):,} characters, and at most "
-            f"{_LONGEST_PIECE} are expected"
+        raise keys.fault(
+            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are expected"
         )
     vocabulary = {token: place for place, token in enumerate(tokens)}
-    unknown = keys.place("tokenizer.ggml.unknown_token_id", len(tokens))
+    unknown = keys.index("unknown_token_id", len(tokens))
     model = models.BPE(
         vocabulary,
         _merges(vocabulary, scores),
@@ -35,11 +34,9 @@ def sentencepiece(keys: Metadata, tokens: list[str]) -> tuple[Library, bool]:
         byte_fallback=True,
     )
     library = Library(model)
-    prefix = keys.flag("tokenizer.ggml.add_space_prefix", True)
-    library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first" if prefix else "never", split=False)
-    without_prefix = [decoders.Strip(content=" ", left=1)] if prefix else []
-    to_text = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *without_prefix]
-    library.decoder = decoders.Sequence(to_text)
+    prefix = keys.flag("add_space_prefix", True)
+    parts = LLAMA.parts({"add_prefix_space": prefix}, {})
+    library.pre_tokenizer, library.decoder = parts.pre_tokenizer, parts.decoder
     return library, True
 
 

@@ -8,10 +8,10 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from tinytf.checkpoints.gguf.cursor import quoted
 from tinytf.checkpoints.gguf.header import StoredTensor
 from tinytf.checkpoints.gguf.library import gguf_library
 from tinytf.errors import CheckpointError
+from tinytf.fields import quoted
 
 Values = npt.NDArray[np.float32]
 

@@ -1,106 +1,72 @@
-"""The tensors of a GGUF file in their places: one table of names and shapes, and a strict account of both."""
+"""The tensors of a GGUF file in their places: a strict account of both, and rows put in our order as they are read."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from tinytf.checkpoints.gguf.architecture import Architecture
-from tinytf.checkpoints.gguf.cursor import quoted
-from tinytf.checkpoints.gguf.header import Header, StoredTensor
-from tinytf.checkpoints.gguf.rotary import FACTORS
+from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.values import opened, pieces, require_known_kind
+from tinytf.checkpoints.table import Stored, empty_model, require_match, shapes_of
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError
-from tinytf.nearest import did_you_mean
+from tinytf.model.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class Place:
-    """A parameter of ours and the tensor that it is stored as; ``pairs`` heads of rows have to be put in our order."""
+class Plan:
+    """A model without its weights, and of each parameter the name of its tensor and how it lies there."""
 
-    ours: str
-    stored: str
-    shape: tuple[int, ...]
-    pairs: int = 0
+    model: Transformer
+    places: Mapping[str, tuple[str, Stored]]
 
 
-def places(config: ModelConfig, architecture: Architecture) -> Iterator[Place]:
-    """Where every parameter of a model is stored."""
-    c, width, d_ff = config, config.d_model, config.d_ff
-    inside, grouped = c.n_heads * c.d_head, c.n_kv_heads * c.d_head
-    heads, groups = (c.n_heads, c.n_kv_heads) if architecture.interleaved else (0, 0)
-    linear = (
-        ("attention.q", "attn_q", (inside, width), c.qkv_bias, heads),
-        ("attention.k", "attn_k", (grouped, width), c.qkv_bias, groups),
-        ("attention.v", "attn_v", (grouped, width), c.qkv_bias, 0),
-        ("attention.o", "attn_output", (width, inside), c.o_bias, 0),
-        ("ffn.gate", "ffn_gate", (d_ff, width), c.ffn_bias, 0),
-        ("ffn.up", "ffn_up", (d_ff, width), c.ffn_bias, 0),
-        ("ffn.down", "ffn_down", (width, d_ff), c.ffn_bias, 0),
-    )
-    yield Place("embed.tokens.weight", "token_embd.weight", (c.vocab_size, width))
-    for n in range(c.n_layers):
-        yield Place(f"blocks.{n}.norm1.weight", f"blk.{n}.attn_norm.weight", (width,))
-        yield Place(f"blocks.{n}.norm2.weight", f"blk.{n}.ffn_norm.weight", (width,))
-        for ours, stored, shape, bias, pairs in linear:
-            yield Place(f"blocks.{n}.{ours}.weight", f"blk.{n}.{stored}.weight", shape, pairs)
-            if bias:
-                yield Place(f"blocks.{n}.{ours}.bias", f"blk.{n}.{stored}.bias", shape[:1], pairs)
-    yield Place("final_norm.weight", "output_norm.weight", (width,))
-    if not c.tied_head:
-        yield Place("head.decoder.weight", "output.weight", (c.vocab_size, width))
-
-
-def plan(header: Header, config: ModelConfig, architecture: Architecture) -> list[Place]:
+def plan(header: Header, config: ModelConfig, architecture: Architecture) -> Plan:
     """The place of every tensor of the file, from the header alone.
 
     Raises CheckpointError for the first that is missing, of another shape, of a type that is not implemented, or
     that the model has no place for.
     """
-    taken: dict[str, Place] = {}
-    for place in places(config, architecture):
-        stored = header.tensors.get(place.stored)
-        if stored is None:
-            raise CheckpointError(f"{header.path} lacks {place.stored}, which {config.n_layers:,} layers need")
-        if stored.shape != place.shape:
-            raise CheckpointError(
-                f"{header.path}: {place.stored} has shape {stored.shape}, the metadata needs {place.shape}"
-            )
-        require_known_kind(header.path, stored)
-        taken[place.stored] = place
-    said_by_the_configuration = {FACTORS} if architecture.factors else set()
-    for name in header.tensors:
-        if name not in taken and name not in said_by_the_configuration:
-            raise CheckpointError(
-                f"{header.path} holds {quoted(name)}, which the {architecture.name} model has no place for",
-                did_you_mean(name, taken),
-            )
-    return list(taken.values())
+    model = empty_model(config, len(header.tensors), header.path)
+    shapes = shapes_of(model)
+    places = {ours: architecture.place(ours) for ours in shapes}
+    needed = {name: how.stored_shape(shapes[ours]) for ours, (name, how) in places.items()}
+    found = {name: one.shape for name, one in header.tensors.items() if name not in architecture.passed_over}
+    require_match(needed, found, header.path, f"the {architecture.name} model")
+    for name in needed:
+        require_known_kind(header.path, header.tensors[name])
+    return Plan(model, places)
 
 
-def read_weights(header: Header, planned: list[Place], dtype: torch.dtype) -> Mapping[str, Tensor]:
+def read_weights(header: Header, planned: Plan, dtype: torch.dtype) -> Mapping[str, Tensor]:
     """Every parameter by our name, in ``dtype``; beside them there is never more than a few rows of one in memory."""
     with opened(header.path) as file:
-        return {place.ours: _read(file, header.path, header.tensors[place.stored], place, dtype) for place in planned}
+        return {ours: _read(file, header, planned, ours, dtype) for ours in planned.places}
 
 
-def _read(file: BinaryIO, path: Path, stored: StoredTensor, place: Place, dtype: torch.dtype) -> Tensor:
-    target = torch.empty(place.shape, dtype=dtype)
-    order = _our_rows(place) if place.pairs else None
-    for first, values in pieces(file, path, stored):
-        piece = torch.from_numpy(values if len(place.shape) == 2 else values[0])
-        rows = slice(first, first + len(piece))
+def _read(file: BinaryIO, header: Header, planned: Plan, ours: str, dtype: torch.dtype) -> Tensor:
+    name, how = planned.places[ours]
+    stored, config = header.tensors[name], planned.model.config
+    if len(stored.shape) == 1:
+        ((_, values),) = pieces(file, header.path, stored)
+        return how.read(torch.from_numpy(values[0]), config).to(dtype)
+    target = torch.empty(planned.model.get_parameter(ours).shape, dtype=dtype)
+    order = None if how.as_it_is else _our_rows(how, stored.shape[0], config)
+    for first, values in pieces(file, header.path, stored):
+        piece = torch.from_numpy(values)
         if order is None:
-            target[rows] = piece
+            target[first : first + len(piece)] = piece
         else:
-            target[order[rows]] = piece.to(dtype)
+            rows = order[first : first + len(piece)]
+            target[rows[rows >= 0]] = (piece[rows >= 0] + how.offset).to(dtype)
     return target
 
 
-def _our_rows(place: Place) -> Tensor:
-    """For each stored row its row with us: of head h the pair (j, part p) is stored at 2j + p, and is our p·D/2 + j."""
-    return torch.arange(place.shape[0]).view(place.pairs, 2, -1).transpose(1, 2).flatten()
+def _our_rows(how: Stored, count: int, config: ModelConfig) -> Tensor:
+    """For each stored row its row with us, −1 for those of another parameter."""
+    mine = replace(how, offset=0.0).read(torch.arange(count), config)
+    order = torch.full((count,), -1)
+    order[mine] = torch.arange(len(mine))
+    return order

@@ -11,10 +11,11 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.families import FAMILIES
-from tinytf.checkpoints.huggingface.fields import Fields
-from tinytf.checkpoints.huggingface.table import Change, Family
+from tinytf.checkpoints.huggingface.table import Family
+from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.huggingface import load_tokenizer_directory
@@ -120,8 +121,8 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         written = family.write(config)
         if written is None:
             continue
-        names = {family.place(name)[0] for name in parameters if _has_place(family, name)}
-        again = family.read(Fields(written, Path("config.json")), names)
+        tensors = {family.place(name)[0]: name for name in parameters if _has_place(family, name)}
+        again = family.read(Fields(written, Path("config.json")), tensors)
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:
             return family, written
@@ -145,13 +146,13 @@ def _has_place(family: Family, name: str) -> bool:
 
 def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """The tensors under the names that transformers stores, joint ones joined."""
-    parts: dict[str, list[tuple[Change, Tensor]]] = {}
+    parts: dict[str, list[tuple[Stored, Tensor]]] = {}
     for name, tensor in state.items():
-        plain, change = family.place(name)
-        parts.setdefault(plain, []).append((change, tensor.detach().cpu()))
+        plain, how = family.place(name)
+        parts.setdefault(plain, []).append((how, tensor.detach().cpu()))
     for plain, pieces in parts.items():
-        ordered = sorted(pieces, key=lambda piece: piece[0].part)
-        joined = Change.join([tensor for _, tensor in ordered], ordered[0][0].transposed)
+        pieces.sort(key=lambda piece: piece[0].part)
+        joined = pieces[0][0].write([tensor for _, tensor in pieces], config)
         yield family.prefixed(plain), joined
         for copy in (copy for copy, copied in family.copies.items() if copied == plain and copy.endswith("bias")):
             yield family.prefixed(copy), joined.clone()

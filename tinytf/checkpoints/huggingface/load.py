@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from tinytf.checkpoints.huggingface.families import family_of
-from tinytf.checkpoints.huggingface.fields import Fields
-from tinytf.checkpoints.huggingface.table import Change, Family
+from tinytf.checkpoints.huggingface.table import Family
+from tinytf.checkpoints.huggingface.words import HARMLESS
+from tinytf.checkpoints.table import Stored, empty_model, require_match, shapes_of
 from tinytf.checkpoints.weights import Shapes, Weights
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, ConfigError
+from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, faults_of
 from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
-from tinytf.nearest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,11 @@ def read_header(directory: Path) -> Header:
         raise CheckpointError(f"{path}: quantised weights (quantization_config) are not implemented in this format")
     weights = Weights(directory)
     fields = Fields(data, path)
-    names = {family.plain(name) for name in weights.shapes}
-    names |= {copied for copy, copied in family.copies.items() if copy in names and copied not in names}
-    try:
-        config = family.read(fields, names)
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error.message}", error.hint) from None
-    unused = fields.unused()
+    tensors = {family.plain(name): name for name in weights.shapes}
+    tensors |= {copied: tensors[copy] for copy, copied in family.copies.items() if copy in tensors}
+    with faults_of(path):
+        config = family.read(fields, tensors)
+    unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
     return Header(directory, family, config, weights, notes)
 
@@ -62,14 +61,15 @@ def read_header(directory: Path) -> Header:
 class _Plan:
     """Where every stored tensor goes: to parameters of ours, to be compared with the one it copies, or nowhere."""
 
-    goes_to: Mapping[str, list[tuple[str, Change]]]
+    goes_to: Mapping[str, list[tuple[str, Stored]]]
     copy_of: Mapping[str, str]
     notes: tuple[str, ...]
 
 
-def _plan(family: Family, ours: Shapes, weights: Weights, source: Path, tied: bool) -> _Plan:
+def _plan(header: Header, ours: Shapes) -> _Plan:
+    family, found, source = header.family, header.weights.shapes, header.directory
     stored: dict[str, str] = {}  # plain name -> name in the file
-    for name in weights.shapes:
+    for name in found:
         plain = family.plain(name)
         if plain in stored:
             raise CheckpointError(f"{source} holds both {stored[plain]} and {name}, which are the same tensor")
@@ -77,34 +77,28 @@ def _plan(family: Family, ours: Shapes, weights: Weights, source: Path, tied: bo
     for copy, copied in family.copies.items():
         if copy in stored and copied not in stored:
             stored[copied] = stored.pop(copy)
-    goes_to: dict[str, list[tuple[str, Change]]] = {}
-    missing = []
+    goes_to: dict[str, list[tuple[str, Stored]]] = {}
+    needed: Shapes = {}
     for parameter, shape in ours.items():
-        plain, change = family.place(parameter)
-        if plain not in stored:
-            missing.append(family.prefixed(plain))
-            continue
-        name, needed = stored[plain], change.stored_shape(shape)
-        if weights.shapes[name] != needed:
-            raise CheckpointError(
-                f"{source}: {name} has shape {weights.shapes[name]}, the configuration needs {needed}"
-            )
-        goes_to.setdefault(name, []).append((parameter, change))
-    if missing:
-        raise CheckpointError(f"{source} lacks {missing[0]} ({len(missing)} tensors are missing)")
+        plain, how = family.place(parameter)
+        name = stored.get(plain) or family.prefixed(plain)
+        needed[name] = how.stored_shape(shape)
+        goes_to.setdefault(name, []).append((parameter, how))
     copy_of: dict[str, str] = {}
-    said: set[str] = set()
+    passed, said = set(), set()
     for plain, name in stored.items():
         if name in goes_to:
             continue
         left = family.why_left(plain)
         if plain in family.copies:  # of an untied head, transformers reads the one that has a place above
-            copy_of |= {name: stored[family.copies[plain]]} if tied else {}
+            copy_of |= {name: stored[family.copies[plain]]} if header.config.tied_head else {}
         elif left is None:
-            hint = did_you_mean(name, [family.prefixed(family.place(parameter)[0]) for parameter in ours])
-            raise CheckpointError(f"{source} holds {name}, which a {family.name} model has no place for", hint)
+            continue
         elif left.said:
             said.add(f"not opened: {left.why} ({plain.split('.')[0]})")
+        passed.add(name)
+    there = {name: shape for name, shape in found.items() if name not in passed}
+    require_match(needed, there, source, f"a {family.name} model")
     return _Plan(goes_to, copy_of, tuple(sorted(said)))
 
 
@@ -115,18 +109,16 @@ def load_directory(header: Header, dtype: torch.dtype = torch.float32) -> Opened
     CheckpointError naming the file, key or tensor for whatever is missing, left over, of another shape or damaged.
     """
     directory = header.directory
-    with torch.device("meta"):
-        model = Transformer(header.config)
-    ours = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    plan = _plan(header.family, ours, header.weights, directory, header.config.tied_head)
+    model = empty_model(header.config, len(header.weights.shapes), directory)
+    plan = _plan(header, shapes_of(model))
     state: dict[str, Tensor] = {}
     for name, tensor in header.weights.tensors(dtype):
         if name in plan.copy_of:
             _require_copy(name, plan.copy_of[name], header.weights, directory)
-        for parameter, change in plan.goes_to.get(name, ()):
+        for parameter, how in plan.goes_to.get(name, ()):
             if not tensor.is_floating_point():
                 raise CheckpointError(f"{directory}: {name} holds {tensor.dtype}, which are no weights")
-            state[parameter] = change.read(tensor)
+            state[parameter] = how.read(tensor, header.config)
     model.load_state_dict(state, assign=True)
     return Opened(model.eval(), header.family, (*header.notes, *plan.notes))
 

@@ -1,52 +1,12 @@
-"""What a family's table is made of: the names of its tensors, and what is done to them in either direction."""
+"""The table of a family of transformers, read and written by it."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from tinytf.checkpoints.huggingface.fields import Fields
+from tinytf.checkpoints.table import Table
 from tinytf.config import ModelConfig
-
-
-@dataclass(frozen=True)
-class Change:
-    """How a stored tensor becomes ours: part ``part`` of ``parts`` along its output axis, transposed or not."""
-
-    transposed: bool = False
-    part: int = 0
-    parts: int = 1
-
-    def read(self, stored: Tensor) -> Tensor:
-        """A view of the stored tensor as ours."""
-        piece = stored.chunk(self.parts, dim=-1 if self.transposed else 0)[self.part]
-        return piece.t() if self.transposed and piece.dim() == 2 else piece
-
-    def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that the stored tensor has to have for ours to have this one."""
-        whole = (ours[0] * self.parts, *ours[1:])
-        return whole[::-1] if self.transposed else whole
-
-    @staticmethod
-    def join(pieces: list[Tensor], transposed: bool) -> Tensor:
-        """The way back: our tensors, in the order of their parts, as one stored tensor."""
-        whole = torch.cat(pieces)
-        return (whole.t() if transposed and whole.dim() == 2 else whole).contiguous()
-
-
-SAME = Change()
-TRANSPOSED = Change(transposed=True)
-"""GPT-2's Conv1D keeps its matrices as (in, out)."""
-
-
-class Place(NamedTuple):
-    """Where a module of ours is stored: the module there, and the change to each of its tensors."""
-
-    module: str
-    change: Change = SAME
 
 
 class Left(NamedTuple):
@@ -57,26 +17,33 @@ class Left(NamedTuple):
     said: bool = False
 
 
-@dataclass(frozen=True)
-class Family:
-    """One family of checkpoints.
+@dataclass(frozen=True, kw_only=True)
+class Family(Table):
+    """One family of transformers. Stored names are those without ``prefix``, which all but those ``outside`` have.
 
-    ``read`` makes our configuration from config.json and the names that are stored (without ``prefix``);
-    ``write`` makes a config.json from ours, or answers None where the family has no word for it.
-    ``places`` says where each module of ours is stored, ``{n}`` standing for the layer. ``copies`` are tensors that
-    can be stored a second time under another name. ``spellings`` replaces older names.
+    ``classes`` are those of transformers, by our word for the head, the first for want of another. ``needs`` are fields
+    of ours that cannot be 0, ``written`` keys that are written as they are. ``copies`` are tensors that can be stored a
+    second time under another name. ``spellings`` replaces older names.
     """
 
-    name: str
     model_type: str
     prefix: str
-    read: Callable[[Fields, Collection[str]], ModelConfig]
-    write: Callable[[ModelConfig], dict[str, Any] | None]
-    places: Mapping[str, Place]
+    classes: Mapping[str, str]
+    needs: tuple[str, ...] = ()
+    written: Mapping[str, Any] = field(default_factory=dict)
     left: tuple[Left, ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
     spellings: tuple[tuple[str, str], ...] = ()
     outside: tuple[str, ...] = ()
+
+    def write(self, config: ModelConfig) -> dict[str, Any] | None:
+        """A config.json for a configuration of ours, None where the family has no word for it."""
+        if not all(getattr(config, name) for name in self.needs):
+            return None
+        said: dict[str, Any] = {"architectures": [self.classes.get(config.head, next(iter(self.classes.values())))]}
+        for setting in self.settings:
+            said |= setting.write(config)
+        return {**said, **self.written}
 
     def plain(self, stored: str) -> str:
         """A stored name without the family's prefix and in today's spelling."""
@@ -88,13 +55,6 @@ class Family:
     def prefixed(self, plain: str) -> str:
         """The name that transformers stores today: heads stand ``outside`` of the prefix."""
         return plain if plain.startswith(self.outside) else self.prefix + plain
-
-    def place(self, ours: str) -> tuple[str, Change]:
-        """Where a parameter of ours is stored: its plain name there, and the change."""
-        module, _, kind = ours.rpartition(".")
-        layer = module.split(".")[1] if module.startswith("blocks.") else ""
-        place = self.places[module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module]
-        return f"{place.module.replace('{n}', layer)}.{kind}" if place.module else kind, place.change
 
     def why_left(self, plain: str) -> Left | None:
         """Why a stored tensor is passed over, if the table says so."""

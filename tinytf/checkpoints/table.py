@@ -1,0 +1,197 @@
+"""What the table of a family is made of: keys that are our fields, tensors that are our parameters, both ways."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tinytf.checkpoints.weights import Shapes
+from tinytf.config import FIELDS, ModelConfig
+from tinytf.errors import CheckpointError
+from tinytf.fields import REQUIRED, Field, Fields, quoted
+from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+
+Found = Mapping[str, Any]
+"""What a configuration file has said so far, by the names of our fields."""
+Tensors = Mapping[str, Any]
+"""What is stored, by its name in the table."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a configuration file, and the field of ours that it is; several, with spaces between, have one value.
+
+    ``default`` stands for a key that is missing or null, or makes it from what was found before; ``words`` are what
+    its words mean with us, the first of each meaning being the one that is written. With ``each`` the value is an array
+    with an entry for every layer.
+    """
+
+    name: str
+    ours: str = ""
+    default: Any = REQUIRED
+    words: Mapping[str, Any] | None = None
+    each: bool = False
+
+    def read(self, fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+        """Our fields of this key."""
+        return dict.fromkeys(self._fields, self._value(fields, found))
+
+    def _value(self, fields: Fields, found: Found) -> Any:
+        default = self.default(found) if callable(self.default) else self.default
+        meaning = partial(fields.meaning, self.name, meanings=self.words or {})
+        if self.each:
+            of = str if self.words is not None else FIELDS[self._fields[0]].of
+            entries = fields.array(self.name, of or int, default, found["n_layers"])
+            return tuple(entries if self.words is None else map(meaning, entries))
+        if self.words is not None:
+            return meaning(fields.text(self.name, default))
+        kind = FIELDS[self._fields[0]].kind
+        value = fields.get(Field(self.name, kind, default))
+        return float(value) if kind is float else value
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """The key for a configuration of ours; null for what it has no word for."""
+        value = getattr(config, self._fields[0])
+        return {self.name: [self._word(entry) for entry in value] if self.each else self._word(value)}
+
+    def _word(self, value: Any) -> Any:
+        if self.words is None:
+            return value
+        return next((word for word, meaning in self.words.items() if meaning == value), None)
+
+    @property
+    def _fields(self) -> list[str]:
+        return (self.ours or self.name).split()
+
+
+class Group(NamedTuple):
+    """Fields of ours that several keys, or the names of the tensors, say together."""
+
+    read: Callable[[Fields, Found, Tensors], dict[str, Any]]
+    write: Callable[[ModelConfig], dict[str, Any]] = lambda _: {}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a module of ours is stored, ``{n}`` standing for the layer, and how its tensors lie there.
+
+    They are part ``part`` of ``parts`` along the output axis, one part behind the other, or, with ``by_head``, behind
+    each other in every head: (head, part, d_head). With ``paired`` the rows of a head are rotary pairs (0, D/2), (1,
+    D/2 + 1) … Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out).
+    ``offset`` is what a stored weight is short of ours.
+    """
+
+    module: str
+    transposed: bool = False
+    part: int = 0
+    parts: int = 1
+    by_head: str = ""
+    paired: str = ""
+    offset: float = 0.0
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether nothing is done to its tensors."""
+        return self == Stored(self.module)
+
+    def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that the stored tensor has to have for ours to have this one."""
+        whole = (ours[0] * self.parts, *ours[1:])
+        return whole[::-1] if self.transposed else whole
+
+    def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
+        """The stored tensor as ours: a view of it wherever that is possible."""
+        whole = stored.t() if self.transposed and stored.dim() == 2 else stored
+        if self.by_head:  # (H·P·D, …) -> (H, P, D, …) -> (H·D, …)
+            piece = whole.unflatten(0, (getattr(config, self.by_head), self.parts, -1))[:, self.part].flatten(0, 1)
+        else:
+            piece = whole.chunk(self.parts)[self.part]
+        if self.paired:  # (H·D, …) -> (H, D/2, 2, …) -> (H, 2, D/2, …)
+            piece = piece.unflatten(0, (getattr(config, self.paired), -1, 2)).transpose(1, 2).flatten(0, 2)
+        return piece + self.offset if self.offset else piece
+
+    def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
+        """The way back: our tensors, in the order of their parts, as the one that is stored."""
+        if self.offset:
+            pieces = [piece - self.offset for piece in pieces]
+        if self.paired:
+            heads = getattr(config, self.paired)
+            pieces = [piece.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2) for piece in pieces]
+        if self.by_head:
+            heads = getattr(config, self.by_head)
+            whole = torch.stack([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 2)
+        else:
+            whole = torch.cat(pieces)
+        return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
+
+
+def fused(module: str, **how: Any) -> dict[str, Stored]:
+    """Queries, keys and values of a block in one module."""
+    return {
+        f"blocks.{{n}}.attention.{name}": Stored(module, part=part, parts=3, **how) for part, name in enumerate("qkv")
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One family of checkpoints: ``settings`` make our configuration, ``stored`` says where each module of ours is.
+
+    ``fixed`` are fields of ours that are the same in all of them. ``only`` are keys that have to have one of these
+    values, since others change the numbers; ``harmless`` are those that change none.
+    """
+
+    name: str
+    settings: tuple[Key | Group, ...]
+    stored: Mapping[str, Stored]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
+
+    def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
+        """Our configuration from that of a file, and from what is stored beside it."""
+        for name, allowed in self.only.items():
+            fields.require(name, allowed)
+        found = dict(self.fixed)
+        for setting in self.settings:
+            found |= setting.read(fields, found, tensors)
+        return ModelConfig(**found)
+
+    def place(self, ours: str) -> tuple[str, Stored]:
+        """Where a parameter of ours is stored: its name there, and how it lies. KeyError where it is not."""
+        module, _, kind = ours.rpartition(".")
+        layer = module.split(".")[1] if module.startswith("blocks.") else ""
+        how = self.stored[module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module]
+        name = f"{how.module.replace('{n}', layer)}.{kind}"
+        return name, how if kind == "weight" else replace(how, offset=0.0)
+
+
+def empty_model(config: ModelConfig, stored: int, source: Path) -> Transformer:
+    """A model without memory for its weights, of which ``stored`` are said to be there."""
+    if config.n_layers > stored:  # before somebody's number makes millions of them
+        raise CheckpointError(f"{source} holds {stored:,} tensors, too few for {config.n_layers:,} layers")
+    with torch.device("meta"):
+        return Transformer(config)
+
+
+def shapes_of(model: Transformer) -> Shapes:
+    """The shape of every parameter by its name."""
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def require_match(needed: Shapes, found: Shapes, source: Path, model: str = "the model") -> None:
+    """Every needed tensor is there in its shape, and no other; CheckpointError names the first that is not."""
+    for name, shape in needed.items():
+        if name not in found:
+            missing = sum(other not in found for other in needed)
+            raise CheckpointError(f"{source} lacks {name} ({missing:,} of {len(needed):,} tensors are missing)")
+        if found[name] != shape:
+            raise CheckpointError(f"{source}: {name} has shape {found[name]}, the configuration needs {shape}")
+    for name in found:
+        if name not in needed:
+            hint = did_you_mean(name, needed)
+            raise CheckpointError(f"{source} holds {quoted(name)}, which {model} has no place for", hint)
