@@ -65,9 +65,7 @@ def metrics_of(run: Path) -> list[dict]:
     [*(("next token", stops) for stops in [(6,), (4, 8), (3, 3, 3)]), *((kind, (1, 5)) for kind in RECIPES)],
     ids=str,
 )
-def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(
-    kind: str, stops: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: tuple[int, ...], tmp_path: Path) -> None:
     recipe = RECIPES[kind]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     last = train(STORY, recipe, whole)
@@ -203,11 +201,7 @@ train(STORY, ENDLESS, Path(sys.argv[1]), going_on=True)
 def started(run: Path) -> subprocess.Popen:
     run.mkdir(exist_ok=True)
     here = str(Path(__file__).parent)
-    return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(run), here],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return subprocess.Popen([sys.executable, "-c", TRAIN, str(run), here], stdout=subprocess.PIPE)
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
