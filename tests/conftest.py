@@ -1,9 +1,19 @@
-"""Puts the shared helpers, plain modules beside this file, where every test can import them."""
+"""What every test begins with: the shared helpers beside this file, a known environment, one thread."""
 
+import os
 import sys
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parent))
+
+# No variable of whoever runs the tests decides a colour or a width. Workers of xdist are even born with LINES and
+# COLUMNS: readline, in the process that starts them, puts both there.
+for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "WT_SESSION", "_TINYTF_COMPLETE"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm-256color"
+# Workers share the cores, and so do the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402 (reads OMP_NUM_THREADS)
+
 torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """A model without some of its steps: what it gives, and what a trace of it says of itself."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ from tinytf.trace.record import record
 
 SITES = (["L0H1"], ["L1.attn"], ["L0.ffn"], ["L1"], ["L1.in"], ["L0.out"], ["L1.out"], ["L0H0", "L0H1", "L1.ffn"])
 
+PLACES = [
+    *itertools.product(("gpt2", "llama, grouped", "bert with a masked head"), SITES),  # a norm before, a norm after
+    *((kind, SITES[-1]) for kind in KINDS),
+]
+
 
 def cut(model: Transformer, at: list[str], value: float = 0.0) -> Transformer:
     sites = sites_of(at, StepTable(model.config))
@@ -36,8 +42,7 @@ def traced(model: Transformer) -> Any:
     return record(model, encoding_of(some_ids(model.config, 1, 7, 3)[0].tolist()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at", SITES, ids=" ".join)
+@pytest.mark.parametrize(("kind", "at"), PLACES, ids=str)
 def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[str]) -> None:
     model = lively(config_of(kind))
     trace = traced(cut(model, at, 0.5))
@@ -138,8 +143,7 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
         model.without("L0H3", how="nothing")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if config_of(kind).head != "none"])
-@pytest.mark.parametrize("at", SITES, ids=" ".join)
+@pytest.mark.parametrize(("kind", "at"), [p for p in PLACES if config_of(p[0]).head != "none"], ids=str)
 def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind: str, at: list[str]) -> None:
     model = lively(config_of(kind))
     width = {True: model.config.d_model, False: model.config.d_head}

@@ -214,7 +214,7 @@ def test_no_mutation_of_a_header_does_more_than_fail(tmp_path, parts):
     end, places = lengths(path)
     whole, mutated = path.read_bytes(), tmp_path / "mutated.gguf"
     dice = random.Random(20_260_611)
-    started, messages = time.perf_counter(), []
+    started, messages = time.process_time(), []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(700):
         mutated.write_bytes(dice.choice(MUTATIONS)(dice, bytearray(whole), end, places))
@@ -224,5 +224,5 @@ def test_no_mutation_of_a_header_does_more_than_fail(tmp_path, parts):
             messages.append(error.message)
     assert len(messages) > 300, "most mutations have to be noticed"
     assert [message for message in messages if "\n" in message or len(message) > 400 + len(str(mutated))] == []
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024, "KiB"

@@ -22,7 +22,8 @@ def theirs(path: Path) -> Any:
 
 def differing(path: Path, texts: list[str] = TEXTS) -> list[str]:
     reference, ours = theirs(path), gguf_tokenizer(path)
-    return [text for text in texts if ours.encode(text).ids != reference(text)["input_ids"]]
+    pairs = zip(texts, reference(texts)["input_ids"], strict=True)
+    return [text for text, ids in pairs if ours.encode(text).ids != ids]
 
 
 def byte_level(tmp_path: Path, pre: str, **keys: Any) -> Path:

@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from driving import CORPUS, SENTENCE, WIDE, Ran, Stream, Tinytf, lively, streams
 from followed import made
 
-_DECIDING = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "WT_SESSION", "_TINYTF_COMPLETE")
 _RECIPE = """
 tokenizer = "char"
 steps = 2
@@ -33,14 +32,6 @@ n_heads = 1
 d_ff = 8
 context = 16
 """
-
-
-@pytest.fixture(autouse=True)
-def _a_known_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of whoever runs the tests decides a colour or a width."""
-    for name in _DECIDING:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -86,8 +87,14 @@ def on_a_screen(written: str) -> list[str]:
     return lines
 
 
-def on_a_terminal(run: Path, rows: int, act: "list[str | signal.Signals]") -> tuple[int, str]:
-    """Watch a run on a terminal of 80 columns; after each further picture the next of ``act`` is done."""
+Act = tuple[str, "str | signal.Signals"]
+
+
+def on_a_terminal(run: Path, rows: int, *acts: Act) -> tuple[int, str]:
+    """Watch a run on a terminal of 80 columns; what each act does, more lines or a signal, is done when its words
+
+    have been shown since the act before, so that every state in between is drawn, however slow the machine is.
+    """
     import fcntl
     import struct
     import termios
@@ -95,28 +102,25 @@ def on_a_terminal(run: Path, rows: int, act: "list[str | signal.Signals]") -> tu
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
     before = termios.tcgetattr(slave)
-    environ = {**os.environ, "TERM": "xterm-256color"}
-    with watching(run, stdin=slave, stdout=slave, stderr=slave, env=environ) as process:
-        written, todo, deadline = b"", list(act), time.monotonic() + 30
-        os.set_blocking(master, False)
-        while process.poll() is None and time.monotonic() < deadline:
-            try:
-                written += os.read(master, 65536)
-            except BlockingIOError:
-                time.sleep(0.01)
-            if todo and written.count(b"?2026l") > len(act) - len(todo):
-                done = todo.pop(0)
-                if isinstance(done, signal.Signals):
-                    process.send_signal(done)
-                else:
-                    append(run, done)
-        status = process.wait(timeout=5)
+    with watching(run, stdin=slave, stdout=slave, stderr=slave) as process:
+        written, since, todo, deadline = b"", 0, list(acts), time.monotonic() + 300
         try:
-            while more := os.read(master, 65536):
-                written += more
-        except OSError:
-            pass
+            while process.poll() is None:
+                assert time.monotonic() < deadline, written
+                if select.select([master], [], [], 0.01)[0]:
+                    written += os.read(master, 65536)
+                if todo and todo[0][0].encode() in written[since:] and written.endswith(b"?2026l"):
+                    since, (_, done) = len(written), todo.pop(0)
+                    if isinstance(done, signal.Signals):
+                        process.send_signal(done)
+                    else:
+                        append(run, done)
+        finally:
+            process.kill()  # of no effect when it has ended
+        while select.select([master], [], [], 0)[0]:
+            written += os.read(master, 65536)
         assert termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)
-    return status, written.decode("utf-8").replace("\r\n", "\n")
+    assert not todo, written
+    return process.returncode, written.decode("utf-8").replace("\r\n", "\n")

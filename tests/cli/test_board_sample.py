@@ -60,7 +60,7 @@ def test_a_sample_is_followed_once(two: Path) -> None:
 
 @pytest.mark.parametrize("rows", [60, 24])
 def test_a_sample_has_a_place_on_common_screens(speaking: Path, rows: int) -> None:
-    _, written = on_a_terminal(speaking, rows, [line(16) + line(17) + line(18) + line(19) + line(20)])
+    _, written = on_a_terminal(speaking, rows, ("step 15", "".join(map(line, range(16, 21)))))
     shown = on_a_screen(written)
     assert len(shown) <= rows
     assert any("sample, step 10  The cat│ sat" in text for text in shown)

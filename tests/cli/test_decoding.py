@@ -165,8 +165,8 @@ def test_eight_bits_are_never_silent(tinytf: Tinytf, decoder: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")
-def test_compiled_text_is_the_same_text(tinytf: Tinytf, decoder: Path) -> None:
-    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "6")
+def test_compiled_text_is_the_same_text(tinytf: Tinytf, characters: Path) -> None:
+    given = ("generate", SENTENCE, "-m", characters, "--max-tokens", "6")
     ran = tinytf(*given, "--compile")
     assert (ran.status, ran.out) == (0, tinytf(*given).out)
     assert "compiled" in ran.err

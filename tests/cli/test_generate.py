@@ -154,10 +154,11 @@ def test_control_c_leaves_what_was_made_and_is_130(
 def test_control_c_in_a_real_process_is_130_and_the_text_is_there(decoder: Path) -> None:
     script = (
         "import time, tinytf.generate.loop as loop\n"
+        "pauses = iter([0, 60])\n"
         "from tinytf_cli.main import main\n"
         "genuine = loop.choose\n"
         "def slow(*a):\n"
-        "    time.sleep(0.05)\n"
+        "    time.sleep(next(pauses))\n"
         "    return genuine(*a)\n"
         "loop.choose = slow\n"
         "main()\n"

@@ -28,9 +28,7 @@ class Terminal:
     """A terminal with tinytf learn in it; ``screen`` is what somebody in front of it sees."""
 
     def __init__(self, *arguments: str, state: Path) -> None:
-        environ = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state), "OMP_NUM_THREADS": "1"}
-        for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
-            environ.pop(name, None)
+        environ = {**os.environ, "XDG_STATE_HOME": str(state)}
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self.stream = pyte.ByteStream(self.screen)
         self.seen = b""

@@ -89,7 +89,9 @@ def test_a_reader_that_has_gone_hears_no_complaint(two: Path) -> None:
 @pytest.mark.parametrize("rows", [60, 24, 10])
 def test_on_a_terminal_the_picture_is_redrawn_in_its_place(two: Path, rows: int) -> None:
     run = two / "good"
-    status, written = on_a_terminal(run, rows, [line(16), measured(17, 1.5), line(18) + line(19) + line(20)])
+    status, written = on_a_terminal(
+        run, rows, ("step 15", line(16)), ("step 16", measured(17, 1.5)), ("step 17", line(18) + line(19) + line(20))
+    )
     shown = on_a_screen(written)
     assert status == 0
     assert shown[0] == "good · finished"
@@ -107,7 +109,7 @@ def test_on_a_terminal_the_picture_is_redrawn_in_its_place(two: Path, rows: int)
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_terminal_is_left_clean(two: Path, number: signal.Signals, status: int) -> None:
-    ended, written = on_a_terminal(two / "good", 50, [line(16), number])
+    ended, written = on_a_terminal(two / "good", 50, ("step 15", line(16)), ("step 16", number))
     shown = on_a_screen(written)
     assert ended == status
     assert [text for text in shown if text][-1] == ("tinytf: interrupted" if number == signal.SIGINT else shown[-2])

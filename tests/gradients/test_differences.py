@@ -74,7 +74,7 @@ def test_steps_are_changed_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatc
     assert [row.numeric for row in again.rows] == pytest.approx([row.numeric for row in found.rows], abs=1e-10)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["gpt2", "bert with a pooler"])
 def test_parameters_and_steps_are_drawn_alike_and_the_seed_decides(name: str) -> None:
     forward, targets = traced(name)
     found, again = (check(forward.model, forward.encoding, targets, 12, 3) for _ in range(2))

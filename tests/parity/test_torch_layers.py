@@ -5,14 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
+import transformers
 from architectures import SIZES, enliven, furthest, padding
 from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tinytf.config import ModelConfig, Rope
 from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.parts import sinusoidal_table
 from tinytf.model.transformer import Block, Embeddings
-from tinytf.steps.operations.rotate import rotary_table, rotate
+from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 
 B, T, C = 3, 11, SIZES["d_model"]
 CPU = torch.device("cpu")
@@ -122,6 +124,18 @@ def test_rotation_is_multiplication_by_a_complex_number(width, theta):
     expected = torch.from_numpy(np.concatenate([turned.real, turned.imag], axis=-1))
     cosine, sine = rotary_table(33, a_rope(width, theta), CPU, torch.float32)
     assert furthest(rotate(x, cosine, sine).double(), expected) < 1e-5
+
+
+@pytest.mark.parametrize(("width", "theta"), [(64, 10_000.0), (80, 500_000.0), (128, 1_000_000.0)])
+def test_rotary_angles_are_those_of_transformers_to_the_last_bit(width, theta):
+    """In float32: in more digits a model would see other angles than it was trained with, far out by a thousandth."""
+    config = transformers.LlamaConfig(head_dim=width, rope_parameters={"rope_type": "default", "rope_theta": theta})
+    reference = LlamaRotaryEmbedding(config)
+    rope = a_rope(width, theta)
+    assert torch.equal(rotary_frequencies(rope), reference.inv_freq)
+    theirs = reference(torch.zeros(1, dtype=torch.float32), torch.arange(8192)[None])
+    for found, expected in zip(rotary_table(8192, rope, CPU, torch.float32), theirs, strict=True):
+        assert torch.equal(found, expected[0])
 
 
 def test_a_rotated_score_depends_on_the_distance_alone():

@@ -19,13 +19,6 @@ from driving import Ran, Stream, Tinytf, streams
 from talking import SENTENCE, Talk
 
 
-@pytest.fixture(autouse=True)
-def _a_known_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "WT_SESSION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-
-
 @pytest.fixture
 def talk() -> Callable[..., Talk]:
     """Begin a session: ``talk(model="tiny", terminal=False)``."""

@@ -115,9 +115,8 @@ def test_ctrl_c_stops_the_line_that_runs_and_not_the_session(ran: Talk) -> None:
     interrupt = begin()
     before = interrupt.listen()
     try:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
-        outcome = ran.session.execute("! __import__('time').sleep(60)")
+        outcome = ran.session.execute("! import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
         assert time.monotonic() - began < 30
     finally:
         signal.signal(signal.SIGINT, before)
@@ -327,10 +326,9 @@ def test_an_empty_address_is_not_displayed(ran: Talk) -> None:
 
 
 def test_a_script_that_is_interrupted_says_so_once() -> None:
-    code = ("import os, signal, threading; from tinytf_cli.main import run; "
-            "threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT)).start(); "
-            "raise SystemExit(run(['repl', '-c', '! __import__(\"time\").sleep(60)', '-c', '! 5']))")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    line = "! import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    command = [sys.executable, "-m", "tinytf_cli", "repl", "-c", line, "-c", "! 5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "tinytf: interrupted\n")
 
 

@@ -15,7 +15,7 @@ import pexpect
 import pyte
 
 _PATIENCE = 90  # seconds; what is waited for decides, and not how long it took
-_BY_ITSELF = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "PAGER", "LESS")
+_BY_ITSELF = ("PAGER", "LESS")
 
 
 @dataclass

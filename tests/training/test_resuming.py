@@ -61,11 +61,13 @@ def metrics_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("stops", [(6,), (1, 5), (4, 8), (3, 3, 3)], ids=str)
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(
-    recipe: Recipe, stops: tuple[int, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stops"),
+    [*(("next token", stops) for stops in [(6,), (4, 8), (3, 3, 3)]), *((kind, (1, 5)) for kind in RECIPES)],
+    ids=str,
+)
+def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: tuple[int, ...], tmp_path: Path) -> None:
+    recipe = RECIPES[kind]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     last = train(STORY, recipe, whole)
     done = 0
@@ -185,26 +187,22 @@ def test_a_batch_in_parts_is_the_batch_in_one(tmp_path: Path) -> None:
         assert [line["loss"] for line in metrics_of(tmp_path / name)] == pytest.approx(one, abs=1e-5)
 
 
+ENDLESS = changed(CAUSAL, steps=1_000_000, save_every=3, eval_every=50)
 TRAIN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_resuming import CAUSAL, STORY, changed
-from tinytf.files import to_json
+from test_resuming import ENDLESS, STORY
 from tinytf.training.loop import train
 print("ready", flush=True)
-train(STORY, changed(CAUSAL, steps=400, save_every=3, eval_every=50), Path(sys.argv[1]), going_on=True)
+train(STORY, ENDLESS, Path(sys.argv[1]), going_on=True)
 """
 
 
 def started(run: Path) -> subprocess.Popen:
     run.mkdir(exist_ok=True)
     here = str(Path(__file__).parent)
-    return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(run), here],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return subprocess.Popen([sys.executable, "-c", TRAIN, str(run), here], stdout=subprocess.PIPE)
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
@@ -214,38 +212,69 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.01)
             with pytest.raises(UsageError, match="another process trains"):
-                train(STORY, changed(CAUSAL, steps=400, save_every=3, eval_every=50), tmp_path / "run", going_on=True)
+                train(STORY, ENDLESS, tmp_path / "run", going_on=True)
         finally:
             process.kill()
 
 
-def killed_after(seconds: float, run: Path, recipe: Recipe) -> None:
-    """Train in a child of this process, which has all its modules already, until SIGKILL ends it."""
+MOMENTS = {"open", "os.fsync", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "step"}
+
+
+def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
+    """Train in a child of this process, which has all its modules already, until SIGKILL ends it at a chosen moment.
+
+    Moments are counted from 1: the end of every step, and every time that a file of the run is about to be opened,
+    flushed, renamed, linked or removed. Returns which of them it was.
+    """
+    heard, told = os.pipe()
     child = os.fork()
     if not child:
+        left, flush = iter(range(moment - 1, -1, -1)), os.fsync
+
+        def pass_by(what: str) -> None:
+            if not next(left):
+                os.write(told, what.encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def audited(event: str, args: tuple) -> None:
+            path = str(args[0]) if event in MOMENTS else "/"
+            if (str(run) in path or "/" not in path) and not path.endswith("speed.jsonl"):  # that goes by the clock
+                pass_by(event)
+
+        def fsync(descriptor: int) -> None:
+            pass_by("os.fsync")
+            flush(descriptor)
+
         try:
             torch.set_num_threads(1)  # threads do not come along into a child
-            train(STORY, recipe, run, going_on=True)
+            sys.addaudithook(audited)
+            os.fsync = fsync
+            train(STORY, recipe, run, going_on=True, interrupted=lambda: bool(pass_by("step")))
         finally:
-            os._exit(0)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+            os._exit(1)
+    os.close(told)
+    with open(heard, encoding="ascii") as pipe:
+        what = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "it ended by itself"
+    return what
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
-    """At random moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
+    """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
     moments, run, recipe = random.Random(5), tmp_path / "run", changed(CAUSAL, **LONG)
     run.mkdir()
-    reached = []
+    train(STORY, changed(recipe, steps=2), tmp_path / "first")  # so that no child imports anything
+    reached, seen = [], set()
     for _ in range(50):
-        killed_after(moments.uniform(0.0, 0.3), run, recipe)
+        seen.add(killed_at(moments.randint(1, 150), run, recipe))
         for place in checkpoints_of(run):
             load_run(place)
         reached.append(max(map(checkpoint_step, checkpoints_of(run)), default=0))
+    assert seen == MOMENTS
     assert reached == sorted(reached)
-    assert len(set(reached)) > 5
+    assert len(set(reached)) > 15
     short = changed(recipe, steps=reached[-1] + 4)
     (run / "recipe.json").write_bytes(to_json(short.to_dict()))  # the constant schedule does not look at the end
     train(STORY, short, run, going_on=True)
