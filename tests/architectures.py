@@ -64,6 +64,23 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_activation": "relu",
     },
     "rotary and both ways": {"causal": False, "positions": "rotary", "n_kv_heads": 2, "qk_norm": True},
+    "gemma 2, norms around each part and windows by layer": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "activation": "gelu_tanh",
+        "norm_order": "both",
+        "attention_divisor": 4.5,
+        "embed_scale": 24**0.5,
+        "by_layer": (("window", (4, 0)),),
+        "tied_head": True,
+    },
+    "pythia, side by side and turned in part": {
+        "positions": "rotary",
+        "rope_width": 2,
+        "residual": "parallel",
+        "tied_head": False,
+    },
+    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

@@ -33,7 +33,7 @@ _LIMITS = {
     "attention_divisor": Limits(least=0),
     "dropout": Limits(least=0, below=1),
 }
-BY_LAYER = ("window", "positions", "rope_theta", "rope_scaling", "rope_factor")
+BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
 
