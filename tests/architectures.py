@@ -86,7 +86,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def config_of(kind: str, **changes: Any) -> ModelConfig:
-    return ModelConfig(**{**SIZES, **KINDS[kind], **changes})
+    """A small configuration of a kind; what differs by layer goes round and round where there are more layers."""
+    fields = {**SIZES, **KINDS[kind], **changes}
+    count = fields["n_layers"]
+    fields["by_layer"] = tuple((name, (values * count)[:count]) for name, values in fields.get("by_layer", ()))
+    return ModelConfig(**fields)
 
 
 @torch.no_grad()

@@ -73,11 +73,13 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     x = torch.stack([leaf(name, trace.step(name)) for name in names]).sum(0)
     if trace.config.embed_norm:
         x = _frozen(model.embed.norm, x)
-    post = trace.config.norm_order == "post"
+    post, added = (trace.config.norm_order in orders for orders in (("post",), ("both", "output")))
     for layer, block in enumerate(model.blocks):
-        x = x + leaf(f"L{layer}.attn", trace.step("attn", layer))
+        attn = leaf(f"L{layer}.attn", trace.step("attn", layer))
+        x = x + (_frozen(block.attn_norm, attn) if added else attn)
         x = _frozen(block.norm1, x) if post else x
-        x = x + leaf(f"L{layer}.ffn", trace.step("ffn", layer))
+        ffn = leaf(f"L{layer}.ffn", trace.step("ffn", layer))
+        x = x + (_frozen(block.ffn_norm, ffn) if added else ffn)
         x = _frozen(block.norm2, x) if post else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)

@@ -149,7 +149,7 @@ def _numpy_logits(model: Any, x: Array) -> Array:
 def _states(model: Any) -> dict[str, Array]:
     """The residual stream of a plain forward pass, caught at the modules: what they took, and what they gave."""
     kept: dict[str, Array] = {}
-    pre = model.config.norm_order == "pre"
+    order, parallel = model.config.norm_order, model.config.residual == "parallel"
 
     def gave(name: str) -> Any:
         return lambda module, args, result: kept.__setitem__(name, result[0].double().numpy())
@@ -159,12 +159,12 @@ def _states(model: Any) -> dict[str, Array]:
 
     hooks = [model.embed.register_forward_hook(gave("embed.norm" if model.config.embed_norm else "embed.out"))]
     for layer, block in enumerate(model.blocks):
-        hooks.append(
-            block.norm2.register_forward_pre_hook(took(f"L{layer}.mid"))
-            if pre
-            else block.norm1.register_forward_hook(gave(f"L{layer}.norm1"))
-        )
-        hooks.append(block.register_forward_hook(gave(f"L{layer}.{'out' if pre else 'norm2'}")))
+        if order == "post":
+            hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))
+        elif not parallel:
+            reads = block.ffn if order == "output" else block.norm2
+            hooks.append(reads.register_forward_pre_hook(took(f"L{layer}.mid")))
+        hooks.append(block.register_forward_hook(gave(f"L{layer}.{'norm2' if order == 'post' else 'out'}")))
     with torch.no_grad():
         model(torch.tensor([IDS]))
     for hook in hooks:
@@ -202,7 +202,7 @@ def test_each_stage_is_named_by_the_address_of_the_stream_there(name: str) -> No
     found = lens(trace, sublayers=True)
     for stage in found.stages:
         assert trace[stage.name].shape == (len(IDS), trace.config.d_model)
-    assert len(found.stages) == 1 + 2 * trace.config.n_layers
+    assert len(found.stages) == 1 + (1 + (trace.config.residual == "sequential")) * trace.config.n_layers
     assert [stage.name for stage in lens(trace).stages] == [s.name for s in found.stages if "mid" not in s.name][
         :: 2 if trace.config.norm_order == "post" else 1
     ]

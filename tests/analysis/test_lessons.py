@@ -75,23 +75,25 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     """The right answers, computed here from the recorded q, k, v, block inputs and weights, in float64."""
     config, trace, row, here = live.config, live.trace, live.row, live.here
     model, length = live.model.transformer, live.length
-    width = config.d_head
+    width, divisor = config.d_head, config.attention_divisor or math.sqrt(config.d_head)
     q, k, v = (trace[f"L0.{name}"].double().numpy() for name in ("q", "k", "v"))
     query, key = (trace.steps.by_name["scores"].inputs[i] for i in (0, 1))
     q, k = (trace[f"L0.{name}"].double().numpy() for name in (query, key))
     allowed = np.ones((length, length), dtype=bool)
     if config.causal:
         allowed = np.tril(allowed)
-        if config.window:
-            allowed &= ~np.tril(allowed, -config.window)
+        window = dict(config.by_layer).get("window", (config.window,))[0]
+        if window:
+            allowed &= ~np.tril(allowed, -window)
     scores = q[0] @ k[0].T
-    weights = softmax(np.where(allowed[row], scores[row] / math.sqrt(width), -np.inf))
+    weights = softmax(np.where(allowed[row], scores[row] / divisor, -np.inf))
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)
     blocks = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")]
     ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
-    x = trace["L0.in" if config.norm_order == "pre" else "L0.mid"].double().numpy()[here]
+    first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
+    x = trace[first].double().numpy()[here]
     centred = x - x.mean() if config.norm == "layernorm" else x
     normed = centred / math.sqrt((centred**2).mean() + config.norm_eps)
     attn = trace["L0.attn"].double().numpy()[here]
@@ -100,7 +102,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "embeddings": [model.embed.tokens.weight.numel()],
         "qkv": [32, *model.blocks[0].attention.split_heads(torch.zeros(32, length, config.n_heads * width)).shape[1:]],
         "scores": [2 * max((scores[row][i] for i in seen), key=abs)],
-        "scaling": [scores[row][i] / math.sqrt(width) for i in kept],
+        "scaling": [scores[row][i] / divisor for i in kept],
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
         "values": [float(weights @ v[0][:, 0])],
@@ -112,9 +114,10 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
-        pair = min(1, width // 2 - 1)
+        turned = config.rope_width or width
+        pair = min(1, turned // 2 - 1)
         if config.rope_scaling == "none":
-            right["positions"] = [here * config.rope_theta ** (-2 * pair / width)]
+            right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
     else:
         parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]

@@ -98,7 +98,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     if config.embed_norm:
         input(model.embed.norm, "embed.sum")
     output(model.embed, "embed.norm" if config.embed_norm else "embed.out")
-    pre = config.norm_order == "pre"
+    order = config.norm_order
     for layer, block in enumerate(model.blocks):
         at = f"L{layer}."
         input(block, at + "in")
@@ -111,17 +111,23 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             input(block.attention.core, at + "q_rot", at + "k_rot")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")
-        input(block.norm2 if pre else block.norm1, at + "mid")
-        output(block.norm1, at + "norm1")
-        output(block.norm2, at + "norm2")
-        if not pre:
+        if config.residual == "sequential":
+            after = {"post": block.norm1, "output": block.ffn}.get(order, block.norm2)
+            input(after, at + "mid")
+        if order != "output":
+            output(block.norm1, at + "norm1")
+            output(block.norm2, at + "norm2")
+        if order in ("both", "output"):
+            output(block.attn_norm, at + "attn_norm")
+            output(block.ffn_norm, at + "ffn_norm")
+        if order == "post":
             input(block.norm2, at + "sum")
         output(block.ffn.up, at + "ffn.hidden")
         if config.gated:
             output(block.ffn.gate, at + "ffn.gate")
         input(block.ffn.down, at + "ffn.act")
         output(block.ffn, at + "ffn")
-        if pre:
+        if order != "post":
             output(block, at + "out")
     if config.final_norm:
         output(model.final_norm, "final.norm")

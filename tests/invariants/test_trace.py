@@ -43,6 +43,13 @@ PASSES: dict[str, tuple[str, bool]] = {
 }
 PASSES_PRE = {**PASSES, "in": ("norm1", True), "mid": ("norm2", True)}
 PASSES_POST = {**PASSES, "mid": ("norm1", True), "sum": ("norm2", True)}
+PASSES_OUTPUT = {**PASSES, "attn_norm": ("attn_norm", False), "ffn_norm": ("ffn_norm", False)}
+PASSES_BY_ORDER = {
+    "pre": PASSES_PRE,
+    "post": PASSES_POST,
+    "both": {**PASSES_PRE, **PASSES_OUTPUT},
+    "output": {**PASSES_OUTPUT, "mid": ("ffn", True)},
+}
 PASSES_HEAD = {
     "embed.sum": ("embed.norm", True),
     "head.dense": ("head.dense", False),
@@ -65,7 +72,9 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
         hooks.append(model.get_submodule(path).register_forward_hook(hook))
 
     hooks: list = []
-    inside = PASSES_PRE if trace.config.norm_order == "pre" else PASSES_POST
+    inside = PASSES_BY_ORDER[trace.config.norm_order]
+    if trace.config.residual == "parallel":
+        inside = {step: where for step, where in inside.items() if step != "mid"}
     for layer in range(trace.config.n_layers):
         for step, (path, of_input) in inside.items():
             if step in trace.steps.by_name:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
+from tinytf.steps.operations import Norm
 from tinytf.steps.table import StepTable
 
 
@@ -24,6 +25,9 @@ def parameter_parts(config: ModelConfig) -> list[Part]:
     """The parameters of every component; their totals add up to the model's parameter count."""
     c, f, v, layers = config.d_model, config.d_ff, config.vocab_size, config.n_layers
     q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    norms = sum(
+        isinstance(step.operation, Norm) and step.axes[-1] == "d_model" for step in StepTable(config).layer_steps
+    )
     gains = 2 if config.norm == "layernorm" else 1
     norm_words = "2·d_model" if gains == 2 else "d_model"
     qkv_bias, o_bias, ffn_bias = config.qkv_bias, config.o_bias, config.ffn_bias
@@ -53,7 +57,7 @@ def parameter_parts(config: ModelConfig) -> list[Part]:
     parts += [
         Part(f"feed-forward, {up}", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), wide, layers),
         Part(f"feed-forward, {down}", _words("d_ff·d_model", f"{f:,}·{c:,}", ffn_bias), f * c + c * ffn_bias, layers),
-        Part("norms", f"2 × {norm_words}", 2 * gains * c, layers),
+        Part("norms", f"{norms} × {norm_words}", norms * gains * c, layers),
     ]
     if config.final_norm:
         parts.append(Part("final norm", norm_words, gains * c))

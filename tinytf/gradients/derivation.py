@@ -57,7 +57,7 @@ def derive(trace: Trace, targets: Targets, address: str | Address, row: int | No
         width = trace.step(where.step.name, where.layer).shape[-1]
         zero = Summand("0: no path leads from here to the loss", trace.model_input.new_zeros(width))
         return _derivation(name, where, (zero,))
-    return _derivation(name, where, tuple(part.site.operation.summand(part) for part in parts))
+    return _derivation(name, where, _told_apart(parts))
 
 
 def require_gradient(address: Address) -> None:
@@ -104,6 +104,27 @@ def _parts(trace: Trace, targets: Targets, row: Row) -> list[Consumer]:
             break
     found.reverse()
     return sorted(found, key=lambda part: not isinstance(part.site.step.operation, Add))
+
+
+def _told_apart(parts: list[Consumer]) -> tuple[Summand, ...]:
+    """The summands of a row; where two have the same formula, their letters are those of the step that each is of."""
+    summands = [part.site.operation.summand(part) for part in parts]
+    expressions = Counter(summand.expression for summand in summands)
+    own = {part.row.step.name for part in parts}
+    found = []
+    for part, summand in zip(parts, summands, strict=True):
+        if expressions[summand.expression] > 1:
+            of = f" of {part.site.step.name}"
+            known = {*own, part.symbol}
+            given, follows = (
+                tuple(Quantity(one.name if one.name in known else one.name + of, one.values) for one in some)
+                for some in (summand.inputs, summand.intermediates)
+            )
+            given = tuple(one for one in given if one.name not in own or not found)  # the row itself, once
+            where = tuple(f"{line}{'' if part.symbol in line else of}" for line in summand.where)
+            summand = Summand(f"[{summand.expression}]{of}", summand.result, where, given, follows)
+        found.append(summand)
+    return tuple(found)
 
 
 def _from_loss(trace: Trace, targets: Targets, row: Row) -> Summand:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tinytf.config import ModelConfig
 from tinytf.lessons.asking import bracketed, figure, figures
 from tinytf.lessons.data import Figures, Lesson
 from tinytf.lessons.live import Live
@@ -89,23 +90,24 @@ def scores(live: Live, number: int) -> Lesson:
 
 
 def scaling(live: Live, number: int) -> Lesson:
-    row, width = live.row, live.config.d_head
-    keys = live.strongest(3)
+    row, width, config = live.row, live.config.d_head, live.config.at(0)
+    keys, divisor, root = live.strongest(3), config.score_divisor, config.score_divisor_words
     before = live.at("L0H0.scores")[row, keys]
-    right = before / math.sqrt(width)
+    right = before / divisor
     question = live.asked("scaling").vector(
         f"q·kᵀ of query {row}, {live.token(row)}, is {figures(list(before))} for "
-        f"{_keys(live, keys)}, and d_head is {width}. What are the values after scaling?",
+        f"{_keys(live, keys)}, and {_what_divides(config)}. What are the values after scaling?",
         list(right),
-        [list(before / width), list(before * math.sqrt(width)), list(before), list(before / math.log2(max(4, width)))],
-        f"√{width} = {figure(math.sqrt(width))}, and every score is divided by it: {figures(list(right))}.",
+        [list(before / width), list(before * divisor), list(before), list(before / math.log2(max(4, width)))],
+        f"{'' if config.attention_divisor else f'{root} = '}{figure(divisor)}, and every score is divided by it: "
+        f"{figures(list(right))}.",
     )
     return Lesson(
         number, "scaling", TITLES["scaling"],
         f"A sum of {width} products grows with √{width}, and softmax of large numbers is all or nothing, where hardly "
         "any gradient is left. Dividing takes that growth away; which key is best stays as it is.",
-        f"scaled = scores / √{width} = scores / {figure(math.sqrt(width))}",
-        "scaled = scores / math.sqrt(d_head)",
+        f"scaled = scores / {root} = scores / {figure(divisor)}",
+        f"scaled = scores / {f'{divisor:g}' if config.attention_divisor else 'math.sqrt(d_head)'}",
         f"L0H0.scaled[{row},{keys[-1]}]",
         question,
         role="attention", focus=row,
@@ -114,13 +116,19 @@ def scaling(live: Live, number: int) -> Lesson:
     )  # fmt: skip
 
 
+def _what_divides(config: ModelConfig) -> str:
+    if config.attention_divisor:
+        return f"this model divides by {figure(config.attention_divisor)}"
+    return f"d_head is {config.d_head}"
+
+
 def _keys(live: Live, keys: list[int]) -> str:
     named = [f"{key} {live.token(key)}" for key in keys]
     return f"key {named[0]}" if len(named) == 1 else f"keys {', '.join(named[:-1])} and {named[-1]}"
 
 
 def mask(live: Live, number: int) -> Lesson:
-    place, count, config = min(2, live.length - 1), live.length, live.config
+    place, count, config = min(2, live.length - 1), live.length, live.config.at(0)
     seen = live.seen(place)
     after = range(place, count)
 
@@ -174,7 +182,8 @@ def mask(live: Live, number: int) -> Lesson:
 
 def softmax(live: Live, number: int) -> Lesson:
     row, seen = live.row, list(live.seen(live.row))
-    scaled, keys = live.at("L0H0.scaled")[row], live.strongest(3)
+    taken = live.trace.steps.at("weights", 0).inputs[0]
+    scaled, keys = live.at(f"L0H0.{taken}")[row], live.strongest(3)
     chosen = scaled[keys]
     largest = float(chosen.max())
     powers = np.exp(chosen - largest)
@@ -196,11 +205,11 @@ def softmax(live: Live, number: int) -> Lesson:
         "Scores of any size become shares that sum to 1 in every row. The exponential keeps all of them above 0 and "
         "favours the large ones: one more point is e = 2.718 times the weight.",
         "weights = e^score / Σ e^score, along each row",
-        f"weights = {'masked' if live.config.causal else 'scaled'}.softmax(dim=-1)",
+        f"weights = {taken}.softmax(dim=-1)",
         f"L0H0.weights[{row},{keys[-1]}]",
         question,
         role="attention", focus=row,
-        shown=(f"L0H0.{'masked' if live.config.causal else 'scaled'}",),
+        shown=(f"L0H0.{taken}",),
         revealed=("L0H0.weights",),
     )  # fmt: skip
 

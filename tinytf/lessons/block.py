@@ -9,11 +9,14 @@ from tinytf.lessons.asking import bracketed, figure
 from tinytf.lessons.data import Figure, Figures, Lesson
 from tinytf.lessons.live import Live
 from tinytf.lessons.titles import TITLES
+from tinytf.steps.operations import Norm
 
 
 def residual(live: Live, number: int) -> Lesson:
-    here = live.here
-    before, added = live.at("L0.in")[here], live.at("L0.attn")[here]
+    here, table = live.here, live.trace.steps
+    total = table.by_name["mid" if table.has("mid", 0) else "out"]
+    name, others = total.inputs[1], "".join(f" + {other}" for other in total.inputs[2:])
+    before, added = live.at("L0.in")[here], live.at(f"L0.{name}")[here]
     place = int(np.abs(added).argmax())
     x, attn = float(before[place]), float(added[place])
     question = live.asked("residual").number(
@@ -26,27 +29,35 @@ def residual(live: Live, number: int) -> Lesson:
     )
     rows = (
         ("x", float(np.linalg.norm(before))),
-        ("attn", float(np.linalg.norm(added))),
-        ("x + attn", float(np.linalg.norm(before + added))),
+        (name, float(np.linalg.norm(added))),
+        (f"x + {name}", float(np.linalg.norm(before + added))),
     )
     return Lesson(
         number, "residual", TITLES["residual"],
         "A block does not replace a token's vector, it adds to it. So nothing is lost on the way up, every layer can "
         "read what any layer below wrote, and the gradient has a straight way down.",
-        "mid = x + attn",
-        "x = x + attention(norm1(x))" if live.config.norm_order == "pre" else "mid = x + attention(x)",
-        f"L0.mid[{here},{place}]",
+        f"{total.name} = {total.formula}",
+        f"x = x + attention({'norm1(x)' if table.by_name['q'].inputs == ('norm1',) else 'x'}){others}",
+        f"L0.{total.name}[{here},{place}]",
         question,
-        shown=(f"L0.in[{here}]", f"L0.attn[{here}]"),
-        revealed=(f"L0.in[{here}]", f"L0.attn[{here}]", f"L0.mid[{here}]"),
+        shown=(f"L0.in[{here}]", f"L0.{name}[{here}]"),
+        revealed=(f"L0.in[{here}]", f"L0.{name}[{here}]", f"L0.{total.name}[{here}]"),
         figures=Figures((f"vector of {live.token(here)}", "length"), rows),
     )  # fmt: skip
 
 
+_WHEN = {
+    "pre": "before each part, so the residual stream itself is never normed",
+    "post": "after each sum, so what goes up the stack is always normed",
+    "both": "before each part and what each part adds, and the residual stream itself is never normed",
+    "output": "what each part adds, and the residual stream itself is never normed",
+}
+
+
 def norm(live: Live, number: int) -> Lesson:
     config, here = live.config, live.here
-    pre, layer_norm = config.norm_order == "pre", config.norm == "layernorm"
-    source = "L0.in" if pre else "L0.mid"
+    first = next(step for step in live.trace.steps.layer_steps if isinstance(step.operation, Norm) and step.reads)
+    own, layer_norm, source = f"L0.{first.name}", config.norm == "layernorm", f"L0.{first.inputs[0]}"
     x = live.at(source)[here]
     mean = float(x.mean()) if layer_norm else 0.0
     size = math.sqrt(float(((x - mean) ** 2).mean()) + config.norm_eps)
@@ -58,7 +69,7 @@ def norm(live: Live, number: int) -> Lesson:
         if layer_norm
         else f"root mean square {figure(size)}"
     )
-    got = float(live.at(f"L0.norm1[{here},{place}]"))
+    got = float(live.at(f"{own}[{here},{place}]"))
     learned = "gain and bias" if layer_norm else "gain"
     taken = f"({figure(value)} − {bracketed(mean)})" if layer_norm else figure(value)
     question = live.asked("norm").number(
@@ -75,11 +86,7 @@ def norm(live: Live, number: int) -> Lesson:
         if layer_norm
         else "divides by the root mean square and leaves the mean alone"
     )
-    when = (
-        "before each part, so the residual stream itself is never normed"
-        if pre
-        else "after each sum, so what goes up the stack is always normed"
-    )
+    when = _WHEN[config.norm_order]
     return Lesson(
         number, "norm", TITLES["norm"],
         f"Sums make vectors grow, and the next part would meet other sizes at every layer. {name} {does}, for each "
@@ -87,11 +94,11 @@ def norm(live: Live, number: int) -> Lesson:
         "(x − mean) / √(variance + ε) · gain + bias" if layer_norm else "x / √(mean of x² + ε) · gain",
         f"n = F.{'layer_norm' if layer_norm else 'rms_norm'}(x, ({config.d_model},), gain"
         f"{', bias' if layer_norm else ''}, eps={config.norm_eps:g})",
-        f"L0.norm1[{here},{place}]",
+        f"{own}[{here},{place}]",
         question,
         focus=here,
         shown=(source,),
-        revealed=("L0.norm1",),
+        revealed=(own,),
     )  # fmt: skip
 
 

@@ -121,9 +121,9 @@ def _sinusoidal(live: Live, number: int) -> Lesson:
 
 
 def _rotary(live: Live, number: int) -> Lesson:
-    turns = rotary_frequencies(live.config.rope).double()
+    turns = rotary_frequencies(live.config.at(0).rope).double()
     pair = min(1, len(turns) - 1)
-    place, turn, half = live.here, float(turns[pair]), live.config.d_head // 2
+    place, turn, half = live.here, float(turns[pair]), live.config.rope.width // 2
     question = live.asked("positions").number(
         f"Pair {pair} of every query and key turns by {figure(turn)} radians a position. "
         f"By how many radians is the query of token {place}, {live.token(place)}, turned?",

@@ -89,7 +89,8 @@ class Live:
         """The keys that a query may look at."""
         if not self.config.causal:
             return range(self.length)
-        first = max(0, query + 1 - self.config.window) if self.config.window else 0
+        window = self.config.at(0).window
+        first = max(0, query + 1 - window) if window else 0
         return range(first, query + 1)
 
     def strongest(self, most: int) -> list[int]:

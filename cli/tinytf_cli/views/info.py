@@ -1,5 +1,6 @@
 """A model's architecture, parameters, memory and work."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,17 @@ def _positions(config: ModelConfig) -> str:
             "linear": f", all frequencies / {config.rope_factor:g}",
             "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
         }
-        return f"rotary, θ = {config.rope_theta:g}{scaling[config.rope_scaling]}"
+        turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
+        return f"rotary, θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
     return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
+
+
+_NORM_ORDERS = {
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "both": "before and after each part",
+    "output": "after each part",
+}
 
 
 class InfoView:
@@ -95,7 +105,12 @@ class InfoView:
             f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
         )
         sight = "causal" if c.causal else "bidirectional"
-        sight += f", window {c.window:,}" if c.window else ""
+        windows = Counter(c.at(layer).window for layer in range(c.n_layers))
+        sight += "".join(
+            f", window {window:,}" + (f" in {count} of the layers" if len(windows) > 1 else "")
+            for window, count in windows.items()
+            if window
+        )
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[c.norm]
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
@@ -106,7 +121,8 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm}, {c.norm_order}-norm, ε = {c.norm_eps:g}" + (", on q and k too" if c.qk_norm else ""),
+            "norm": f"{norm}, {_NORM_ORDERS[c.norm_order]}, ε = {c.norm_eps:g}"
+            + (", on q and k too" if c.qk_norm else ""),
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,

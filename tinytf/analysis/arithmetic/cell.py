@@ -87,7 +87,9 @@ def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer | None 
     sizes = _sizes(trace, step)
     index = tuple(trace.index(word, axis, size) for word, axis, size in zip(words, axes, sizes, strict=True))
     layer = None if where.layers is None else where.layers[0]
-    return Cell(trace, step, layer, where.heads[0] if where.heads else None, index), where.note
+    return Cell(
+        trace, trace.steps.at(step.name, layer), layer, where.heads[0] if where.heads else None, index
+    ), where.note
 
 
 def _not_one(where: Address, step: Step) -> str:
