@@ -1,6 +1,6 @@
 """Print the README's table of steps, from the step table itself: python samples/step_table.py
 
-Covers a GPT-2-like, a Llama-like and a BERT-like architecture; the last column says which have the step.
+Covers a GPT-2-like, a Llama-like, a Gemma-2-like and a BERT-like architecture; the last column says which have the step.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from tinytf.steps.table import STEPS, StepTable
 ARCHITECTURES = {
     "GPT-2": PRESETS["gpt2"],
     "Llama": dataclasses.replace(PRESETS["llama-tiny"], qk_norm=True),
+    "Gemma 2": dataclasses.replace(PRESETS["llama-tiny"], norm_order="both", activation="gelu_tanh"),
     "BERT": dataclasses.replace(PRESETS["bert-base"], head="mlm"),
 }
 

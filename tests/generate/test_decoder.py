@@ -13,11 +13,12 @@ from torch import Tensor
 
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind
+from tinytf.generate.implemented import unimplemented
 from tinytf.generate.kernels import NumpyKernels, TorchKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
 
-DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)]
+DECODERS = [kind for kind in KINDS if config_of(kind).causal and not unimplemented(config_of(kind))]
 GROUPED = ["gpt2", "llama, grouped", "one key head for all", "mistral, a window and stretched waves"]
 PROMPT = [3, 17, 5, 9]
 

@@ -18,8 +18,11 @@ from tinytf.generate.implemented import IMPLEMENTED, UNRELATED, unimplemented
 from tinytf.generate.kernels import NumpyKernels, TorchKernels
 from tinytf.generate.loop import Looking
 from tinytf.generate.runner import Runner
-from tinytf.model.attention import FusedCore, attention_scores, repeat_groups, scale_scores
+from tinytf.model.attention import FusedCore
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations.operation import repeat_groups
+from tinytf.steps.operations.scale import scale_scores
+from tinytf.steps.operations.scores import attention_scores
 
 ROPE = {**LLAMA, "rope_scaling": "llama3", "rope_factor": 8.0, "rope_original_context": 16}
 UNUSUAL: dict[str, dict[str, Any]] = {
@@ -86,11 +89,11 @@ def test_a_value_that_a_known_field_gets_one_day_is_not_implemented(name: str, v
 
 
 FUTURE: list[tuple[str, Any, Any]] = [
-    ("residual", "sequential", "parallel"),
+    ("experts", 1, 4),
     ("windows", (), (0, 4)),
     ("attn_scale", 0.0, 0.1),
-    ("attention_cap", 0.0, 1.0),
-    ("logit_cap", 0.0, 30.0),
+    ("score_clip", 0.0, 1.0),
+    ("logit_clip", 0.0, 30.0),
     ("rotary_share", 1.0, 0.5),
     ("attention_bias", None, "alibi"),
 ]
@@ -134,7 +137,7 @@ def test_a_setting_that_is_not_implemented_is_decoded_as_the_plain_forward_compu
     usual = steps_of(untied("gpt2"), **settings)
     monkeypatch.setattr(FusedCore, "forward", capped)
     monkeypatch.setattr(Decoder, "__call__", lambda *_: pytest.fail("the fast decoder was asked"))
-    model = lively(config_with("attention_cap", 0.0, 1.0, activation="gelu_tanh"))
+    model = lively(config_with("score_clip", 0.0, 1.0, activation="gelu_tanh"))
     found = steps_of(model, **settings)
     uncached = {name: value for name, value in settings.items() if name != "chunk"}
     assert_same(found, steps_of(model, use_cache=False, **uncached))
@@ -151,8 +154,8 @@ def test_a_setting_that_is_not_implemented_is_decoded_as_the_plain_forward_compu
 @pytest.mark.parametrize("samples", [1, 2])
 def test_what_the_modules_looked_at_is_what_the_decoder_would_have(samples: int) -> None:
     settings: dict[str, Any] = {"looking": Looking(), "samples": samples, "sampling": WARM, "chunk": 3}
-    model = lively(config_with("attention_cap", 0.0, 1.0))  # of which nothing here takes notice
-    fast = lively(config_with("attention_cap", 0.0, 0.0))
+    model = lively(config_with("score_clip", 0.0, 1.0))  # of which nothing here takes notice
+    fast = lively(config_with("score_clip", 0.0, 0.0))
     cores = [block.attention.core for block in model.blocks]
     found = steps_of(model, **settings)
     for ours, theirs in zip(found, steps_of(fast, **settings), strict=True):

@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched
 from tinytf.generate.implemented import unimplemented
-from tinytf.model.attention import FusedCore, SelfAttention
+from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
@@ -213,9 +213,10 @@ def _apart(found: Tensor, expected: Tensor) -> float:
 
 
 def _can_look(model: Transformer) -> bool:
-    """Whether every attention core can give way to the stepped one for a while, and nobody misses it."""
-    cores = [attention.core for attention in _attentions(model)]
-    return len(cores) == len(model.blocks) and all(type(core) is FusedCore for core in cores) and not is_watched(model)
+    """Whether every attention core can give way to a stepped one for a while, and nobody misses it."""
+    attentions = _attentions(model)
+    usual = all(type(one.core) is type(make_core(one.config)) for one in attentions)
+    return len(attentions) == len(model.blocks) and usual and not is_watched(model)
 
 
 def _attentions(model: Transformer) -> list[SelfAttention]:

@@ -111,7 +111,7 @@ def _told_apart(parts: list[Consumer]) -> tuple[Summand, ...]:
     summands = [part.site.operation.summand(part) for part in parts]
     expressions = Counter(summand.expression for summand in summands)
     own = {part.row.step.name for part in parts}
-    found = []
+    found: list[Summand] = []
     for part, summand in zip(parts, summands, strict=True):
         if expressions[summand.expression] > 1:
             of = f" of {part.site.step.name}"
