@@ -1,6 +1,6 @@
 """Print the README's table of steps, from the step table itself: python samples/step_table.py
 
-Covers a GPT-2-like, a Llama-like, a Gemma-2-like and a BERT-like architecture; the last column says which have the step.
+Covers architectures like those of GPT-2, Llama, Gemma 2 and BERT; the last column says which have the step.
 """
 
 import dataclasses

@@ -162,7 +162,8 @@ def attribute(
     model, config = trace.model, trace.config
     require_logits(model)
     place = _place(trace, position)
-    logits = trace.logits_at(place).double()
+    unembedded = trace.steps.unembedded
+    logits = trace.vocabulary(unembedded.name, [place])[0].double()
     chosen = int(logits.argmax()) if token is None else token
     for one in (chosen, versus):
         if one is not None and not 0 <= one < config.vocab_size:
@@ -291,4 +292,6 @@ def _frozen(trace: Trace) -> str:
     norms = "the scale of every norm" if inside else "the final norm's scale"
     if not inside and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
-    return f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms
+    frozen = f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms
+    name = trace.steps.unembedded.name
+    return frozen if name == "logits" else f"{frozen}; the sum is {name}, of which the logit is made"

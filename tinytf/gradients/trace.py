@@ -1,7 +1,7 @@
 """A trace with its backward pass: the gradient of a loss with respect to every step and every parameter."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -35,8 +35,9 @@ class Gradients(Trace):
             return of_probs(self._of, self._targets)
         return torch.zeros_like(self._of.step(step.name, layer, heads))
 
-    def _vocabulary_row(self, name: str, position: int) -> Tensor:
-        return self.step(name)[position]
+    def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
+        """The gradient of a step over the vocabulary at some positions (P, V)."""
+        return self.step(name)[list(positions)]
 
 
 class GradientTrace(Trace):

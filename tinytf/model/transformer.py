@@ -23,6 +23,7 @@ from tinytf.model.parts import (
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.rotate import rotary_table
+from tinytf.steps.table import StepTable
 
 
 class Embeddings(nn.Module):
@@ -98,28 +99,33 @@ class Unembedding(nn.Module):
 
 
 class LanguageModelHead(nn.Module):
-    """Logits of the next token."""
+    """Logits of the next token: the hidden state unembedded, and what the step table has after that."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.decoder = Unembedding(config)
+        self.operations = StepTable(config).head_operations
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return self.decoder(x, embedding)
+        logits = self.decoder(x, embedding)
+        for operation in self.operations:
+            logits = operation.forward(logits)
+        return logits
 
 
-class MaskedLanguageModelHead(nn.Module):
+class MaskedLanguageModelHead(LanguageModelHead):
     """BERT's head for a masked token: dense, activation, LayerNorm, then the logits (Devlin et al. 2019)."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
         self.dense = Linear(config.d_model, config.d_model)
         self.activation = ACTIVATIONS[config.head_activation]
         self.norm = make_norm(config)
         self.decoder = Unembedding(config)
+        self.operations = StepTable(config).head_operations
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return self.decoder(self.norm(self.activation(self.dense(x))), embedding)
+        return super().forward(self.norm(self.activation(self.dense(x))), embedding)
 
 
 class Transformer(nn.Module):

@@ -393,6 +393,17 @@ class StepTable:
         self.between = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
 
+    @cached_property
+    def head_operations(self) -> tuple["Operation", ...]:
+        """What is done to the unembedded last hidden state before it is logits."""
+        _, *after = (step.operation for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
+        return tuple(operation for operation in after if operation is not None)
+
+    @property
+    def unembedded(self) -> Step:
+        """The step that is linear in the last hidden state: logits, unless something is done to it before."""
+        return next(step for step in self.by_name.values() if step.is_vocabulary)
+
     @property
     def stream_norms(self) -> tuple[Step, ...]:
         """The norms of a block through which what it adds reaches the residual stream, or the stream itself goes."""

@@ -5,6 +5,7 @@ Little is recorded (``record.py``); the rest is derived on first look, by the fu
 
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +16,7 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations.mask import Sight
-from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.operations import Sight, Unembed
 from tinytf.steps.table import Step, StepTable
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.address import Address, parse_address
@@ -104,10 +104,18 @@ class Trace:
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
         return Site(self, step, layer).derive(heads)
 
-    def _vocabulary_row(self, name: str, position: int) -> Tensor:
-        """One position (V,) of a step over the vocabulary."""
-        logits = self.logits_at(position)
-        return logits if name == "logits" else probabilities(logits)
+    def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
+        """A step over the vocabulary at some positions (P, V): as it was recorded, or derived for them alone."""
+        step, rows = self.steps.by_name[name], self.recording.logit_rows
+        if step.recorded and all(position in rows for position in positions):
+            return self.recorded_logits[[rows.index(position) for position in positions]]
+        site = Site(self, step, None)
+        (before,) = site.source_steps
+        with torch.no_grad():
+            if before.is_vocabulary:
+                return site.operation.forward(self.vocabulary(before.name, positions))
+            assert isinstance(site.operation, Unembed)
+            return site.operation.unembed(site, site.input()[list(positions)])
 
     def _partly_recorded(self, full: str) -> bool:
         return full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
@@ -140,7 +148,7 @@ class Trace:
                 return torch.tensor([token.id for token in self.tokens])
             raise AddressError(f"{step.name} is not a tensor")
         if step.is_vocabulary and where.cell:
-            row = self._vocabulary_row(step.name, self.index(where.cell[0], "token", len(self.tokens)))
+            (row,) = self.vocabulary(step.name, [self.index(where.cell[0], "token", len(self.tokens))])
             return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
         layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
         found = []
@@ -196,7 +204,7 @@ class Trace:
 
     def at_logit_rows(self, step: Step) -> Tensor:
         """A step over the vocabulary at the positions that the forward pass computed, (rows, V)."""
-        return self.recorded_logits if step.recorded else probabilities(self.recorded_logits)
+        return self.recorded_logits if step.recorded else self.vocabulary(step.name, self.recording.logit_rows)
 
     @property
     def recorded_logits(self) -> Tensor:

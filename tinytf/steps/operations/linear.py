@@ -86,7 +86,11 @@ class Unembed(Linear):
     """Hidden states to logits, by the head's own matrix or by the token embeddings."""
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        return site.module(site.input(), site.weight)
+        return self.unembed(site, site.input())
+
+    def unembed(self, site: Site, hidden: Tensor) -> Tensor:
+        """The step of some hidden states (…, C)."""
+        return site.module(hidden, site.weight)
 
 
 @dataclass(frozen=True)
