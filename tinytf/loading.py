@@ -1,17 +1,11 @@
 """Opening a model by what a user calls it."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.sources import PresetSource, RunSource, Source, find_source
-
-if TYPE_CHECKING:
-    pass
-
 from tinytf.opened import Model, named_places
+from tinytf.sources import PresetSource, RunSource, Source, find_source
 
 __all__ = ["DEVICES", "DTYPES", "Model", "load", "named_places", "open_source", "pick_device"]
 

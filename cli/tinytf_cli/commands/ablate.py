@@ -77,15 +77,14 @@ def command(
     if how != "zero":
         settings["reference"] = model.reference(reference)
     number = None if target is None else model.find_token(target, "--target")
-    named = None if number is None else f"#{number}"
 
     def view_of(text: str) -> AblationView | AblationSweepView:
         trace = model.trace(text, truncate=truncate, force=force)
         with counted(output.stderr, "texts and ablations:" if sweep else "texts of the mean:") as on_progress:
             if sweep is None:
-                found = model.ablate(trace, addresses, target=named, top=top or 5, on_progress=on_progress, **settings)
+                found = model.ablate(trace, addresses, target=number, top=top or 5, on_progress=on_progress, **settings)
                 return AblationView(model, trace, found)
-            over = model.ablation_sweep(trace, sweep, target=named, on_progress=on_progress, **settings)
+            over = model.ablation_sweep(trace, sweep, target=number, on_progress=on_progress, **settings)
             return AblationSweepView(model, trace, over, top or 8)
 
     return show_views(output, map(view_of, texts), "ablations", lines)
