@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
@@ -19,25 +19,31 @@ from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import Score, score
 from tinytf.model.cache import KVCache, require_decoder
 from tinytf.model.transformer import Transformer
+from tinytf.report import About, Report
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.trace.address import Address
 from tinytf.trace.record import record
 from tinytf.trace.steps import StepTable
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from tinytf.analysis.arithmetic import Explanation
+    from tinytf.analysis.attended import Attended
     from tinytf.analysis.attribution import Attribution
     from tinytf.analysis.census import Census
     from tinytf.analysis.difference import Difference
-    from tinytf.analysis.examples import Examples
+    from tinytf.analysis.explained import Explained
     from tinytf.analysis.interventions import Ablation, AblationSweep, Intervention, Patched, PatchSweep, Reference
     from tinytf.analysis.lens import Lens
-    from tinytf.analysis.neurons import Neurons
+    from tinytf.analysis.neurons import Examples, Neurons
     from tinytf.analysis.rollout import Rollout
+    from tinytf.analysis.tokens import Tokens
+    from tinytf.analysis.traced import Traced
+    from tinytf.gradients.report import Backward
     from tinytf.gradients.trace import GradientTrace
     from tinytf.training.corpus import Corpus
 
 Progress = Callable[[int, int], None]
+Found = TypeVar("Found", bound=Report)
 
 
 def _unheard(done: int, of: int) -> None:
@@ -89,6 +95,25 @@ class Model:
     @cached_property
     def n_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.transformer.parameters())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, as plain JSON data."""
+        parameter = next(self.transformer.parameters())
+        tokenizer = self.tokenizer
+        return {
+            "name": self.name,
+            "source": self.source,
+            "notes": list(self.notes),
+            "config": self.config.to_dict(),
+            "parameters": self.n_parameters,
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "device": parameter.device.type,
+            "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
+        }
+
+    def _of(self, found: Found, text: Encoding | None = None) -> Found:
+        """A report with what it is of."""
+        return replace(found, about=About(self, text))
 
     # Texts and tokens
 
@@ -188,17 +213,18 @@ class Model:
 
     def explain(
         self, text: str | Trace, address: str, *, depth: int = 1, top: int = 8, temperature: float = 1.0
-    ) -> "tuple[Explanation, ...]":
+    ) -> "Explained":
         """The arithmetic behind the one number at ``address`` of a text, or of its trace; then what that came from.
 
         One Explanation a cell, ``depth`` steps back, as ``tinytf.analysis.arithmetic.follow`` says, whose errors these
         are too.
         """
         from tinytf.analysis.arithmetic import follow
+        from tinytf.analysis.explained import Explained
 
         trace = self._trace(text)
         found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
-        return tuple(found)
+        return self._of(Explained(tuple(found)), trace.encoding)
 
     def lens(
         self,
@@ -223,7 +249,8 @@ class Model:
         tracked = [self.find_token(word, "--track") for word in track]
         trace = self._trace(text, truncate=truncate, force=force)
         places = None if position is None else named_places(trace, position)
-        return lens(trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force)
+        found = lens(trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force)
+        return self._of(found, trace.encoding)
 
     def attribute(
         self,
@@ -250,7 +277,7 @@ class Model:
             raise UsageError(
                 f"--position {position!r} is {len(places)} positions", "one logit is taken apart at a time"
             )
-        return attribute(trace, None if places is None else places[0], chosen, other)
+        return self._of(attribute(trace, None if places is None else places[0], chosen, other), trace.encoding)
 
     def neurons(
         self,
@@ -271,7 +298,7 @@ class Model:
         chosen = [parse_unit(unit, self.config) for unit in units]
         layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
         trace = self.trace(text, layers=layers) if isinstance(text, str) else text
-        return neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
+        return self._of(neurons(trace, top=top, by=by, units=chosen, tokens=tokens), trace.encoding)
 
     def top_examples(
         self,
@@ -318,16 +345,20 @@ class Model:
         length: int | None = None,
         count: int = 16,
         seed: int = 0,
+        by: str | None = None,
+        top: int | None = None,
         progress: Progress = _unheard,
     ) -> "Census":
         """What every head does: its scores on random tokens said twice, and on a file or folder of text, or a ``text``.
 
-        Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Other
-        settings as of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
+        Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Heads
+        are sorted ``by`` a score (induction, of an encoder previous), and the ``top`` ones reported. Other settings as
+        of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
         """
-        from tinytf.analysis.census import census, copy_length
+        from tinytf.analysis.census import census, copy_length, require_score
         from tinytf.training.windows import text_windows
 
+        score = require_score(by or ("induction" if self.config.causal else "previous"))
         before, after = self.tokenizer.around()
         if self.config.causal:
             after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
@@ -337,10 +368,12 @@ class Model:
         windows = () if source is None else text_windows(
             source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
         )  # fmt: skip
-        return census(
+        found = census(
             self.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after,
             progress=progress,
         )  # fmt: skip
+        own = f"{self.name}'s {self.corpus.name}" if self.corpus else ""
+        return self._of(replace(found, by=score, top=top, corpus=str(corpus or own)))
 
     def rollout(
         self,
@@ -348,18 +381,140 @@ class Model:
         *,
         heads: str = "mean",
         layer: int | None = None,
-        flow: Sequence[int] = (),
+        query: str | None = None,
+        flow: Sequence[int] | str = (),
         force: bool = False,
         progress: Progress = _unheard,
     ) -> "Rollout":
         """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
 
+        ``query`` is the position that is read, by text or number; the last token without it, or the first mask.
         Settings and errors as of ``tinytf.analysis.rollout.rollout``.
         """
-        from tinytf.analysis.rollout import rollout
+        from tinytf.analysis.rollout import default_query, rollout
 
         trace = self._trace(text, force=force)
-        return rollout(trace, heads=heads, layer=layer, flow=flow, force=force, progress=progress)
+        size = len(trace.tokens)
+        place = default_query(trace, self.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
+        found = rollout(trace, heads=heads, layer=layer, query=place, flow=flow, force=force, progress=progress)
+        return self._of(found, trace.encoding)
+
+    # Whole passes as reports
+
+    def tokens(self, text: str) -> "Tokens":
+        """The tokens of a text, which may be longer than the context."""
+        from tinytf.analysis.tokens import Tokens
+
+        return Tokens(self.name, self.tokenizer, self.tokenizer_note, self.tokenizer.encode(text))
+
+    def traced(
+        self,
+        text: str | Trace,
+        *,
+        layers: Sequence[int] = (0,),
+        head: int = 0,
+        at: Sequence[str | Address] = (),
+        top: int = 10,
+        fail_on: Sequence[str] = (),
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "Traced":
+        """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
+
+        ``top`` predictions, and the first fault of the kinds of ``fail_on``; errors as of ``tinytf.trace.record`` and
+        ``tinytf.gradients.faults.first_fault``, and for a cell that is not there.
+        """
+        from tinytf.analysis.prediction import predictions
+        from tinytf.analysis.traced import Traced
+        from tinytf.gradients.faults import first_fault
+
+        trace = self._trace(text, truncate=truncate, force=force)
+        addresses = _found(trace, at)
+        for where in addresses:
+            if where.cell:
+                trace[where]
+        fault = first_fault(trace, fail_on) if fail_on else None
+        foretold = predictions(trace, self.tokenizer, top)
+        found = Traced(trace, tuple(layers), head, addresses, foretold, tuple(fail_on), fault)
+        return self._of(found, trace.encoding)
+
+    def attention(
+        self,
+        text: str | Trace,
+        *,
+        heads: Sequence[tuple[int, int]] = (),
+        row: str | None = None,
+        top: int | None = None,
+        window: tuple[int, int, int, int] | None = None,
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "Attended":
+        """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
+
+        Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
+        """
+        from tinytf.analysis.attended import Attended
+
+        trace = self._trace(text, truncate=truncate, force=force)
+        query = None if row is None else trace.index(row, "query", len(trace.tokens))
+        return self._of(Attended(trace, tuple(heads), query, top, window), trace.encoding)
+
+    def backward(
+        self,
+        text: "str | GradientTrace",
+        *,
+        target: str | None = None,
+        positions: str | None = None,
+        layers: Sequence[int] = (0,),
+        head: int = 0,
+        at: Sequence[str | Address] = (),
+        derived: Sequence[str | Address] = (),
+        by: str = "kind",
+        lr: float = 1e-3,
+        integrated: bool = False,
+        check: int = 0,
+        seed: int = 0,
+        fail_on: Sequence[str] = (),
+        on_point: Progress = _unheard,
+        on_entry: Progress = _unheard,
+        truncate: bool = False,
+        force: bool = False,
+    ) -> "Backward":
+        """The backward pass of a text, or of its trace, as a report.
+
+        The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
+        with ``integrated`` gradients, of whose points ``on_point`` hears, and ``check`` finite differences drawn by
+        ``seed``, of which ``on_entry`` hears. Errors as of ``grad``, ``derive`` and ``first_fault``.
+        """
+        from tinytf.gradients.derivation import derive, require_gradient
+        from tinytf.gradients.differences import check as measured
+        from tinytf.gradients.faults import first_fault
+        from tinytf.gradients.report import Backward
+        from tinytf.gradients.saliency import integrated_gradients
+
+        trace = text
+        if isinstance(trace, str):
+            trace = self.grad(trace, target=target, positions=positions, truncate=truncate, force=force)
+        addresses = _found(trace, at)
+        for where in addresses:  # what is not there is said before anything is computed
+            require_gradient(where)
+            if where.cell:
+                trace.grad[where]
+        of = trace.model, trace.encoding, trace.targets
+        found = Backward(
+            trace,
+            tuple(layers),
+            head,
+            addresses,
+            tuple(derive(trace, trace.targets, where) for where in _found(trace, derived)),
+            by,
+            lr,
+            integrated_gradients(*of, on_point) if integrated else None,
+            measured(*of, check, seed, on_entry, force=force) if check else None,
+            tuple(fail_on),
+            first_fault(trace, fail_on) if fail_on else None,
+        )
+        return self._of(found, trace.encoding)
 
     # Changing, and comparing
 
@@ -371,6 +526,7 @@ class Model:
         tolerance: float | None = None,
         head: str | None = None,
         top: int = 5,
+        fail_over: float | None = None,
         truncate: bool = False,
         force: bool = False,
     ) -> "Difference":
@@ -385,7 +541,9 @@ class Model:
         sides = [Side(model.transformer, model.tokenizer, model.encode(words, truncate=truncate))
                  for model, words in ((self, text), (versus, words))]  # fmt: skip
         where = None if head is None else parse_head(head, StepTable(self.config))
-        return difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
+        found = difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
+        runs = About(self, sides[0].encoding), About(versus, sides[1].encoding)
+        return replace(found, sides=runs, fail_over=fail_over)
 
     def reference(self, file: str | Path | None = None) -> "Reference":
         """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
@@ -426,9 +584,10 @@ class Model:
 
         trace, number = self._trace(text), self._id(target)
         texts = self._reference(how, reference)
-        return ablate(
+        found = ablate(
             trace, _listed(at), how=how, reference=texts, target=number, seed=seed, top=top, on_progress=on_progress
         )
+        return self._of(found, trace.encoding)
 
     def ablation_sweep(
         self,
@@ -446,7 +605,8 @@ class Model:
 
         trace, number = self._trace(text), self._id(target)
         texts = self._reference(how, reference)
-        return ablation_sweep(trace, over, how=how, reference=texts, target=number, seed=seed, on_progress=on_progress)
+        found = ablation_sweep(trace, over, how=how, reference=texts, target=number, seed=seed, on_progress=on_progress)
+        return self._of(found, trace.encoding)
 
     def _reference(self, how: str, given: "Reference | str | Path | None") -> "Reference | None":
         """The texts of an ablation, read where a file or none is named and this way to ablate takes values of some."""
@@ -508,7 +668,7 @@ class Model:
 
         runs = self._trace(clean), self._trace(corrupt)
         first, second = self._id(answer, "answer"), self._id(versus, "versus")
-        return patch(*runs, _listed(at), positions=positions, answer=first, versus=second, top=top)
+        return self._of(patch(*runs, _listed(at), positions=positions, answer=first, versus=second, top=top))
 
     def patch_sweep(
         self,
@@ -525,7 +685,7 @@ class Model:
 
         runs = self._trace(clean), self._trace(corrupt)
         first, second = self._id(answer, "answer"), self._id(versus, "versus")
-        return patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress)
+        return self._of(patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress))
 
     # Going on
 
@@ -597,10 +757,22 @@ class Model:
         pieces = Pieces(self.tokenizer.decode, before, ())
         return "".join(pieces.add(token_id) for token_id in ids) + pieces.rest()
 
-    def score(self, text: str, *, truncate: bool = False) -> Score:
-        """How well the model foresaw each token of ``text``; errors as of ``encode`` and of a text of one token."""
+    def score(self, text: str, *, truncate: bool = False, int8: bool = False) -> Score:
+        """How well the model foresaw each token of ``text``; errors as of ``encode`` and of a text of one token.
+
+        With ``int8`` also what 8-bit weights cost.
+        """
+        from tinytf.generate.compared import quantization_cost
+
         require_decoder(self.config)
-        return score(self.transformer, self.encode(text, truncate=truncate).ids)
+        encoding = self.encode(text, truncate=truncate)
+        found = score(self.transformer, encoding.ids)
+        cost = quantization_cost(self.transformer, encoding.ids) if int8 else None
+        return self._of(replace(found, int8_cost=cost), encoding)
+
+
+def _found(trace: Trace, at: Sequence[str | Address]) -> tuple[Address, ...]:
+    return tuple(trace.address(one) if isinstance(one, str) else one for one in at)
 
 
 def _listed(at: str | Sequence[str]) -> Sequence[str]:

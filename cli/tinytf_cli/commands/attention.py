@@ -60,7 +60,7 @@ def command(
     """
     from tinytf.trace.steps import StepTable
     from tinytf_cli.several import show_views
-    from tinytf_cli.views.attention import AttentionChoice, AttentionView
+    from tinytf_cli.views.attention import AttentionView
 
     if not heads:
         for name, value in (("--row", row), ("--top", top), ("--window", window)):
@@ -73,8 +73,8 @@ def command(
 
     def view_of(text: str) -> AttentionView:
         trace = model.trace(text, truncate=truncate, force=force)
-        choice = AttentionChoice(by, chosen, row, top, _window(window, len(trace.tokens)), rows)
-        return AttentionView(model, trace, choice)
+        found = model.attention(trace, heads=chosen, row=row, top=top, window=_window(window, len(trace.tokens)))
+        return AttentionView(model, found, by, rows)
 
     return show_views(output, map(view_of, texts), "attentions", lines)
 

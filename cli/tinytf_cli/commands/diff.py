@@ -84,15 +84,10 @@ def command(
     other = model if second is not None else _other(model, versus, versus_dtype)
     found = model.diff(
         first, second if second is not None else other,
-        tolerance=tolerance, head=head, top=top, truncate=truncate, force=force,
+        tolerance=tolerance, head=head, top=top, fail_over=fail_over, truncate=truncate, force=force,
     )  # fmt: skip
-    encodings = (
-        model.encode(first, truncate=truncate),
-        other.encode(first if second is None else second, truncate=truncate),
-    )
-    view = DifferenceView((model, other), encodings, found, DifferenceChoice(fail_over, rows, full))
-    output.show(Result(view.blocks, view.data, view.events, view.tensors))
-    return 0 if view.holds else 1
+    output.show(Result.of(DifferenceView((model, other), found, DifferenceChoice(rows, full))))
+    return 0 if found.holds else 1
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:

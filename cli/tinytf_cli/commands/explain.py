@@ -57,6 +57,6 @@ def command(
     def view_of(text: str) -> ExplainView:
         trace = model.trace(text, truncate=truncate, force=force)
         found = model.explain(trace, address, depth=depth, top=top, temperature=temperature)
-        return ExplainView(model, trace.encoding, found)
+        return ExplainView(model, found)
 
     return show_views(output, map(view_of, texts), "explanations", lines)

@@ -97,31 +97,38 @@ def command(
     """
     from tinytf.trace.address import parse_address
     from tinytf.trace.steps import StepTable
+    from tinytf_cli.counted import counted
     from tinytf_cli.several import show_views
-    from tinytf_cli.views.grad import GradSelection, GradView
+    from tinytf_cli.views.grad import GradView
 
     model = open_model()
     table = StepTable(model.config)
     parse_address(f"L{layer}H{head}", table)
-    selection = GradSelection(
-        layers=tuple(range(model.config.n_layers)) if full else (layer,),
-        head=head,
-        addresses=tuple(parse_address(text, table) for text in addresses),
-        derived=tuple(parse_address(text, table) for text in derived),
-        dims=dims,
-        rows=rows,
-        detail=not no_detail,
-        fail_on=fail_on,
-        by=by,
-        lr=lr,
-        integrated=integrated,
-        check=check,
-        seed=click.get_current_context().params["seed"],
-        force=force,
-    )
+    layers = range(model.config.n_layers) if full else (layer,)
+    at, derive = ([parse_address(text, table) for text in texts] for texts in (addresses, derived))
+    seed = click.get_current_context().params["seed"]
 
     def view_of(text: str) -> GradView:
         trace = model.grad(text, target=target, positions=positions, truncate=truncate, force=force)
-        return GradView(model, trace, selection, output.stderr)
+        points = counted(output.stderr, "integrated gradients: point", at_most=True)
+        entries = counted(output.stderr, "finite differences: entry")
+        with points as on_point, entries as on_entry:
+            found = model.backward(
+                trace,
+                layers=() if no_detail else layers,
+                head=head,
+                at=at,
+                derived=derive,
+                by=by,
+                lr=lr,
+                integrated=integrated,
+                check=check,
+                seed=seed,
+                fail_on=fail_on,
+                on_point=on_point,
+                on_entry=on_entry,
+                force=force,
+            )
+        return GradView(model, found, dims, rows)
 
     return show_views(output, map(view_of, texts), "grads", lines)

@@ -1,6 +1,7 @@
 """``tinytf heads``: what every head does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,11 +70,17 @@ def command(
     file = None if text is not None else corpus
     with counted(output.stderr, "sequences", at_most=True) as progress:
         found = model.heads(
-            file, text=text, random_only=random, length=length, count=count, seed=seed, progress=progress
+            file,
+            text=text,
+            random_only=random,
+            length=length,
+            count=count,
+            seed=seed,
+            by=by,
+            top=top,
+            progress=progress,
         )
-    own = f"{model.name}'s {model.corpus.name}" if model.corpus else ""
-    said = "standard input" if text is not None else str(corpus or own)
-    chosen = (by or ("induction" if model.config.causal else "previous")).replace("-", "_")
-    view = HeadsView(model, found, by=chosen, corpus=said, top=top)
-    output.show(Result(view.blocks, view.data, view.events, view.tensors))
+    if text is not None:
+        found = replace(found, corpus="standard input")
+    output.show(Result.of(HeadsView(model, found)))
     return 0

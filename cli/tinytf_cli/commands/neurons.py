@@ -1,8 +1,9 @@
 """``tinytf neurons``: feed-forward units, what they promote, and where they are active."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -67,10 +68,9 @@ def command(
 
     A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its row of W₂ is read through the unembedding.
     """
-    from tinytf.analysis.neurons import neurons, parse_unit
+    from tinytf.analysis.neurons import parse_unit
     from tinytf_cli.counted import counted
-    from tinytf_cli.output import Result
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.neurons import NeuronChoice, NeuronsView
 
     if units and layer is not None:
@@ -84,21 +84,18 @@ def command(
         )
     layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
     files = _files(corpus) if corpus else None
-    choice = NeuronChoice(bool(chosen), rows, ", ".join(_said(path) for path in corpus))
 
-    def results() -> Any:
-        for text in texts:
-            trace = model.trace(text, truncate=truncate, layers=layers, force=force)
-            found = neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
-            places = None
-            if files is not None:
-                names = [str(unit) for unit in found.units]
-                with counted(output.stderr, "reading the corpus: character") as on_progress:
-                    places = model.top_examples(files, names, top=examples, window=window, on_progress=on_progress)
-            view = NeuronsView(model, trace, found, places, choice)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
+    def view_of(text: str) -> NeuronsView:
+        trace = model.trace(text, truncate=truncate, layers=layers, force=force)
+        found = model.neurons(trace, top=top, by=by, units=units, tokens=tokens)
+        if files is not None:
+            names = [str(unit) for unit in found.units]
+            with counted(output.stderr, "reading the corpus: character") as on_progress:
+                places = model.top_examples(files, names, top=examples, window=window, on_progress=on_progress)
+            found = replace(found, examples=replace(places, corpus=", ".join(_said(path) for path in corpus)))
+        return NeuronsView(model, trace, found, NeuronChoice(bool(chosen), rows))
 
-    show_all(output, results(), "neurons", lines)
+    show_views(output, map(view_of, texts), "neurons", lines)
 
 
 def _said(path: Path) -> str:

@@ -97,5 +97,5 @@ def command(
         with counted(output.stderr, "patches:") as on_progress:
             swept = model.patch_sweep(runs[0], runs[1], sweep or "residual", on_progress=on_progress, **tokens)
         view = PatchSweepView(model, runs[0], runs[1], swept, top or 8)
-    output.show(Result(view.blocks, view.data, view.events, view.tensors))
-    return 0 if view.holds else 1
+    output.show(Result.of(view))
+    return 0 if view.found.holds else 1

@@ -1,7 +1,6 @@
 """``tinytf rollout``: how much of each token attention brings to a position, over all layers."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,9 +10,6 @@ from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
-
-_QUICK = 400_000
-"""Pipes times tokens from which on a flow is only searched when it is asked for: some seconds."""
 
 
 @click.command("rollout")
@@ -58,8 +54,6 @@ def command(
     Attention rollout multiplies the maps of the layers, attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Both take half of every layer to come from the residual connection.
     """
-    from tinytf.analysis.attention_flow import attention_flow, count_pipes
-    from tinytf.analysis.rollout import default_query
     from tinytf_cli.counted import counted
     from tinytf_cli.several import show_views
     from tinytf_cli.views.rollout import RolloutView
@@ -68,15 +62,10 @@ def command(
 
     def view_of(text: str) -> RolloutView:
         trace = model.trace(text, truncate=truncate, force=force)
-        size = len(trace.tokens)
-        place = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
-        found = model.rollout(trace, heads=heads, layer=layer, force=force)
-        pipes = count_pipes(found.maps)
-        skipped = pipes if flow == "auto" and pipes * size > _QUICK else 0
-        if flow != "none" and not skipped:
-            wanted = range(size) if flow == "all" else (place,)
-            with counted(output.stderr, "flows") as progress:
-                found = replace(found, flow=attention_flow(found.maps, wanted, progress))
-        return RolloutView(model, trace, found, place, rows=rows, skipped=skipped)
+        with counted(output.stderr, "flows") as progress:
+            found = model.rollout(
+                trace, heads=heads, layer=layer, query=query, flow=flow, force=force, progress=progress
+            )
+        return RolloutView(model, found, rows)
 
     return show_views(output, map(view_of, texts), "rollouts", lines)

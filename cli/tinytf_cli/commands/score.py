@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.options import model_options, output_options, text_options
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
@@ -26,17 +26,9 @@ def command(
     output: Output,
 ) -> None:
     """Show the probability, rank and entropy of every token of TEXT, and the perplexity of the whole."""
-    from tinytf.generate.compared import quantization_cost
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.score import ScoreView
 
     model = open_model()
-
-    def result(text: str) -> Result:
-        encoding = model.encode(text, truncate=truncate)
-        found = model.score(text, truncate=truncate)
-        cost = quantization_cost(model.transformer, encoding.ids) if quantize else None
-        view = ScoreView(model, encoding, found, cost)
-        return Result(view.blocks, view.data, view.events)
-
-    show_all(output, (result(text) for text in texts), "scores", lines)
+    found = (model.score(text, truncate=truncate, int8=quantize is not None) for text in texts)
+    show_views(output, (ScoreView(model, one) for one in found), "scores", lines)

@@ -73,7 +73,7 @@ def command(
     from tinytf.trace.address import parse_address
     from tinytf.trace.steps import StepTable
     from tinytf_cli.several import show_views
-    from tinytf_cli.views.trace import Selection, TraceView
+    from tinytf_cli.views.trace import TraceView
 
     model = open_model()
     table = StepTable(model.config)
@@ -81,12 +81,15 @@ def command(
     layers = tuple(range(model.config.n_layers)) if full else (layer,)
     chosen = [parse_address(text, table) for text in addresses]
     chosen += [where for name in steps for where in _step_addresses(name, layers, head, table)]
-    selection = Selection(layers, head, tuple(chosen), dims, rows, not no_detail, top, fail_on)
     some = chosen and not fail_on
     recorded = {layer for where in chosen for layer in where.layers or ()} if some else None
-    traces = (model.trace(text, truncate=truncate, layers=recorded, force=force) for text in texts)
-    views = (TraceView(model, trace, selection) for trace in traces)
-    return show_views(output, views, "traces", lines)
+
+    def view_of(text: str) -> TraceView:
+        trace = model.trace(text, truncate=truncate, layers=recorded, force=force)
+        found = model.traced(trace, layers=() if no_detail else layers, head=head, at=chosen, top=top, fail_on=fail_on)
+        return TraceView(model, found, dims, rows)
+
+    return show_views(output, map(view_of, texts), "traces", lines)
 
 
 def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:

@@ -99,7 +99,8 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
 @click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
 def top(session: "Session", count: int, position: str | None) -> Result:
     """Show the most probable next tokens, or fills of each mask."""
-    from tinytf_cli.views.predictions import prediction_blocks, predictions
+    from tinytf.analysis.prediction import predictions
+    from tinytf_cli.views.predictions import prediction_blocks
 
     trace, tokenizer = session.trace, session.model.tokenizer
     if trace.model.head is None:
@@ -107,7 +108,11 @@ def top(session: "Session", count: int, position: str | None) -> Result:
     if position is not None:
         trace = _seen_from(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, tokenizer, count)
-    return made_of("predictions", lambda terminal: prediction_blocks(trace, found), lambda: {"predictions": found})
+    return made_of(
+        "predictions",
+        lambda terminal: prediction_blocks(trace, found),
+        lambda: {"predictions": [one.to_dict() for one in found]},
+    )
 
 
 def _seen_from(trace: "Trace", row: int) -> "Trace":

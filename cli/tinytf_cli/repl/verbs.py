@@ -12,8 +12,9 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.report import SCHEMA_VERSION
 from tinytf_cli.options import output_options
-from tinytf_cli.output import SCHEMA_VERSION, Result
+from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
     import torch
