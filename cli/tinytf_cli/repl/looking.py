@@ -73,7 +73,8 @@ def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Resu
     They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
     name, which scores heads on many texts: heads --random, heads --by induction.
     """
-    from tinytf_cli.views.measured_heads import MeasuredHeads
+    from tinytf.analysis.heads import MeasuredHeads, measure_heads
+    from tinytf_cli.views.measured_heads import MeasuredHeadsView
 
     trace = session.trace
     layers: tuple[int, ...] = tuple(range(trace.config.n_layers))
@@ -82,8 +83,8 @@ def heads(session: "Session", words: tuple[str, ...], by: str, top: int) -> Resu
         if where.layers is None or where.step is not None or where.heads is not None:
             raise UsageError(f"{''.join(words)!r} is not a layer", "such as heads L0, heads L0-2")
         layers = where.layers
-    view = MeasuredHeads(trace, by, layers, top)
-    return made_of("heads", view.blocks, view.data)
+    found = MeasuredHeads(by, layers, measure_heads(trace, by, layers))
+    return made_of("heads", MeasuredHeadsView(found, top).blocks, found.to_dict)
 
 
 def _claims_heads(words: tuple[str, ...]) -> bool:
