@@ -21,7 +21,7 @@ _WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "exchanged fo
 
 
 class AblationView:
-    """One ablation in every form that output takes."""
+    """One ablation, drawn."""
 
     def __init__(self, model: Model, trace: Trace, found: Ablation) -> None:
         self.model, self.trace, self.found = model, trace, found
@@ -37,7 +37,7 @@ class AblationView:
 
 
 class AblationSweepView:
-    """A map of ablations in every form that output takes, with its ``top`` strongest in a table."""
+    """A map of ablations, drawn, with its ``top`` strongest in a table."""
 
     def __init__(self, model: Model, trace: Trace, found: AblationSweep, top: int) -> None:
         self.model, self.trace, self.found, self.top = model, trace, found, top

@@ -16,7 +16,7 @@ _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 
 
 class AttributionView:
-    """The attribution of one logit in every form; ``top`` parts are shown, the others as their sum."""
+    """The attribution of one logit, drawn; ``top`` parts are shown, the others as their sum."""
 
     def __init__(self, model: Model, trace: Trace, found: Attribution, top: int) -> None:
         self.model, self.trace, self.found, self.top = model, trace, found, top

@@ -18,7 +18,7 @@ _TRACKED = 24  # columns that a tracked token takes: rank, probability, bar
 
 
 class LensView:
-    """One text through the lens in every form; ``asked`` are positions that were named."""
+    """One text through the lens, drawn; ``asked`` are positions that were named."""
 
     def __init__(self, model: Model, trace: Trace, found: Lens, *, asked: bool) -> None:
         self.model, self.trace, self.found, self.asked = model, trace, found, asked

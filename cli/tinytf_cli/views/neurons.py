@@ -28,7 +28,7 @@ class NeuronChoice:
 
 
 class NeuronsView:
-    """The units of one text in every form that output takes."""
+    """The units of one text, drawn."""
 
     def __init__(self, model: Model, trace: Trace, found: Neurons, choice: NeuronChoice) -> None:
         self.model, self.trace, self.found, self.choice = model, trace, found, choice
