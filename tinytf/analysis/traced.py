@@ -44,12 +44,10 @@ class Traced(Report):
     @cached_property
     def rows(self) -> list[Row]:
         """Every step in figures, or those that the addresses name."""
-        steps = self.trace.steps.rows
-        if self.addresses:
-            named = {(one.step, layer) for one in self.addresses if one.step for layer in one.layers or (None,)}
-            steps = tuple(place for place in steps if place in named)
-        numbers = {place: number for number, place in enumerate(self.trace.steps.rows, start=1)}
-        return [row_of(self.trace, numbers[place], *place) for place in steps]
+        named = {(one.step, layer) for one in self.addresses if one.step for layer in one.layers or (None,)}
+        steps = enumerate(self.trace.steps.rows, start=1)
+        chosen = [(number, *place) for number, place in steps if not self.addresses or place in named]
+        return [row_of(self.trace, *one) for one in chosen]
 
     @cached_property
     def check(self) -> Check:
