@@ -86,7 +86,7 @@ def command(
     model = opening.open()
     table = StepTable(model.config)
     layers = detail.layers(model)
-    at, derived = ([parse_address(text, table) for text in texts] for texts in (asked.addresses, asked.derived))
+    at, derived = ([parse_address(text, table) for text in named] for named in (asked.addresses, asked.derived))
 
     def view_of(text: str) -> GradView:
         trace = model.grad(text, target=loss.target, positions=loss.positions, truncate=texts.truncate, force=force)
