@@ -1,19 +1,16 @@
 """Opening a model by what a user calls it."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from tinytf.analysis.info import Info
+from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.opened import Model, named_places
+from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
 
-if TYPE_CHECKING:
-    pass
-
-from tinytf.opened import Model, named_places
-
-__all__ = ["DEVICES", "DTYPES", "Model", "load", "named_places", "open_source", "pick_device"]
+__all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "named_places", "open_source", "pick_device"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -70,3 +67,18 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         (*notes, *weighed.notes),
         source.corpus(),
     )
+
+
+def info(model: str, opened: Model | None = None) -> Info:
+    """What ``model`` amounts to; of one that is ``opened`` already nothing is read again. Errors as of ``load``."""
+    if model.startswith("preset:"):
+        return Info(model, preset(model.removeprefix("preset:")))
+    source = find_source(model)
+    if opened is None:
+        weighed = source.weigh(torch.float32, seed=0)
+        parameters = dict(weighed.transformer.named_parameters())
+        counted = sum(parameter.numel() for parameter in parameters.values())
+        notes = (*weighed.notes, *not_finite(parameters))
+    else:
+        counted, notes = opened.n_parameters, opened.notes
+    return Info(source.name, source.config(), source.family, counted, notes, source.card())

@@ -149,7 +149,7 @@ class Pages:
             found = model.explain(self.live.trace, self.lesson().cell)
         except TinytfError as error:
             return self._painted([Line(printable(error.message, spaces=False))], terminal)
-        view = ExplainView(model, self.live.encoding, found)
+        view = ExplainView(model, found)
         return self._painted(view.blocks(replace(terminal, width=min(terminal.width, _PROSE))), terminal)
 
     def _foot(self, terminal: Terminal, lines: int) -> Line:

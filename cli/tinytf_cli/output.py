@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import click
 
@@ -20,14 +20,23 @@ from tinytf_cli.paint.terminal import Terminal
 if TYPE_CHECKING:
     import torch
 
+    from tinytf.report import Report
     from tinytf_cli.views.blocks import Block
 
-SCHEMA_VERSION = 1
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
 
 
 class ReaderGone(Exception):
     """Whoever read stdout has had enough."""
+
+
+class View(Protocol):
+    """A report, and how it is drawn."""
+
+    @property
+    def found(self) -> "Report": ...
+
+    def blocks(self, terminal: Terminal) -> "Iterable[Block]": ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,12 @@ class Result:
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
     text: Callable[[Terminal], Iterator[str]] | None = None
     live: bool = False
+
+    @classmethod
+    def of(cls, view: View) -> "Result":
+        """What a view draws, and its report in the other forms."""
+        found = view.found
+        return cls(view.blocks, found.to_dict, found.events, found.tensors)
 
 
 @dataclass(frozen=True)
@@ -157,12 +172,12 @@ def _given_to_the_command() -> Iterator[str | Path | int]:
 
 
 def _tensor_bytes(result: Result, path: Path) -> bytes:
-    if result.tensors is None:
+    found = {} if result.tensors is None else result.tensors()
+    if not found:
         raise UsageError(f"there are no tensors to write to {path.name}", "write to a .json file instead")
     from safetensors.torch import save
 
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in result.tensors().items()}
-    return bytes(save(tensors))
+    return bytes(save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in found.items()}))
 
 
 def _picture(result: Result, extension: str, terminal: Terminal) -> str:

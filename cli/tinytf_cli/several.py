@@ -1,9 +1,9 @@
 """One result, or several of one kind, through one output."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from tinytf_cli.output import SCHEMA_VERSION, Output, Result
+from tinytf_cli.output import Output, Result, View
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
@@ -23,28 +23,15 @@ def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) 
     output.show(_joined(list(results), kind))
 
 
-class Checked(Protocol):
-    """A view that says whether its numbers add up; one with ``tensors`` can be written as such."""
-
-    @property
-    def holds(self) -> bool: ...
-
-    def blocks(self, terminal: Terminal) -> Iterator[Any]: ...
-
-    def data(self) -> dict[str, Any]: ...
-
-    def events(self) -> Iterator[dict[str, Any]]: ...
-
-
-def show_views(output: Output, views: Iterable[Checked], kind: str, lines: bool) -> int:
-    """Show each view as it is made; the exit status, 1 where one of them does not hold."""
+def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) -> int:
+    """Show each view as it is made; the exit status, 1 where a check of one of the reports does not hold."""
     holds = True
 
     def results() -> Iterator[Result]:
         nonlocal holds
         for view in views:
-            yield Result(view.blocks, view.data, view.events, getattr(view, "tensors", None))
-            holds = holds and view.holds
+            yield Result.of(view)
+            holds = holds and view.found.holds
 
     show_all(output, results(), kind, lines)
     return 0 if holds else 1
@@ -58,6 +45,8 @@ def _joined(results: list[Result], kind: str) -> Result:
             yield from result.blocks(terminal)
 
     def data() -> dict[str, Any]:
+        from tinytf.report import SCHEMA_VERSION
+
         return {"schema_version": SCHEMA_VERSION, "kind": kind, kind: [result.data() for result in results]}
 
     def events() -> Iterator[Any]:

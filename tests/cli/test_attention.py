@@ -14,7 +14,7 @@ from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.attention import AttentionChoice, AttentionView
+from tinytf_cli.views.attention import AttentionView
 
 
 class Known(Trace):
@@ -63,22 +63,21 @@ def test_the_measures_are_those_of_a_hand_calculation(known: Known) -> None:
         assert measure_heads(known, by).flatten().tolist() == pytest.approx(values, abs=1e-6), by
 
 
-def _drawn(model: Model, trace: Trace, choice: AttentionChoice, width: int = 100) -> list[str]:
+def _drawn(model: Model, trace: Trace, by: str, width: int = 100) -> list[str]:
     terminal = Terminal(width)
-    return list(paint(AttentionView(model, trace, choice).blocks(terminal), terminal))
+    return list(paint(AttentionView(model, model.attention(trace), by).blocks(terminal), terminal))
 
 
 @pytest.mark.parametrize("by", MEASURES)
 def test_the_overview_shows_the_measure_of_every_head(opened: Model, known: Known, by: str) -> None:
-    lines = _drawn(opened, known, AttentionChoice(by))
+    lines = _drawn(opened, known, by)
     rows = [line for line in lines if re.match(r"  L\d ", line)]
     shown = [[float(n) for n in re.findall(r"\d\.\d\d", row)] for row in rows]
     assert torch.tensor(shown).sub(measure_heads(known, by)).abs().max() <= 0.005 + 1e-6
 
 
 def test_top_is_in_order_without_masked_cells(opened: Model, known: Known) -> None:
-    view = AttentionView(opened, known, AttentionChoice("entropy", ((1, 0),), top=5))
-    (head,) = view.data()["heads"]
+    (head,) = opened.attention(known, heads=((1, 0),), top=5).to_dict()["heads"]
     uniform = {(q, k): 1 / (q + 1) for q in range(len(known.tokens)) for k in range(q + 1)}
     shares = [share for _, _, share in head["top"]]
     assert shares == pytest.approx(sorted(uniform.values(), reverse=True)[:5])

@@ -120,10 +120,10 @@ def test_no_line_is_wider_than_the_screen(
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 def test_a_hundred_and_forty_four_heads_fit_the_screen(twelve_by_twelve: Model, width: int) -> None:
-    found = twelve_by_twelve.heads(length=6, count=2)
+    found = twelve_by_twelve.heads(length=6, count=2, by="first")
     for seven_bit in (False, True):
         screen = Terminal(width, "none", ascii=seven_bit, cuts=True)
-        view = HeadsView(twelve_by_twelve, found, by="first", corpus="", top=None)
+        view = HeadsView(twelve_by_twelve, found)
         shown = list(paint(view.blocks(screen), screen))
         assert max(map(cell_len, shown)) <= width
         assert sum(line.lstrip().startswith("L11H") for line in shown) <= 16

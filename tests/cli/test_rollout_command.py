@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 
 from tinytf.analysis import rollout as analysis
 from tinytf.loading import load
-from tinytf_cli.commands import rollout as command
 
 
 def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> None:
@@ -55,7 +54,7 @@ def test_the_flow_is_searched_where_it_is_quick_or_asked_for(
 ) -> None:
     assert "flow" in json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--json").out)
     assert json.loads(tinytf("rollout", SENTENCE, "-m", decoder, "--flow", "none", "--json").out)["flow"] is None
-    monkeypatch.setattr(command, "_QUICK", 10)
+    monkeypatch.setattr(analysis, "_QUICK", 10)
     shown = tinytf("rollout", SENTENCE, "-m", decoder).out
     assert "no flow: " in shown
     assert "--flow query" in shown

@@ -8,14 +8,15 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf
 from rich.cells import cell_len
 
+from tinytf.analysis.tokens import Tokens
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.attention import AttentionChoice, AttentionView
+from tinytf_cli.views.attention import AttentionView
 from tinytf_cli.views.blocks import Block, Line
 from tinytf_cli.views.tokens import TokensView
-from tinytf_cli.views.trace import Selection, TraceView
+from tinytf_cli.views.trace import TraceView
 
 WIDTHS = (40, 80, 100, 120, 200)
 LONG = " ".join(["cat", "dog", "the", "mat", "ran"] * 40)
@@ -86,22 +87,19 @@ def traces(twelve_by_twelve: Model) -> dict[str, Trace]:
 
 def _views(model: Model, trace: Trace) -> dict[str, TraceView | AttentionView | TokensView]:
     def attention(heads: tuple[tuple[int, int], ...] = (), **more: object) -> AttentionView:
-        return AttentionView(model, trace, AttentionChoice("entropy", heads, **more))  # type: ignore[arg-type]
+        return AttentionView(model, model.attention(trace, heads=heads, **more), "entropy")  # type: ignore[arg-type]
 
     return {
-        "trace": TraceView(model, trace, Selection((11,), 11, (), 8, None, True, 10)),
+        "trace": TraceView(model, model.traced(trace, layers=(11,), head=11), 8, None),
         "addresses": TraceView(
-            model,
-            trace,
-            Selection((0,), 0, tuple(map(trace.address, ("L0H0.masked", "L11H11.weights", "L3.q", "logits"))), 8, None,
-                      True, 10),
+            model, model.traced(trace, at=("L0H0.masked", "L11H11.weights", "L3.q", "logits")), 8, None
         ),
         "overview": attention(),
         "head": attention(((11, 11),)),
         "window": attention(((11, 11),), window=(1, 5, 0, 6)),
         "row": attention(((11, 11),), row="4"),
         "top": attention(((11, 11),), top=20),
-        "tokens": TokensView("twelve", model.tokenizer, "", trace.encoding),
+        "tokens": TokensView(Tokens("twelve", model.tokenizer, "", trace.encoding)),
     }  # fmt: skip
 
 

@@ -8,13 +8,14 @@ held at what it was is linear, so each part goes through it by itself, and the p
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.report import Report
 from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
@@ -50,12 +51,15 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Attribution:
+class Attribution(Report):
     """The parts of the logit of ``token`` at ``position``, less that of ``versus`` where there is one.
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: TOLERANCE, or four roundings of what
     the parts come to without their signs, where that is more. ``frozen`` says what was held at the value that it had.
     """
+
+    KIND = "attribution"
+    EVENTS: ClassVar = {"tokens": "token", "parts": "part", "check": "check"}
 
     position: int
     token: int
@@ -76,6 +80,34 @@ class Attribution:
     @property
     def holds(self) -> bool:
         return self.difference <= self.allowed
+
+    def fields(self) -> dict[str, Any]:
+        """The parts in the order in which the model adds them."""
+        return {
+            "position": self.position,
+            "target": self.named(self.token),
+            "versus": None if self.versus is None else self.named(self.versus),
+            "logit": self.logit,
+            "frozen": self.frozen,
+            "parts": [
+                {"part": part.name, "kind": part.kind, "layer": part.layer, "head": part.head, "value": part.value}
+                for part in self.parts
+            ],
+            "by_kind": self.by_kind(),
+            "heads": self.heads().tolist(),
+            "check": {
+                "holds": self.holds,
+                "parts": len(self.parts),
+                "sum": self.sum,
+                "difference": self.difference,
+                "allowed": self.allowed,
+            },
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The map of the heads, and every part in the order of the data."""
+        values = torch.tensor([part.value for part in self.parts], dtype=torch.float64)
+        return {"heads": self.heads(), "parts": values}
 
     def heads(self) -> Tensor:
         """The heads' parts as a map (layers, heads), float64."""

@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.head_labels import Named, named
+from tinytf.analysis.head_labels import LABELS, Named, named
 from tinytf.analysis.heads import (
     by_offset,
     choosing,
@@ -31,6 +31,8 @@ from tinytf.analysis.repeats import copy_losses, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+from tinytf.report import Report
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.taps import stepwise
 
@@ -87,12 +89,16 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Census:
+class Census(Report):
     """Every head of a model. ``repeats`` are its scores on random tokens said twice, ``text`` those on text, if any.
 
     A copy has ``length`` tokens. The losses, in nats a token, are over either copy; None where no next token is
-    predicted. ``labels`` are layers × heads.
+    predicted. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score, and only the ``top`` ones
+    are there, where that is no None. ``corpus`` says what the text is.
     """
+
+    KIND = "heads"
+    EVENTS: ClassVar = {"heads": "head"}
 
     config: ModelConfig
     length: int
@@ -102,6 +108,55 @@ class Census:
     first_loss: float | None
     second_loss: float | None
     labels: tuple[tuple[Named, ...], ...]
+    by: str = "induction"
+    top: int | None = None
+    corpus: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """The heads with the highest score first: all of them, or the ``top`` ones."""
+        repeats, text = self.repeats, self.text
+        return {
+            "repeats": {
+                "length": self.length,
+                "sequences": repeats.sequences,
+                "tokens": repeats.tokens,
+                "seed": self.seed,
+                "first_loss": self.first_loss,
+                "second_loss": self.second_loss,
+            },
+            "text": text and {"corpus": self.corpus, "sequences": text.sequences, "tokens": text.tokens},
+            "by": self.by,
+            "scores": SCORES,
+            "labels": [
+                {"name": one.name, "score": one.score, "least": one.least, "meaning": one.meaning} for one in LABELS
+            ],
+            "heads": [self._head(layer, head) for layer, head in self.order()[: self.top]],
+        }
+
+    def _head(self, layer: int, head: int) -> dict[str, Any]:
+        named = self.labels[layer][head]
+        found: dict[str, Any] = {"layer": layer, "head": head, "label": named.label and named.label.name}
+        found["evidence"] = named.evidence
+        for name, scores in (("repeats", self.repeats), ("text", self.text)):
+            of = None if scores is None else scores.of(layer, head)
+            found[name] = of and {score: value if math.isfinite(value) else None for score, value in of.items()}
+        return found
+
+    @property
+    def key(self) -> str:
+        """The score that heads are sorted by."""
+        return "offset_weight" if self.by == "offset" else self.by
+
+    def order(self) -> list[tuple[int, int]]:
+        """All heads, the highest score first, and those without one last."""
+        values = self.score(self.key).nan_to_num(nan=-math.inf).tolist()
+        heads = [(layer, head) for layer, row in enumerate(values) for head in range(len(row))]
+        return sorted(heads, key=lambda place: -values[place[0]][place[1]])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every score, (layers, heads), under ``repeats.`` or ``text.`` and its name."""
+        named = (("repeats", self.repeats), ("text", self.text))
+        return {f"{where}.{score}": values for where, one in named if one for score, values in one.values.items()}
 
     def measured_on(self, by: str) -> Scores:
         """Where a score is read: those of ON_REPEATS there, the others on text where there is some."""
@@ -110,6 +165,14 @@ class Census:
     def score(self, by: str) -> Tensor:
         """One of SCORES for every head, (layers, heads)."""
         return self.measured_on(by).values[by]
+
+
+def require_score(by: str) -> str:
+    """The score that heads can be sorted by under this name. UsageError for another."""
+    score = by.replace("-", "_")
+    if score not in SCORES:
+        raise UsageError(f"there is no score {by!r}", did_you_mean(by, SCORES))
+    return score
 
 
 def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 0) -> int:

@@ -7,7 +7,8 @@ Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from tinytf.analysis.compared import Compared, Sums
 from tinytf.analysis.moved import Moved, moved_weights
 from tinytf.analysis.predicted import Ends, Position, Prediction, loss
 from tinytf.errors import AddressError
+from tinytf.report import About, Report
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import parse_address
@@ -52,15 +54,36 @@ class Attention:
     seen: Tensor | None
     apart: tuple[tuple[float, ...] | None, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Masked cells are −∞."""
+        first, second = (
+            (one if self.seen is None else one.masked_fill(~self.seen, -math.inf)).tolist()
+            for one in (self.first, self.second)
+        )
+        apart = [heads and list(heads) for heads in self.apart]
+        return {"layer": self.layer, "head": self.head, "first": first, "second": second, "apart": apart}
+
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Report):
     """All that is different in two runs, in the order in which it comes about.
 
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
-    of the largest number of a token.
+    of the largest number of a token. ``sides`` are the two runs, as a Model fills them in; ``fail_over`` is the
+    relative difference that is too large.
     """
+
+    KIND = "difference"
+    EVENTS: ClassVar = {
+        "steps": "step",
+        "incomparable": "incomparable",
+        "positions": "position",
+        "predictions": "prediction",
+        "weights": "weights",
+        "attention": "attention",
+        "check": "check",
+    }
 
     alignment: Alignment
     tolerance: float
@@ -71,6 +94,60 @@ class Difference:
     predictions: tuple[Prediction, ...]
     losses: tuple[float, float] | None
     moved: tuple[Moved, ...]
+    sides: tuple[About, ...] = field(default=(), repr=False, compare=False)
+    fail_over: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing differs by more than was allowed; there is no limit unless one was given."""
+        limit, worst = self.fail_over, self.worst
+        return limit is None or (worst is not None and worst.relative <= limit)
+
+    def fields(self) -> dict[str, Any]:
+        first, worst = self.first, self.worst
+        shown = self.sides[0].model.tokenizer.shown if self.sides else lambda token: None
+        return {
+            **{name: side.to_dict() for name, side in zip(("first", "second"), self.sides, strict=False)},
+            "aligned": {
+                "positions": self.alignment.positions,
+                "changed": list(self.alignment.changed),
+                "note": self.alignment.note,
+            },
+            "tolerance": self.tolerance,
+            "equal": self.equal,
+            "first_difference": first and first.name,
+            "largest_difference": worst and worst.name,
+            "steps": [one.to_dict() for one in self.steps],
+            "incomparable": [{"name": one.name, "why": one.why} for one in self.incomparable],
+            "attention": self.attention and self.attention.to_dict(),
+            "positions": [
+                {"index": one.index, "kl": one.kl, "first": _top(one.first), "second": _top(one.second)}
+                for one in self.positions
+            ],
+            "predictions": [
+                {
+                    "position": one.position,
+                    "other_position": one.other_position,
+                    "kl": one.kl,
+                    "top": [
+                        {"id": i, "token": shown(i), "first": a, "second": b}
+                        for i, a, b in zip(one.ids, one.first, one.second, strict=True)
+                    ],
+                }
+                for one in self.predictions
+            ],
+            "losses": self.losses and list(self.losses),
+            "weights": [one.to_dict() for one in self.moved],
+            "check": {"fail_over": self.fail_over, "holds": self.holds},
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights of the head that is shown, of both runs."""
+        found = self.attention
+        if found is None:
+            return {}
+        name = f"L{found.layer}H{found.head}.weights"
+        return {f"first/{name}": found.first, f"second/{name}": found.second}
 
     @property
     def first(self) -> Compared | None:
@@ -86,6 +163,10 @@ class Difference:
     def equal(self) -> bool:
         """Whether every number of every step is the same, and all steps and positions were compared."""
         return not self.alignment.note and not self.incomparable and all(not one.largest for one in self.steps)
+
+
+def _top(best: tuple[int, float]) -> dict[str, Any]:
+    return {"id": best[0], "probability": best[1]}
 
 
 def default_tolerance(*dtypes: torch.dtype) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.analysis.neurons import Unit
+from tinytf.analysis.neurons import Example, Examples, Unit
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
@@ -36,26 +36,6 @@ class Window:
     own: range
     document: int
     start: int
-
-
-@dataclass(frozen=True)
-class Example:
-    """A place where a unit is active: token ``position`` of ``document``, counted from 0, is ``ids[at]``."""
-
-    activation: float
-    document: int
-    position: int
-    ids: tuple[int, ...]
-    at: int
-
-
-@dataclass(frozen=True)
-class Examples:
-    """The strongest places of each unit in a corpus, the strongest first, and how many tokens were looked at."""
-
-    units: dict[Unit, tuple[Example, ...]]
-    tokens: int
-    documents: int
 
 
 def windows_of(

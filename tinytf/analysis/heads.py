@@ -3,7 +3,10 @@
 Weights are (…, Q, K). What is said twice are ``length`` tokens, and the same ``length`` again right behind them.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,9 +96,29 @@ MEASURES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 """Each takes weights (…, Q, K) and gives (…); the text says what of."""
 
 
-def measure_heads(trace: Trace, by: str) -> Tensor:
-    """A measure of every head, (layers, heads), float32. NaN where the text is too short for it."""
+@dataclass(frozen=True, eq=False)
+class MeasuredHeads:
+    """``values`` (layers, heads) are the measure ``by`` of every head of ``layers``, float32."""
+
+    by: str
+    layers: tuple[int, ...]
+    values: Tensor
+
+    @property
+    def ranked(self) -> list[tuple[int, int, float]]:
+        """Layer, head and number of each, the largest first; those that have none are left out."""
+        rows = zip(self.layers, self.values.tolist(), strict=True)
+        found = [(layer, head, value) for layer, row in rows for head, value in enumerate(row) if math.isfinite(value)]
+        return sorted(found, key=lambda one: -one[2])
+
+    def to_dict(self) -> dict[str, Any]:
+        largest = [{"layer": layer, "head": head, "value": value} for layer, head, value in self.ranked]
+        return {"by": self.by, "layers": list(self.layers), "values": self.values.tolist(), "largest": largest}
+
+
+def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) -> Tensor:
+    """A measure of every head, of all layers or some, (layers, heads), float32. NaN where the text is too short."""
     if by not in MEASURES:
         raise UsageError(f"there is no measure {by!r}", did_you_mean(by, MEASURES))
-    measure = MEASURES[by][0]
-    return torch.stack([measure(trace.step("weights", layer).float()) for layer in range(trace.config.n_layers)])
+    chosen = range(trace.config.n_layers) if layers is None else layers
+    return torch.stack([MEASURES[by][0](trace.step("weights", layer).float()) for layer in chosen])

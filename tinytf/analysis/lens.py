@@ -4,8 +4,9 @@ Every state of the stream goes through the model's own final norm and head (nost
 logit lens").
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
+from tinytf.report import Report
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 24 * 2**20
@@ -42,12 +44,15 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Lens:
+class Lens(Report):
     """The stages in the order in which the stream passes them; the last is the model's own output.
 
     ``through`` says what reads them. ``difference`` is the largest between the last stage and what the forward pass
     itself gave, where that was recorded: the same modules on the same numbers, so exactly 0.
     """
+
+    KIND = "lens"
+    EVENTS: ClassVar = {"tokens": "token", "stages": "stage", "check": "check"}
 
     positions: tuple[int, ...]
     tracked: tuple[int, ...]
@@ -58,6 +63,30 @@ class Lens:
     @property
     def holds(self) -> bool:
         return self.difference == 0.0
+
+    def fields(self) -> dict[str, Any]:
+        """Entropy and KL(final ‖ here) in nats."""
+        return {
+            "through": self.through,
+            "divergence": "KL(final ‖ here), in nats",
+            "positions": list(self.positions),
+            "tracked": [self.named(i) for i in self.tracked],
+            "stages": [{"stage": one.name, "layer": one.layer, "at": list(self._at(one))} for one in self.stages],
+            "check": {"holds": self.holds, "largest_difference": self.difference},
+        }
+
+    def _at(self, stage: Stage) -> Iterator[dict[str, Any]]:
+        for place, position in enumerate(self.positions):
+            best = zip(stage.top_ids[place].tolist(), stage.top_probabilities[place].tolist(), strict=True)
+            ranks, probabilities = stage.ranks[place].tolist(), stage.probabilities[place].tolist()
+            kept = zip(self.tracked, ranks, probabilities, strict=True)
+            yield {
+                "position": position,
+                "entropy": float(stage.entropy[place]),
+                "divergence": float(stage.divergence[place]),
+                "top": [{"token": self.shown(i), "id": i, "probability": p} for i, p in best],
+                "tracked": [{"id": i, "rank": None if p != p else rank, "probability": p} for i, rank, p in kept],
+            }
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything by name, each with a leading axis of the stages."""

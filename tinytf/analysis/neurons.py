@@ -5,10 +5,10 @@ Shapes: T tokens, F units of a layer (d_ff), C d_model, V vocabulary, U chosen u
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.report import Report
 from tinytf.trace.trace import Trace
 
 _UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
@@ -84,18 +85,119 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Neurons:
+class Example:
+    """A place where a unit is active: token ``position`` of ``document``, counted from 0, is ``ids[at]``."""
+
+    activation: float
+    document: int
+    position: int
+    ids: tuple[int, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The strongest places of each unit in a corpus, the strongest first, and how many tokens were looked at.
+
+    ``corpus`` says what it is.
+    """
+
+    units: dict[Unit, tuple[Example, ...]]
+    tokens: int
+    documents: int
+    corpus: str = ""
+
+    def to_dict(self, shown: Callable[[int], str | None]) -> dict[str, Any]:
+        """Plain JSON data; ``shown`` is the text of a token."""
+        units = [
+            {
+                "unit": str(unit),
+                "examples": [
+                    {
+                        "activation": one.activation,
+                        "document": one.document,
+                        "position": one.position,
+                        "tokens": [shown(i) for i in one.ids],
+                        "ids": list(one.ids),
+                        "at": one.at,
+                    }
+                    for one in examples
+                ],
+            }
+            for unit, examples in self.units.items()
+        ]
+        return {"corpus": self.corpus, "tokens": self.tokens, "documents": self.documents, "units": units}
+
+
+@dataclass(frozen=True)
+class Neurons(Report):
     """The units of every token of a text, and the directions of all that are among them.
 
     ``reading`` says how directions were read; where they were not ``directions`` is empty, and it says why.
-    ``contributing`` likewise of contributions.
+    ``contributing`` likewise of contributions. ``examples`` are of the same units, where a corpus was searched.
     """
+
+    KIND = "neurons"
+    EVENTS: ClassVar = {
+        "tokens": "token",
+        "active": "active",
+        "directions": "direction",
+        "corpus": "corpus",
+        "examples": "examples",
+    }
 
     by: str
     tokens: tuple[TokenUnits, ...]
     directions: tuple[Direction, ...]
     reading: str
     contributing: str
+    examples: Examples | None = None
+    trace: Trace | None = field(default=None, repr=False, compare=False)
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "by": self.by,
+            "reading": self.reading,
+            "contributing": self.contributing,
+            "active": [
+                {
+                    "position": token.position,
+                    "predicted": None if token.predicted is None else self.named(token.predicted),
+                    "logit": token.logit,
+                    "units": [
+                        {
+                            "unit": str(one.unit),
+                            "layer": one.unit.layer,
+                            "index": one.unit.index,
+                            "activation": one.activation,
+                            "contribution": one.contribution,
+                        }
+                        for one in token.units
+                    ],
+                }
+                for token in self.tokens
+            ],
+            "directions": [
+                {
+                    "unit": str(one.unit),
+                    "norm": one.norm,
+                    "promoted": [{**self.named(i), "logit": value} for i, value in one.promoted],
+                    "suppressed": [{**self.named(i), "logit": value} for i, value in one.suppressed],
+                }
+                for one in self.directions
+            ],
+            "examples": None if self.examples is None else self.examples.to_dict(self.shown),
+        }
+
+    def itemised(self) -> dict[str, Any]:
+        """The corpus, then the examples of each unit."""
+        data = self.to_dict()
+        corpus = data.pop("examples")
+        return {**data, "examples": corpus and corpus.pop("units"), "corpus": corpus}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The activations of the units that are shown at every token, and their directions."""
+        return {} if self.trace is None else unit_tensors(self.trace, self.units)
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -236,7 +338,7 @@ def neurons(
         for position, active in enumerate(found)
     )
     shown = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
-    return Neurons(by, rows, readout.directions(shown, tokens), readout.reading, readout.contributing)
+    return Neurons(by, rows, readout.directions(shown, tokens), readout.reading, readout.contributing, trace=trace)
 
 
 def _predicted(trace: Trace) -> tuple[Tensor | None, Tensor | None]:

@@ -6,14 +6,16 @@ key differ). Everything is float64: a product of many maps is asked for its smal
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.attention_flow import AttentionFlow, Progress, attention_flow
+from tinytf.analysis.attention_flow import AttentionFlow, Progress, attention_flow, count_pipes
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.nearest import did_you_mean
+from tinytf.report import Report
 from tinytf.trace.trace import Trace
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -23,23 +25,67 @@ COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """How the heads of a layer become one map, (H, Q, K) -> (Q, K)."""
 
+FLOWS = ("auto", "query", "all", "none")
+_QUICK = 400_000
+"""Pipes times tokens from which on a flow is only searched when it is asked for: some seconds."""
+
 ALLOWED = 1e-9
 """How far from 1 a row of a rollout may sum."""
 
 
 @dataclass(frozen=True)
-class Rollout:
+class Rollout(Report):
     """``shares[query, key]`` is the share of input token ``key`` in position ``query`` behind ``layer``: rows sum to 1.
 
     ``heads`` says how those of a layer were combined. ``maps`` are the layers that were multiplied, each ½·A + ½·I.
-    ``flow`` is the attention flow through the same maps, where it was asked for.
+    ``query`` is the position that is read. ``flow`` is the attention flow through the same maps, where it was searched;
+    ``skipped`` counts the pipes of one that was not, since it would have taken long.
     """
+
+    KIND = "rollout"
+    EVENTS: ClassVar = {"tokens": "token", "rollouts": "position", "flows": "flow", "check": "check"}
 
     heads: str
     layer: int
     shares: Tensor
     maps: tuple[Tensor, ...]
+    query: int
     flow: AttentionFlow | None = None
+    skipped: int = 0
+
+    def fields(self) -> dict[str, Any]:
+        """Flows are null where they were not searched."""
+        own, flow = self.own_flow, self.flow
+        return {
+            "heads": self.heads,
+            "layer": self.layer,
+            "query": self.query,
+            "rollout": self.shares[self.query].tolist(),
+            "flow": None if own is None else own.tolist(),
+            "rollouts": self.shares.tolist(),
+            "flows": flow
+            and [
+                {"query": query, "values": values}
+                for query, values in zip(flow.queries, flow.values.tolist(), strict=True)
+            ],
+            "check": {"holds": self.holds, "largest_difference": self.deviation, "allowed": ALLOWED},
+        }
+
+    @property
+    def own_flow(self) -> Tensor | None:
+        """The flows to the query."""
+        flow = self.flow
+        return flow.values[flow.queries.index(self.query)] if flow and self.query in flow.queries else None
+
+    def itemised(self) -> dict[str, Any]:
+        data = self.to_dict()
+        data["rollouts"] = [{"query": query, "values": values} for query, values in enumerate(data["rollouts"])]
+        return data
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The rollout (T, T), the flows (queries, T), and the maps of the layers that they were made of."""
+        flow = {} if self.flow is None else {"flow": self.flow.values}
+        return {"rollout": self.shares} | flow | {f"L{layer}.map": one for layer, one in enumerate(self.maps)}
 
     @property
     def deviation(self) -> float:
@@ -56,13 +102,16 @@ def rollout(
     *,
     heads: str = "mean",
     layer: int | None = None,
-    flow: Sequence[int] = (),
+    query: int | None = None,
+    flow: Sequence[int] | str = (),
     force: bool = False,
     progress: Progress = lambda done, of: None,
 ) -> Rollout:
     """Multiply the maps of the layers of a trace, the first to ``layer`` (the last one without it).
 
-    ``heads`` is one of COMBINED; ``flow`` are positions to search the attention flow to, of which ``progress`` hears.
+    ``heads`` is one of COMBINED; ``query`` is the position that is read, ``default_query`` without it.
+    ``flow`` are positions to search the attention flow to, of which ``progress`` hears; or ``query`` for that position,
+    ``all``, ``none``, or ``auto``: to the query, where that takes no more than some seconds.
     Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
     where weights are no numbers: nothing is put in the place of what is missing. MemoryShortage where the maps would
     not fit into the free memory, unless ``force`` is true. Also as ``attention_flow``.
@@ -79,7 +128,15 @@ def rollout(
     shares = torch.eye(len(trace.tokens), dtype=torch.float64)
     for mixed in maps:
         shares = mixed @ shares
-    return Rollout(heads, stop, shares, maps, attention_flow(maps, flow, progress) if flow else None)
+    place = default_query(trace, None) if query is None else query
+    pipes = count_pipes(maps) if flow == "auto" else 0
+    skipped = pipes if pipes * len(trace.tokens) > _QUICK else 0
+    if isinstance(flow, str):
+        if flow not in FLOWS:
+            raise UsageError(f"there is no flow {flow!r}", did_you_mean(flow, FLOWS))
+        flow = range(len(trace.tokens)) if flow == "all" else () if flow == "none" or skipped else (place,)
+    found = attention_flow(maps, flow, progress) if flow else None
+    return Rollout(heads, stop, shares, maps, place, found, skipped)
 
 
 def _require_room(tokens: int, layers: int, heads: int) -> None:

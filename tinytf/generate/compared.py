@@ -10,7 +10,7 @@ from torch import Tensor
 from tinytf.generate.decoder import Kind
 from tinytf.generate.loop import require_prompt
 from tinytf.generate.runner import Runner
-from tinytf.generate.score import score
+from tinytf.generate.score import QuantizationCost, score
 from tinytf.model.transformer import Transformer
 
 
@@ -54,23 +54,6 @@ def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterat
         apart = float((logits - again).abs().max())
         chosen = int(logits[0].argmax())
         yield CachedStep(number, len(ids) + number - 1, chosen, with_cache, without, apart)
-
-
-@dataclass(frozen=True)
-class QuantizationCost:
-    """What int8 weights do to the loss of a text of ``tokens`` tokens, in nats a token (each but the first).
-
-    ``worst`` is the largest change of one token's log-probability.
-    """
-
-    tokens: int
-    loss: float
-    int8_loss: float
-    worst: float
-
-    @property
-    def cost(self) -> float:
-        return self.int8_loss - self.loss
 
 
 def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -10,6 +11,7 @@ from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.loop import entropy_bits
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
+from tinytf.report import Report
 
 _ROWS = 128
 """Positions whose logits are held at a time."""
@@ -28,10 +30,38 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Score:
-    """Every token but the first, which nothing comes before; ``loss`` is their mean −log p in nats."""
+class QuantizationCost:
+    """What int8 weights do to the loss of a text of ``tokens`` tokens, in nats a token (each but the first).
+
+    ``worst`` is the largest change of one token's log-probability.
+    """
+
+    tokens: int
+    loss: float
+    int8_loss: float
+    worst: float
+
+    @property
+    def cost(self) -> float:
+        return self.int8_loss - self.loss
+
+    def to_dict(self) -> dict[str, float]:
+        """The losses in nats."""
+        return {"tokens": self.tokens, "loss": self.loss, "int8_loss": self.int8_loss, "worst": self.worst}
+
+
+@dataclass(frozen=True)
+class Score(Report):
+    """Every token but the first, which nothing comes before; ``loss`` is their mean −log p in nats.
+
+    ``int8_cost`` is what 8-bit weights cost, where it was measured.
+    """
+
+    KIND = "score"
+    EVENTS: ClassVar = {"scores": "token_score"}
 
     tokens: tuple[Scored, ...]
+    int8_cost: QuantizationCost | None = None
 
     @property
     def loss(self) -> float:
@@ -40,6 +70,24 @@ class Score:
     @property
     def perplexity(self) -> float:
         return math.exp(min(self.loss, 700.0))
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            **({} if self.int8_cost is None else {"int8_cost": self.int8_cost.to_dict()}),
+            "scores": [
+                {
+                    "index": one.position,
+                    "id": one.id,
+                    "log_probability": one.log_probability,
+                    "rank": one.rank,
+                    "surprise_bits": one.surprise,
+                    "entropy_bits": one.entropy,
+                }
+                for one in self.tokens
+            ],
+        }
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,17 @@ class Derivation:
     inputs: tuple[Quantity, ...]
     intermediates: tuple[Quantity, ...]
     result: Tensor
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "head": self.head,
+            "row": self.row,
+            "formula": list(self.formula),
+            "inputs": {one.name: one.values.tolist() for one in self.inputs},
+            "intermediates": {one.name: one.values.tolist() for one in self.intermediates},
+            "result": self.result.tolist(),
+        }
 
 
 @torch.no_grad()

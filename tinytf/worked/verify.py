@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytf.report import Report
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Numbers, cells_that_hold, differences
 from tinytf.worked.evaluate import ByNumpy, ByTinytf, Evaluation, cells, largest_difference
@@ -55,10 +56,34 @@ class CheckedStep:
     def agrees(self) -> bool:
         return self.apart <= self.allowed
 
+    def to_dict(self) -> dict[str, Any]:
+        """Differences are None where there is nothing to subtract."""
+        step, claim = self.step, self.step.claim
+        off = None if self.off is None else np.where(np.isnan(self.off), np.array(None), self.off.astype(object))
+        return {
+            "name": step.name,
+            "title": step.title,
+            "formula": step.formula.text,
+            "claimed": None if claim is None else (claim.shown if claim.words else claim.values).tolist(),
+            "as_written": None if claim is None else claim.shown.tolist(),
+            "tolerance": None if claim is None or claim.words else claim.tolerance.tolist(),
+            "true": None if self.true is None else self.true.tolist(),
+            "difference": None if off is None else off.tolist(),
+            "holds": None if self.holds is None else self.holds.tolist(),
+            "carried": None if self.carried is None else self.carried.tolist(),
+            "computations_differ_by": self.apart,
+            "skipped": self.skipped or None,
+            "note": step.note or None,
+            "line": step.line,
+        }
+
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Report):
     """An example with all of its steps checked."""
+
+    KIND = "verification"
+    EVENTS: ClassVar = {"steps": "step", "check": "check"}
 
     example: Example
     steps: tuple[CheckedStep, ...]
@@ -87,6 +112,32 @@ class Verification:
         """Whether every claim holds that could be checked, and both computations agree on all of them."""
         right = self.claims == self.holding and all(step.of_one_shape for step in self.steps)
         return right and self.worst.agrees
+
+    def summary(self) -> dict[str, Any]:
+        """Which example it is, and how much of it holds."""
+        example = self.example
+        return {
+            "name": example.name,
+            "title": example.title,
+            "source": example.source,
+            "claims": self.claims,
+            "hold": self.holding,
+            "not_checked": self.skipped,
+            "holds": self.holds,
+        }
+
+    def fields(self) -> dict[str, Any]:
+        worst = self.worst
+        return {
+            **self.summary(),
+            "steps": [checked.to_dict() for checked in self.steps],
+            "check": {
+                "holds": self.holds,
+                "agrees": worst.agrees,
+                "largest_difference": worst.apart,
+                "at": worst.step.name,
+            },
+        }
 
 
 def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification:

@@ -57,17 +57,16 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     if asked.how != "zero":
         settings["reference"] = model.reference(asked.reference)
     number = None if asked.target is None else model.find_token(asked.target, "--target")
-    named = None if number is None else f"#{number}"
 
     def view_of(text: str) -> AblationView | AblationSweepView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
         with counted(output.stderr, "texts and ablations:" if asked.sweep else "texts of the mean:") as on_progress:
             if asked.sweep is None:
                 found = model.ablate(
-                    trace, asked.addresses, target=named, top=asked.top or 5, on_progress=on_progress, **settings
+                    trace, asked.addresses, target=number, top=asked.top or 5, on_progress=on_progress, **settings
                 )
                 return AblationView(model, trace, found)
-            over = model.ablation_sweep(trace, asked.sweep, target=named, on_progress=on_progress, **settings)
+            over = model.ablation_sweep(trace, asked.sweep, target=number, on_progress=on_progress, **settings)
             return AblationSweepView(model, trace, over, asked.top or 8)
 
     return show_views(output, map(view_of, texts), "ablations", texts.lines)

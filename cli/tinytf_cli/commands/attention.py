@@ -42,7 +42,7 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     """
     from tinytf.steps.table import StepTable
     from tinytf_cli.several import show_views
-    from tinytf_cli.views.attention import AttentionChoice, AttentionView
+    from tinytf_cli.views.attention import AttentionView
 
     if not asked.heads:
         for name, value in (("--row", asked.row), ("--top", asked.top), ("--window", asked.window)):
@@ -55,10 +55,9 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
 
     def view_of(text: str) -> AttentionView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
-        choice = AttentionChoice(
-            asked.by, chosen, asked.row, asked.top, _window(asked.window, len(trace.tokens)), asked.rows
-        )
-        return AttentionView(model, trace, choice)
+        window = _window(asked.window, len(trace.tokens))
+        found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window)
+        return AttentionView(model, found, asked.by, asked.rows)
 
     return show_views(output, map(view_of, texts), "attentions", texts.lines)
 

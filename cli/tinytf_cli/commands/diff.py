@@ -90,15 +90,11 @@ def command(
     other = model if second is not None else _other(opening, against)
     found = model.diff(
         first, second if second is not None else other,
-        tolerance=asked.tolerance, head=asked.head, top=asked.top, truncate=truncate, force=force,
+        tolerance=asked.tolerance, head=asked.head, top=asked.top, fail_over=asked.fail_over,
+        truncate=truncate, force=force,
     )  # fmt: skip
-    encodings = (
-        model.encode(first, truncate=truncate),
-        other.encode(first if second is None else second, truncate=truncate),
-    )
-    view = DifferenceView((model, other), encodings, found, DifferenceChoice(asked.fail_over, asked.rows, asked.full))
-    output.show(Result(view.blocks, view.data, view.events, view.tensors))
-    return 0 if view.holds else 1
+    output.show(Result.of(DifferenceView((model, other), found, DifferenceChoice(asked.rows, asked.full))))
+    return 0 if found.holds else 1
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:

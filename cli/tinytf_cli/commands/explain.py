@@ -39,6 +39,6 @@ def command(address: str, texts: Texts, opening: Opening, force: bool, asked: As
     def view_of(text: str) -> ExplainView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
         found = model.explain(trace, address, depth=asked.depth, top=asked.top, temperature=asked.temperature)
-        return ExplainView(model, trace.encoding, found)
+        return ExplainView(model, found)
 
     return show_views(output, map(view_of, texts), "explanations", texts.lines)

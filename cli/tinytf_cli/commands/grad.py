@@ -79,30 +79,36 @@ def command(
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
+    from tinytf_cli.counted import counted
     from tinytf_cli.several import show_views
-    from tinytf_cli.views.grad import GradSelection, GradView
+    from tinytf_cli.views.grad import GradView
 
     model = opening.open()
     table = StepTable(model.config)
-    selection = GradSelection(
-        layers=detail.layers(model),
-        head=detail.head,
-        addresses=tuple(parse_address(text, table) for text in asked.addresses),
-        derived=tuple(parse_address(text, table) for text in asked.derived),
-        dims=detail.dims,
-        rows=detail.rows,
-        detail=not detail.no_detail,
-        fail_on=fail_on,
-        by=asked.by,
-        lr=asked.lr,
-        integrated=asked.integrated,
-        check=asked.check,
-        seed=opening.seed,
-        force=force,
-    )
+    layers = detail.layers(model)
+    at, derived = ([parse_address(text, table) for text in named] for named in (asked.addresses, asked.derived))
 
     def view_of(text: str) -> GradView:
         trace = model.grad(text, target=loss.target, positions=loss.positions, truncate=texts.truncate, force=force)
-        return GradView(model, trace, selection, output.stderr)
+        points = counted(output.stderr, "integrated gradients: point", at_most=True)
+        entries = counted(output.stderr, "finite differences: entry")
+        with points as on_point, entries as on_entry:
+            found = model.backward(
+                trace,
+                layers=() if detail.no_detail else layers,
+                head=detail.head,
+                at=at,
+                derived=derived,
+                by=asked.by,
+                lr=asked.lr,
+                integrated=asked.integrated,
+                check=asked.check,
+                seed=opening.seed,
+                fail_on=fail_on,
+                on_point=on_point,
+                on_entry=on_entry,
+                force=force,
+            )
+        return GradView(model, found, detail.dims, detail.rows)
 
     return show_views(output, map(view_of, texts), "grads", texts.lines)

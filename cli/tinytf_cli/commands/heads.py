@@ -1,6 +1,6 @@
 """``tinytf heads``: what every head does."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -56,12 +56,17 @@ def command(corpus: Path | None, opening: Opening, asked: Asked, output: Output)
     file = None if text is not None else corpus
     with counted(output.stderr, "sequences", at_most=True) as progress:
         found = model.heads(
-            file, text=text, random_only=asked.random, length=asked.length, count=asked.count, seed=opening.seed,
+            file,
+            text=text,
+            random_only=asked.random,
+            length=asked.length,
+            count=asked.count,
+            seed=opening.seed,
+            by=asked.by,
+            top=asked.top,
             progress=progress,
-        )  # fmt: skip
-    own = f"{model.name}'s {model.corpus.name}" if model.corpus else ""
-    said = "standard input" if text is not None else str(corpus or own)
-    chosen = (asked.by or ("induction" if model.config.causal else "previous")).replace("-", "_")
-    view = HeadsView(model, found, by=chosen, corpus=said, top=asked.top)
-    output.show(Result(view.blocks, view.data, view.events, view.tensors))
+        )
+    if text is not None:
+        found = replace(found, corpus="standard input")
+    output.show(Result.of(HeadsView(model, found)))
     return 0

@@ -1,15 +1,15 @@
 """``tinytf neurons``: feed-forward units, what they promote, and where they are active."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 if TYPE_CHECKING:
     from tinytf.training.corpus import Corpus
@@ -49,9 +49,9 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
 
     A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its row of W₂ is read through the unembedding.
     """
-    from tinytf.analysis.neurons import neurons, parse_unit
+    from tinytf.analysis.neurons import parse_unit
     from tinytf_cli.counted import counted
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.neurons import NeuronChoice, NeuronsView
 
     if asked.units and asked.layer is not None:
@@ -65,23 +65,21 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
         )
     layers = sorted({unit.layer for unit in chosen}) if chosen else None if asked.layer is None else [asked.layer]
     files = _files(asked.corpus) if asked.corpus else None
-    choice = NeuronChoice(bool(chosen), asked.rows, ", ".join(_said(path) for path in asked.corpus))
 
-    def results() -> Any:
-        for text in texts:
-            trace = model.trace(text, truncate=texts.truncate, layers=layers, force=force)
-            found = neurons(trace, top=asked.top, by=asked.by, units=chosen, tokens=asked.tokens)
-            places = None
-            if files is not None:
-                names = [str(unit) for unit in found.units]
-                with counted(output.stderr, "reading the corpus: character") as on_progress:
-                    places = model.top_examples(
-                        files, names, top=asked.examples, window=asked.window, on_progress=on_progress
-                    )
-            view = NeuronsView(model, trace, found, places, choice)
-            yield Result(view.blocks, view.data, view.events, view.tensors)
+    def view_of(text: str) -> NeuronsView:
+        trace = model.trace(text, truncate=texts.truncate, layers=layers, force=force)
+        found = model.neurons(trace, top=asked.top, by=asked.by, units=asked.units, tokens=asked.tokens)
+        if files is not None:
+            names = [str(unit) for unit in found.units]
+            with counted(output.stderr, "reading the corpus: character") as on_progress:
+                places = model.top_examples(
+                    files, names, top=asked.examples, window=asked.window, on_progress=on_progress
+                )
+            said = ", ".join(_said(path) for path in asked.corpus)
+            found = replace(found, examples=replace(places, corpus=said))
+        return NeuronsView(model, trace, found, NeuronChoice(bool(chosen), asked.rows))
 
-    show_all(output, results(), "neurons", texts.lines)
+    show_views(output, map(view_of, texts), "neurons", texts.lines)
 
 
 def _said(path: Path) -> str:

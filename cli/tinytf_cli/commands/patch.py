@@ -79,5 +79,5 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
         with counted(output.stderr, "patches:") as on_progress:
             swept = model.patch_sweep(runs[0], runs[1], asked.sweep or "residual", on_progress=on_progress, **tokens)
         view = PatchSweepView(model, runs[0], runs[1], swept, asked.top or 8)
-    output.show(Result(view.blocks, view.data, view.events, view.tensors))
-    return 0 if view.holds else 1
+    output.show(Result.of(view))
+    return 0 if view.found.holds else 1

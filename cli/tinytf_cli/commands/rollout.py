@@ -1,14 +1,11 @@
 """``tinytf rollout``: how much of each token attention brings to a position, over all layers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import click
 
 from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
 from tinytf_cli.output import Output
-
-_QUICK = 400_000
-"""Pipes times tokens from which on a flow is only searched when it is asked for: some seconds."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,6 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     Attention rollout multiplies the maps of the layers, attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Both take half of every layer to come from the residual connection.
     """
-    from tinytf.analysis.attention_flow import attention_flow, count_pipes
-    from tinytf.analysis.rollout import default_query
     from tinytf_cli.counted import counted
     from tinytf_cli.several import show_views
     from tinytf_cli.views.rollout import RolloutView
@@ -50,16 +45,11 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
 
     def view_of(text: str) -> RolloutView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
-        size = len(trace.tokens)
-        query = asked.query
-        place = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
-        found = model.rollout(trace, heads=asked.heads, layer=asked.layer, force=force)
-        pipes = count_pipes(found.maps)
-        skipped = pipes if asked.flow == "auto" and pipes * size > _QUICK else 0
-        if asked.flow != "none" and not skipped:
-            wanted = range(size) if asked.flow == "all" else (place,)
-            with counted(output.stderr, "flows") as progress:
-                found = replace(found, flow=attention_flow(found.maps, wanted, progress))
-        return RolloutView(model, trace, found, place, rows=asked.rows, skipped=skipped)
+        with counted(output.stderr, "flows") as progress:
+            found = model.rollout(
+                trace, heads=asked.heads, layer=asked.layer, query=asked.query, flow=asked.flow,
+                force=force, progress=progress,
+            )  # fmt: skip
+        return RolloutView(model, found, asked.rows)
 
     return show_views(output, map(view_of, texts), "rollouts", texts.lines)

@@ -4,7 +4,7 @@ import click
 
 from tinytf_cli.host import given, host
 from tinytf_cli.options import Texts, output_options, text_options
-from tinytf_cli.output import Output, Result
+from tinytf_cli.output import Output
 
 
 @click.command("tokens")
@@ -13,9 +13,10 @@ from tinytf_cli.output import Output, Result
 @output_options
 def command(texts: Texts, model: str, output: Output) -> None:
     """Show the pieces, ids, offsets and bytes of TEXT, and what the tokenizer added."""
+    from tinytf.analysis.tokens import Tokens
     from tinytf.errors import UsageError
     from tinytf.sources import find_source
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.tokens import TokensView
 
     lender = host()
@@ -33,5 +34,5 @@ def command(texts: Texts, model: str, output: Output) -> None:
         encoding = tokenizer.encode(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
-        views.append(TokensView(name, tokenizer, note, encoding))
-    show_all(output, (Result(view.blocks, view.data, view.events) for view in views), "texts", texts.lines)
+        views.append(TokensView(Tokens(name, tokenizer, note, encoding)))
+    show_views(output, views, "texts", texts.lines)

@@ -56,21 +56,25 @@ def command(
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
     from tinytf_cli.several import show_views
-    from tinytf_cli.views.trace import Selection, TraceView
+    from tinytf_cli.views.trace import TraceView
 
     model = opening.open()
     table = StepTable(model.config)
     layers = detail.layers(model)
     chosen = [parse_address(text, table) for text in asked.addresses]
     chosen += [where for name in asked.steps for where in _step_addresses(name, layers, detail.head, table)]
-    selection = Selection(
-        layers, detail.head, tuple(chosen), detail.dims, detail.rows, not detail.no_detail, asked.top, fail_on
-    )
     some = chosen and not fail_on
     recorded = {layer for where in chosen for layer in where.layers or ()} if some else None
-    traces = (model.trace(text, truncate=texts.truncate, layers=recorded, force=force) for text in texts)
-    views = (TraceView(model, trace, selection) for trace in traces)
-    return show_views(output, views, "traces", texts.lines)
+
+    def view_of(text: str) -> TraceView:
+        trace = model.trace(text, truncate=texts.truncate, layers=recorded, force=force)
+        found = model.traced(
+            trace, layers=() if detail.no_detail else layers, head=detail.head, at=chosen, top=asked.top,
+            fail_on=fail_on,
+        )  # fmt: skip
+        return TraceView(model, found, detail.dims, detail.rows)
+
+    return show_views(output, map(view_of, texts), "traces", texts.lines)
 
 
 def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:

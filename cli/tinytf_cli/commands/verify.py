@@ -24,7 +24,7 @@ def command(files: tuple[str, ...], full: bool, wrong: bool, tokenizer: str | No
     """
     from tinytf.sources import open_tokenizer
     from tinytf.worked import open_example, shipped, verify
-    from tinytf_cli.several import show_all
+    from tinytf_cli.several import show_views
     from tinytf_cli.views.verify import ScoresView, VerifyView
 
     words = open_tokenizer(tokenizer) if tokenizer is not None else None
@@ -34,5 +34,4 @@ def command(files: tuple[str, ...], full: bool, wrong: bool, tokenizer: str | No
         output.show(Result(scores.blocks, scores.data, scores.events))
         return 0
     views = [VerifyView(one, full=full, wrong=wrong) for one in found]
-    show_all(output, [Result(v.blocks, v.data, v.events) for v in views], "verifications", len(views) > 1)
-    return 0 if all(one.holds for one in found) else 1
+    return show_views(output, views, "verifications", len(views) > 1)

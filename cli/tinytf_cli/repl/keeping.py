@@ -37,7 +37,8 @@ def model(
     session: Session, name: str | None, device: str | None, dtype: str | None, seed: int | None, quiet: bool
 ) -> Result | None:
     """Open another model for the present text, or say which one is open."""
-    from tinytf_cli.views.banner import model_data, model_words, notes
+    from tinytf_cli.views.banner import model_words, notes
+    from tinytf_cli.views.blocks import Line
 
     asked: dict[str, Any] = {"name": name, "device": device, "dtype": dtype, "seed": seed}
     spec = replace(session.state.spec, **{key: value for key, value in asked.items() if value is not None})
@@ -48,7 +49,7 @@ def model(
     if spec != session.state.spec:
         session.take(spec)
         session.place = 0 if session.run else session.place
-    return None if quiet else answer("model", {"model": model_data(opened)}, Line(model_words(opened)), *notes(opened))
+    return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
 
 
 @verb(
@@ -211,6 +212,7 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     """
     from tinytf.analysis.alignment import Side
     from tinytf.analysis.difference import difference, parse_head
+    from tinytf.report import About
     from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
 
     runs = session.state.runs
@@ -226,8 +228,8 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
         head=None if head is None else parse_head(head, session.table),
         top=top,
     )
-    view = DifferenceView((a, b), (first, second), found, DifferenceChoice(None, rows))
-    return Result(view.blocks, view.data, view.events, view.tensors)
+    found = replace(found, sides=(About(a, first), About(b, second)))
+    return Result.of(DifferenceView((a, b), found, DifferenceChoice(rows)))
 
 
 def _claims_diff(words: tuple[str, ...]) -> bool:

@@ -75,7 +75,8 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
     They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
     name, which scores heads on many texts: heads --random, heads --by induction.
     """
-    from tinytf_cli.views.measured_heads import MeasuredHeads
+    from tinytf.analysis.heads import MeasuredHeads, measure_heads
+    from tinytf_cli.views.measured_heads import MeasuredHeadsView
 
     trace = session.trace
     layers: tuple[int, ...] = tuple(range(trace.config.n_layers))
@@ -84,8 +85,8 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
         if where.layers is None or where.step is not None or where.heads is not None:
             raise UsageError(f"{''.join(words)!r} is not a layer", "such as heads L0, heads L0-2")
         layers = where.layers
-    view = MeasuredHeads(trace, by, layers, top)
-    return made_of("heads", view.blocks, view.data)
+    found = MeasuredHeads(by, layers, measure_heads(trace, by, layers))
+    return made_of("heads", MeasuredHeadsView(found, top).blocks, found.to_dict)
 
 
 def _claims_heads(words: tuple[str, ...]) -> bool:
@@ -101,7 +102,8 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
 @click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
 def top(session: Session, count: int, position: str | None) -> Result:
     """Show the most probable next tokens, or fills of each mask."""
-    from tinytf_cli.views.predictions import prediction_blocks, predictions
+    from tinytf.analysis.prediction import predictions
+    from tinytf_cli.views.predictions import prediction_blocks
 
     trace, tokenizer = session.trace, session.model.tokenizer
     if trace.model.head is None:
@@ -109,7 +111,11 @@ def top(session: Session, count: int, position: str | None) -> Result:
     if position is not None:
         trace = _seen_from(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, tokenizer, count)
-    return made_of("predictions", lambda terminal: prediction_blocks(trace, found), lambda: {"predictions": found})
+    return made_of(
+        "predictions",
+        lambda terminal: prediction_blocks(trace, found),
+        lambda: {"predictions": [one.to_dict() for one in found]},
+    )
 
 
 def _seen_from(trace: "Trace", row: int) -> "Trace":

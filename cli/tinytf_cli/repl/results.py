@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tinytf_cli.output import SCHEMA_VERSION, Result
+from tinytf.report import SCHEMA_VERSION
+from tinytf_cli.output import Result
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl.state import Without
 from tinytf_cli.views.blocks import Block, Line, Span

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import torch
 
 from tinytf.analysis.interventions import Ablation, AblationSweep, Site
 from tinytf.analysis.interventions.prediction import Choice, Compared
@@ -14,9 +12,8 @@ from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, probability
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array, largest, signed_role
 
@@ -24,14 +21,10 @@ _WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "exchanged fo
 
 
 class AblationView:
-    """One ablation in every form that output takes."""
+    """One ablation, drawn."""
 
     def __init__(self, model: Model, trace: Trace, found: Ablation) -> None:
         self.model, self.trace, self.found = model, trace, found
-
-    @property
-    def holds(self) -> bool:
-        return self.found.check.holds
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, tokenizer = self.found, self.model.tokenizer
@@ -42,28 +35,12 @@ class AblationView:
         yield from _figures(found, tokenizer)
         yield from check_line(found.check)
 
-    def data(self) -> dict[str, Any]:
-        """The ablation as one JSON object."""
-        return _data("ablation", self.model, self.trace, self.found)
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        yield from events_of(self.data(), {"choices": "choice"})
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The numbers of the effect, each a tensor of one number."""
-        return {"kl": torch.tensor(self.found.effect.kl), "change": torch.tensor(self.found.effect.change)}
-
 
 class AblationSweepView:
-    """A map of ablations in every form that output takes, with its ``top`` strongest in a table."""
+    """A map of ablations, drawn, with its ``top`` strongest in a table."""
 
     def __init__(self, model: Model, trace: Trace, found: AblationSweep, top: int) -> None:
         self.model, self.trace, self.found, self.top = model, trace, found, top
-
-    @property
-    def holds(self) -> bool:
-        return self.found.check.holds
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, tokenizer = self.found, self.model.tokenizer
@@ -93,18 +70,6 @@ class AblationSweepView:
                 Column("then first", [self.model.tokenizer.shown(effect.best) for _, effect in found], drop=1),
             ]
         )
-
-    def data(self) -> dict[str, Any]:
-        """The map as one JSON object."""
-        return _data("ablation_sweep", self.model, self.trace, self.found)
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        yield from events_of(self.data(), {"effects": "effect"})
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Both maps, (layers, heads), or (1, layers)."""
-        return {"kl": self.found.kl, "change": self.found.change}
 
 
 _ONE = {"heads": "head", "ffn": "feed-forward", "layers": "layer"}
@@ -196,36 +161,3 @@ def check_line(*found: Compared) -> Iterator[Block]:
     else:
         figure = f"off by {wrong.difference:.1e} (allowed {wrong.allowed:.1e})"
         yield Line([Span("check failed", "bad"), Span(f": it should be that {wrong.what}, and it is {figure}")])
-
-
-def _data(kind: str, model: Model, trace: Trace, found: Ablation | AblationSweep) -> dict[str, Any]:
-    data = found.to_dict()
-    shown = model.tokenizer.shown
-    check = data.pop("check")
-    for one in data.get("choices", []):
-        one["token"] = shown(one["id"])
-    for one in [data, *data.get("effects", [])]:
-        if "best" in one:
-            one["best"] = {"id": one["best"], "token": shown(one["best"])}
-    data["target"] = {"id": found.target, "token": shown(found.target)}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": kind,
-        "model": model_data(model),
-        **text_data(trace.encoding),
-        **data,
-        "check": check,
-    }
-
-
-def events_of(data: dict[str, Any], lists: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Data as events: what it is, then each entry of its lists under its own type, then the check."""
-    named = {"tokens": "token", **lists}
-    parts = {key: data.pop(key) for key in named if key in data}
-    check = data.pop("check", None)
-    yield {"type": data.pop("kind"), **data}
-    for key, kind in named.items():
-        for one in parts.get(key, []):
-            yield {"type": kind, **one}
-    if check is not None:
-        yield {"type": "check", **check}

@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import torch
 
 from tinytf.analysis.attribution import Attribution, Part, total
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array
 
@@ -20,14 +16,10 @@ _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 
 
 class AttributionView:
-    """The attribution of one logit in every form; ``top`` parts are shown, the others as their sum."""
+    """The attribution of one logit, drawn; ``top`` parts are shown, the others as their sum."""
 
     def __init__(self, model: Model, trace: Trace, found: Attribution, top: int) -> None:
         self.model, self.trace, self.found, self.top = model, trace, found, top
-
-    @property
-    def holds(self) -> bool:
-        return self.found.holds
 
     def _token(self, token_id: int) -> str:
         return self.model.tokenizer.shown(token_id)
@@ -121,54 +113,6 @@ class AttributionView:
             return Line([Span("checked", "good"), Span(said)])
         said = f": {count} {total}, and {what} is {number(found.logit, '%.5f')}, {off}"
         return Line([Span("check failed", "bad"), Span(said)])
-
-    def data(self) -> dict[str, Any]:
-        """The attribution as one JSON object, the parts in the order in which the model adds them."""
-        found = self.found
-        named = {"id": found.token, "token": self._token(found.token)}
-        other = None if found.versus is None else {"id": found.versus, "token": self._token(found.versus)}
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "attribution",
-            "model": model_data(self.model),
-            **text_data(self.trace.encoding),
-            "position": found.position,
-            "target": named,
-            "versus": other,
-            "logit": found.logit,
-            "frozen": found.frozen,
-            "parts": [
-                {"part": part.name, "kind": part.kind, "layer": part.layer, "head": part.head, "value": part.value}
-                for part in found.parts
-            ],
-            "by_kind": found.by_kind(),
-            "heads": found.heads().tolist(),
-            "check": {
-                "holds": found.holds,
-                "parts": len(found.parts),
-                "sum": found.sum,
-                "difference": found.difference,
-                "allowed": found.allowed,
-            },
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        tokens, parts, check = (data.pop(key) for key in ("tokens", "parts", "check"))
-        yield {"type": data.pop("kind"), **data}
-        for token in tokens:
-            yield {"type": "token", **token}
-        for part in parts:
-            yield {"type": "part", **part}
-        yield {"type": "check", **check}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The map of the heads, and every part in the order of the data."""
-        return {
-            "heads": self.found.heads(),
-            "parts": torch.tensor([part.value for part in self.found.parts], dtype=torch.float64),
-        }
 
 
 def _texts(values: Sequence[float]) -> list[str]:

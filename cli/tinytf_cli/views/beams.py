@@ -4,17 +4,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinytf.generate.beam import BeamStep, Hypothesis
-from tinytf.generate.compared import QuantizationCost, quantization_cost
+from tinytf.generate.compared import quantization_cost
 from tinytf.generate.decoder import PLAIN, Kind
+from tinytf.generate.score import QuantizationCost
 from tinytf.loading import Model
+from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, exchanged, model_data, text_data
+from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
-from tinytf_cli.views.int8 import cost_data, cost_in_words
+from tinytf_cli.views.int8 import cost_in_words
 
 _SHOWN = 6
 
@@ -144,7 +145,7 @@ class BeamView:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "beam_search",
-            "model": model_data(self.model),
+            "model": self.model.to_dict(),
             "prompt": text_data(self.encoding),
             "beams": self.beams,
             "length_penalty": self.length_penalty,
@@ -156,7 +157,7 @@ class BeamView:
         data = {"text": best[0]["text"] if best else "", "ended": ended, "hypotheses": best}
         data |= {"note": self._note()} if self._note() else {}
         cost = self._cost_of_int8()
-        return {**data, "int8_cost": cost_data(cost)} if cost else data
+        return {**data, "int8_cost": cost.to_dict()} if cost else data
 
     def _step_data(self, step: BeamStep) -> dict[str, Any]:
         return {

@@ -7,11 +7,11 @@ from typing import Any
 from tinytf.analysis.size import StepWork, cache_bytes_per_token, step_work
 from tinytf.generate.compared import CachedStep
 from tinytf.loading import Model
+from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.coming import Coming
 
@@ -142,7 +142,7 @@ class CachedView:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "cache_comparison",
-            "model": model_data(self.model),
+            "model": self.model.to_dict(),
             "prompt": text_data(self.encoding),
             "bytes_per_token": self._bytes_per_token,
         }

@@ -9,13 +9,11 @@ import numpy as np
 from tinytf.analysis.compared import Compared
 from tinytf.analysis.difference import Attention, Difference
 from tinytf.loading import Model
-from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import number
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
-from tinytf_cli.views.difference_data import DifferenceData
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
 _MOVED = 10
@@ -24,20 +22,18 @@ _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 @dataclass(frozen=True)
 class DifferenceChoice:
-    """How much is shown, and from which relative difference on the status is 1."""
+    """How much is shown."""
 
-    fail_over: float | None
     rows: int | None
     full: bool = False
 
 
-class DifferenceView(DifferenceData):
-    """Two runs side by side, A and B, drawn; its data are those of DifferenceData."""
+class DifferenceView:
+    """Two runs side by side, A and B, drawn."""
 
-    def __init__(
-        self, models: tuple[Model, Model], texts: tuple[Encoding, Encoding], found: Difference, choice: DifferenceChoice
-    ) -> None:
-        super().__init__(models, texts, found, choice.fail_over)
+    def __init__(self, models: tuple[Model, Model], found: Difference, choice: DifferenceChoice) -> None:
+        self.models, self.found = models, found
+        self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
         self.choice = choice
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
@@ -312,13 +308,13 @@ class DifferenceView(DifferenceData):
         yield Table([Column("", names, shrink=20), Column("", [why for why, _ in by_reason], shrink=20)], header=False)
 
     def _limit(self) -> Iterator[Block]:
-        limit, worst = self.choice.fail_over, self.found.worst
+        limit, worst = self.found.fail_over, self.found.worst
         if limit is None:
             return
         if worst is None:
             yield Line([Span("check failed", "bad"), Span(": no step can be compared")])
             return
-        if self.holds:
+        if self.found.holds:
             said = f": no step differs by more than {limit:g} of a token's largest number"
             yield Line([Span("checked", "good"), Span(said)])
             return

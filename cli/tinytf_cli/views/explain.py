@@ -2,83 +2,44 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from tinytf.analysis.arithmetic import Explanation
+from tinytf.analysis.explained import Explained
 from tinytf.loading import Model
 from tinytf.steps.operations.working import Value
-from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import number, number_format
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Meter, Span, Table
 
 _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 
 
 class ExplainView:
-    """The cells that were explained, the one that was asked for first, in every form that output takes."""
+    """The cells that were explained, drawn, the one that was asked for first."""
 
-    def __init__(self, model: Model, encoding: Encoding, found: Sequence[Explanation]) -> None:
-        self.model, self.encoding, self.found = model, encoding, found
-
-    @property
-    def worst(self) -> Explanation:
-        """The cell whose arithmetic is furthest from what was recorded, in units of what is allowed."""
-        return max(self.found, key=lambda one: math.inf if math.isnan(one.difference) else one.difference / one.allowed)
-
-    @property
-    def holds(self) -> bool:
-        return self.worst.holds
+    def __init__(self, model: Model, found: Explained) -> None:
+        self.model, self.found = model, found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The cell that was asked for, then what it came from, step by step."""
-        yield from banner(self.model, self.encoding)
-        into = {lead: one.address for one in reversed(self.found) for lead in one.leads_to}
-        for one in self.found:
+        yield from banner(self.model, self.found.encoding)
+        into = {lead: one.address for one in reversed(self.found.cells) for lead in one.leads_to}
+        for one in self.found.cells:
             yield from _explanation(one, into.get(one.address, ""))
         yield Line("")
         yield self._check()
 
     def _check(self) -> Line:
-        one, several = self.worst, len(self.found) > 1
+        one, several = self.found.worst, len(self.found) > 1
         if one.holds:
             of = f"recorded {_exact(one.recorded)}" if not several else f"recorded numbers of {len(self.found)} cells"
             off = f"off by {one.difference:.1e}" if not several else f"off by {one.difference:.1e} at {one.address}"
             return Line([Span("checked", "good"), Span(f": {_what(one, several)} to the {of}, {off}")])
         said = f"{_exact(one.total)} and the recorded {_exact(one.recorded)} differ by {one.difference:.1e}"
         return Line([Span("check failed", "bad"), Span(f": at {one.address} {said} (allowed {one.allowed:.1e})")])
-
-    def data(self) -> dict[str, Any]:
-        """The explanations as one JSON object."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "explanation",
-            "model": model_data(self.model),
-            **text_data(self.encoding),
-            "explanations": [one.to_dict() for one in self.found],
-            "check": {
-                "holds": self.holds,
-                "cells": len(self.found),
-                "largest_difference": self.worst.difference,
-                "at": self.worst.address,
-                "allowed": self.worst.allowed,
-            },
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        tokens, found, check = (data.pop(key) for key in ("tokens", "explanations", "check"))
-        yield {"type": data.pop("kind"), **data}
-        for token in tokens:
-            yield {"type": "token", **token}
-        for one in found:
-            yield {"type": "cell", **one}
-        yield {"type": "check", **check}
 
 
 def _what(one: Explanation, several: bool) -> str:

@@ -1,7 +1,6 @@
 """Whether what was looked for was found, and where first."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tinytf.trace.faults import Fault
 from tinytf_cli.views.blocks import Block, Line, Span
@@ -15,8 +14,3 @@ def fault_blocks(kinds: Sequence[str], found: Fault | None) -> Iterator[Block]:
         yield Line([Span("no fault", "good"), Span(f": looked for {', '.join(kinds)} at every step")])
     else:
         yield Line([Span(found.kind, "bad"), Span(f": {found.direction}, first at {found.step}: {found.evidence}")])
-
-
-def fault_data(kinds: Sequence[str], found: Fault | None) -> dict[str, Any]:
-    """``fault`` as data: null where none was found, absent where none was looked for."""
-    return {"fault": None if found is None else found.to_dict()} if kinds else {}

@@ -5,20 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytf.errors import TinytfError
-from tinytf.generate.compared import QuantizationCost, quantization_cost
+from tinytf.generate.compared import quantization_cost
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import Step
 from tinytf.generate.samplers import Sampling
+from tinytf.generate.score import QuantizationCost
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
+from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, exchanged, model_data, text_data
+from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
-from tinytf_cli.views.int8 import cost_data, cost_in_words
+from tinytf_cli.views.int8 import cost_in_words
 from tinytf_cli.views.watch import cache_blocks, cache_data, sampling_in_words, step_blocks, step_data
 
 INTERRUPTED = "interrupted"
@@ -217,7 +218,7 @@ class GenerateView:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "generation",
-            "model": model_data(self.model),
+            "model": self.model.to_dict(),
             "prompt": text_data(self.encoding),
             "sampling": {
                 "temperature": sampling.temperature,
@@ -246,6 +247,6 @@ class GenerateView:
                 "compiled": self.settings.kind.compile,
                 "int8": self.settings.kind.quantize,
                 "tokens_per_second": self._tokens_per_second(),
-                "int8_cost": None if cost is None else cost_data(cost),
+                "int8_cost": None if cost is None else cost.to_dict(),
             }
         return {**data, "note": self._note()} if self._note() else data

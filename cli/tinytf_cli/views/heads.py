@@ -1,9 +1,8 @@
 """The view of a census: what each head is, a map of one score, and a table sorted by it."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +11,12 @@ from tinytf.analysis.head_labels import LABELS, Label, Named
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _ROLES = {
     "induction": "attention",
@@ -49,45 +47,38 @@ _COLUMNS = (
 
 
 class HeadsView:
-    """A census in every form; ``top`` is how many heads the table has, None for as many as suit."""
+    """A census, drawn; without a ``top`` the table has as many heads as suit."""
 
-    def __init__(self, model: Model, census: Census, *, by: str, corpus: str, top: int | None) -> None:
-        self.model, self.census, self.by, self.corpus, self.top = model, census, by, corpus, top
-        self.key = "offset_weight" if by == "offset" else by
-        self.values: Array = census.score(self.key).numpy().astype(np.float32)
-
-    @property
-    def order(self) -> list[tuple[int, int]]:
-        """All heads, the highest score first, and those without one last."""
-        heads = [(layer, head) for layer, row in enumerate(self.census.labels) for head in range(len(row))]
-        return sorted(heads, key=lambda place: -np.nan_to_num(self.values[place], nan=-math.inf))
+    def __init__(self, model: Model, found: Census) -> None:
+        self.model, self.found = model, found
+        self.values: Array = found.score(found.key).numpy().astype(np.float32)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What was read, what the heads are, the map and the table."""
         yield from banner(self.model)
         yield from self._material()
         yield from self._labels(terminal)
-        yield Heading(f"heads by {self.by}", self._where(self.key), "attention")
-        yield Line(Span(SCORES[self.key], "dim"), indent=2)
+        yield Heading(f"heads by {self.found.by}", self._where(self.found.key), "attention")
+        yield Line(Span(SCORES[self.found.key], "dim"), indent=2)
         limit = float(np.nanmax(self.values, initial=0.0)) or 1.0
         rows, columns = (
             [f"{sign}{i}" for i in range(size)] for sign, size in zip("LH", self.values.shape, strict=True)
         )
         seen = None if np.isfinite(self.values).all() else np.isfinite(self.values)
-        bounded = self.key not in _UNBOUNDED
+        bounded = self.found.key not in _UNBOUNDED
         yield Heat(self.values, rows, columns, "unit", seen, 1.0 if bounded else limit, asked=True, digits=2)
         yield from self._table(terminal)
 
     def _where(self, score: str) -> str:
-        on = self.census.measured_on(score)
-        return "on text" if on is self.census.text else f"on {self._random}"
+        on = self.found.measured_on(score)
+        return "on text" if on is self.found.text else f"on {self._random}"
 
     @property
     def _random(self) -> str:
         return "random tokens said twice"
 
     def _material(self) -> Iterator[Block]:
-        census = self.census
+        census = self.found
         several = "s" if census.repeats.sequences > 1 else ""
         said = f"{census.repeats.sequences} sequence{several} of {census.length} {self._random}, seed {census.seed}"
         yield Heading("what the heads looked at", "", "attention")
@@ -104,11 +95,12 @@ class HeadsView:
                 indent=2,
             )
             return
+        corpus = printable(census.corpus, spaces=False)
         windows = f"{census.text.sequences} window{'s' if census.text.sequences > 1 else ''}"
-        yield Line(f"{windows} of {census.text.tokens} tokens of {printable(self.corpus, spaces=False)}", indent=2)
+        yield Line(f"{windows} of {census.text.tokens} tokens of {corpus}", indent=2)
 
     def _labels(self, terminal: Terminal) -> Iterator[Block]:
-        names = [named.name for row in self.census.labels for named in row]
+        names = [named.name for row in self.found.labels for named in row]
         counts = Counter(names)
         yield Heading("what each head is", "the first of these that it reaches", "attention")
         found = [label for label in LABELS if counts[label.name]]
@@ -134,12 +126,12 @@ class HeadsView:
             header=False,
         )
         yield Line("")
-        wide = len(self.census.labels[0]) * 2 + 6 <= terminal.width
-        for layer, labels in enumerate(self.census.labels):
+        wide = len(self.found.labels[0]) * 2 + 6 <= terminal.width
+        for layer, labels in enumerate(self.found.labels):
             yield self._letters(layer, labels, " " if wide else "")
 
     def _letters(self, layer: int, labels: tuple[Named, ...], gap: str) -> Line:
-        width = len(f"L{len(self.census.labels) - 1}")
+        width = len(f"L{len(self.found.labels) - 1}")
         spans = [Span(f"L{layer}".ljust(width) + " ")]
         for named in labels:
             letter = _letter(named.name) if named.label else _NOTHING
@@ -148,12 +140,12 @@ class HeadsView:
         return Line(spans, indent=2, said=f"Layer {layer}: {', '.join(found) or 'no head with a pattern'}.")
 
     def _table(self, terminal: Terminal) -> Iterator[Block]:
-        order = self.order
-        top = self.top or (_ROWS_ON_A_SCREEN if terminal.cuts else len(order))
+        order = self.found.order()
+        top = self.found.top or (_ROWS_ON_A_SCREEN if terminal.cuts else len(order))
         chosen = order[:top]
-        labels = [self.census.labels[layer][head] for layer, head in chosen]
+        labels = [self.found.labels[layer][head] for layer, head in chosen]
         title = "every head" if len(chosen) == len(order) else f"the first {len(chosen)} of {len(order)} heads"
-        yield Heading(title, f"by {self.by}, the highest first", "attention")
+        yield Heading(title, f"by {self.found.by}, the highest first", "attention")
         yield Table(
             [
                 Column("head", [Span(f"L{layer}H{head}", "strong") for layer, head in chosen], said=""),
@@ -164,14 +156,14 @@ class HeadsView:
         )
 
     def _has(self, score: str) -> bool:
-        return score in self.census.measured_on(score).values
+        return score in self.found.measured_on(score).values
 
     def _column(self, title: str, score: str, drop: int, chosen: list[tuple[int, int]]) -> Column:
-        values = [float(self.census.score(score)[place]) for place in chosen]
-        sought = score == self.by
+        values = [float(self.found.score(score)[place]) for place in chosen]
+        sought = score == self.found.by
         cells: list[Cell] = [number(value, _DIGITS.get(score, "%.2f")) if value == value else "–" for value in values]
         if score == "offset":
-            weights = [float(self.census.score("offset_weight")[place]) for place in chosen]
+            weights = [float(self.found.score("offset_weight")[place]) for place in chosen]
             cells = [
                 f"{value:+.0f}: {weight:.2f}" if value else f"0: {weight:.2f}"
                 for value, weight in zip(values, weights, strict=True)
@@ -180,60 +172,6 @@ class HeadsView:
             cells = [Meter(value, f"{value:.2f}", "attention") if value == value else "–" for value in values]
         align = "left" if isinstance(cells[0], Meter) else "right"
         return Column(title, cells, align, drop=0 if sought else drop, said=score.replace("_", " "))
-
-    def _head_data(self, layer: int, head: int) -> dict[str, Any]:
-        named = self.census.labels[layer][head]
-        found: dict[str, Any] = {
-            "layer": layer,
-            "head": head,
-            "label": None if named.label is None else named.label.name,
-            "evidence": named.evidence,
-        }
-        for name, scores in (("repeats", self.census.repeats), ("text", self.census.text)):
-            of = None if scores is None else scores.of(layer, head)
-            found[name] = of and {score: value if math.isfinite(value) else None for score, value in of.items()}
-        return found
-
-    def data(self) -> dict[str, Any]:
-        """The census as one JSON object, the heads in the order of the table, all of them unless ``top`` says."""
-        census = self.census
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "heads",
-            "model": model_data(self.model),
-            "repeats": {
-                "length": census.length,
-                "sequences": census.repeats.sequences,
-                "tokens": census.repeats.tokens,
-                "seed": census.seed,
-                "first_loss": census.first_loss,
-                "second_loss": census.second_loss,
-            },
-            "text": None
-            if census.text is None
-            else {"corpus": self.corpus, "sequences": census.text.sequences, "tokens": census.text.tokens},
-            "by": self.by,
-            "scores": SCORES,
-            "labels": [
-                {"name": one.name, "score": one.score, "least": one.least, "meaning": one.meaning} for one in LABELS
-            ],
-            "heads": [self._head_data(layer, head) for layer, head in self.order[: self.top]],
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a head."""
-        data = self.data()
-        heads = data.pop("heads")
-        yield {"type": data.pop("kind"), **data}
-        for head in heads:
-            yield {"type": "head", **head}
-
-    def tensors(self) -> "dict[str, torch.Tensor]":
-        """Every score, (layers, heads), under ``repeats.`` or ``text.`` and its name."""
-        named = (("repeats", self.census.repeats), ("text", self.census.text))
-        return {
-            f"{where}.{score}": values for where, scores in named if scores for score, values in scores.values.items()
-        }
 
 
 def _letter(name: str) -> str:

@@ -1,14 +1,13 @@
 """A model's architecture, parameters, memory and work."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-from tinytf.analysis.size import cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
+from tinytf.analysis.info import Info
+from tinytf.analysis.size import cache_bytes_per_token, work_per_token
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
@@ -41,42 +40,30 @@ _NORM_ORDERS = {
 
 
 class InfoView:
-    """What a configuration amounts to, in every form.
+    """What a configuration amounts to, drawn."""
 
-    ``family`` is the kind of the files, ``counted`` the parameters of the opened model, ``notes`` what is worth
-    knowing of its files, ``card`` the model card of a built-in model.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        config: ModelConfig,
-        family: str = "preset",
-        counted: int | None = None,
-        notes: Sequence[str] = (),
-        card: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.name, self.config, self.family, self.notes, self.card = name, config, family, notes, card
-        self.parts = parameter_parts(config)
-        self.total = parameter_count(config)
-        self.counted = counted
+    def __init__(self, found: Info) -> None:
+        self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """Architecture, parameter table, memory and work."""
-        c = self.config
+        c = self.found.config
         yield Line(
-            [Span(printable(self.name, spaces=False), "strong"), Span(f" · {c.kind} · {self.total:,} parameters")]
+            [
+                Span(printable(self.found.name, spaces=False), "strong"),
+                Span(f" · {c.kind} · {self.found.total:,} parameters"),
+            ]
         )
-        for note in self.notes:
+        for note in self.found.notes:
             yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
         yield Heading("architecture")
         facts = list(self._architecture().items())
         yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)
         yield Heading("parameters")
         yield self._parameters()
-        if self.counted is not None:
-            agree = self.counted == self.total
-            said = f"the opened model holds {self.counted:,}"
+        if self.found.counted is not None:
+            agree = self.found.holds
+            said = f"the opened model holds {self.found.counted:,}"
             yield Line([Span("checked" if agree else "check failed", "good" if agree else "bad"), Span(f": {said}")], 2)
         yield Heading("memory and work")
         rows = self._figures()
@@ -88,9 +75,9 @@ class InfoView:
             ],
             header=False,
         )
-        if self.card:
+        if self.found.card:
             yield Heading("model card")
-            for key, value in self.card.items():
+            for key, value in self.found.card.items():
                 yield Line(
                     [
                         Span(printable(f"{key.replace('_', ' ')}: ", spaces=False), "dim"),
@@ -100,7 +87,7 @@ class InfoView:
                 )
 
     def _architecture(self) -> dict[str, str]:
-        c = self.config
+        c = self.found.config
         groups = (
             f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
         )
@@ -116,7 +103,7 @@ class InfoView:
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
-            "family": self.family,
+            "family": self.found.family,
             "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
@@ -129,26 +116,26 @@ class InfoView:
         }
 
     def _parameters(self) -> Table:
-        parts = self.parts
+        parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),
                 Column("each", [*(f"{p.each:,}" for p in parts), ""], "right"),
                 Column("copies", [*(f"× {p.copies}" if p.copies > 1 else "" for p in parts), ""], "right", drop=2),
-                Column("total", [*(f"{p.total:,}" for p in parts), Span(f"{self.total:,}", "strong")], "right"),
-                Column("share", [*(f"{100 * p.total / self.total:.1f} %" for p in parts), ""], "right"),
+                Column("total", [*(f"{p.total:,}" for p in parts), Span(f"{self.found.total:,}", "strong")], "right"),
+                Column("share", [*(f"{100 * p.total / self.found.total:.1f} %" for p in parts), ""], "right"),
                 Column("formula", [*(Span(p.formula, "dim") for p in parts), ""], shrink=12),
             ],
             rule_after=frozenset({len(parts) - 1}),
         )
 
     def _figures(self) -> list[tuple[str, str, str]]:
-        c = self.config
+        c = self.found.config
         work = work_per_token(c, c.context)
         rows = [
-            ("weights, fp32", in_bytes(4 * self.total), "4 bytes a parameter"),
-            ("weights, bf16", in_bytes(2 * self.total), "2 bytes a parameter"),
+            ("weights, fp32", in_bytes(4 * self.found.total), "4 bytes a parameter"),
+            ("weights, bf16", in_bytes(2 * self.found.total), "2 bytes a parameter"),
             ("work a token", _flops(work.total), f"at {c.context:,} tokens of context, a multiply and an add are two"),
             ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
             ("  attention", _flops(work.attention), "layers · 4 · H·d_head · tokens looked at"),
@@ -160,36 +147,3 @@ class InfoView:
             rows.append(("KV cache a token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows
-
-    def data(self) -> dict[str, Any]:
-        """The same as one JSON object."""
-        c, work = self.config, work_per_token(self.config, self.config.context)
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "info",
-            "model": self.name,
-            "family": self.family,
-            "notes": list(self.notes),
-            "config": c.to_dict(),
-            "parameters": [
-                {"component": p.name, "formula": p.formula, "each": p.each, "copies": p.copies, "total": p.total}
-                for p in self.parts
-            ],
-            "total_parameters": self.total,
-            "counted_parameters": self.counted,
-            "memory_bytes": {"fp32": 4 * self.total, "bf16": 2 * self.total},
-            "flops_per_token": {**vars(work), "total": work.total},
-            "kv_cache_bytes_per_token": {
-                "fp32": cache_bytes_per_token(c, 4) if c.causal else 0,
-                "bf16": cache_bytes_per_token(c, 2) if c.causal else 0,
-            },
-            "card": self.card,
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        parts = data.pop("parameters")
-        yield {"type": data.pop("kind"), **data}
-        for part in parts:
-            yield {"type": "component", **part}

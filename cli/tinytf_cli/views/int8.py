@@ -1,6 +1,6 @@
-"""What 8-bit weights cost, in words and as data."""
+"""What 8-bit weights cost, in words."""
 
-from tinytf.generate.compared import QuantizationCost
+from tinytf.generate.score import QuantizationCost
 
 
 def cost_in_words(cost: QuantizationCost) -> str:
@@ -9,8 +9,3 @@ def cost_in_words(cost: QuantizationCost) -> str:
         f"{cost.cost:+.4f} nats a token on {cost.tokens:,} tokens "
         f"(loss {cost.loss:.4f} becomes {cost.int8_loss:.4f}; most for one token: {cost.worst:.4f})"
     )
-
-
-def cost_data(cost: QuantizationCost) -> dict[str, float]:
-    """The same as data, in nats."""
-    return {"tokens": cost.tokens, "loss": cost.loss, "int8_loss": cost.int8_loss, "worst": cost.worst}

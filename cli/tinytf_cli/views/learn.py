@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from tinytf.lessons.data import Figures, Lesson
 from tinytf.lessons.live import Live
 from tinytf.lessons.titles import TITLES
+from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.trace.summary import visible
 from tinytf_cli.numbers import number, number_format
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
 from tinytf_cli.views.steps import as_array, labels, largest
 
@@ -220,7 +220,7 @@ class LessonsView:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "lessons",
-            "model": model_data(self.live.model),
+            "model": self.live.model.to_dict(),
             **text_data(self.live.encoding),
             "seed": self.live.seed,
             "lessons": [view.data() for view in self.views],

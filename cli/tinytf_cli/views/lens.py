@@ -2,17 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
-from tinytf.analysis.lens import Lens, Stage
+from tinytf.analysis.lens import Lens
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, probability
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Grid, Heading, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array
 
@@ -20,14 +18,10 @@ _TRACKED = 24  # columns that a tracked token takes: rank, probability, bar
 
 
 class LensView:
-    """One text through the lens in every form; ``asked`` are positions that were named."""
+    """One text through the lens, drawn; ``asked`` are positions that were named."""
 
     def __init__(self, model: Model, trace: Trace, found: Lens, *, asked: bool) -> None:
         self.model, self.trace, self.found, self.asked = model, trace, found, asked
-
-    @property
-    def holds(self) -> bool:
-        return self.found.holds
 
     def _in_detail(self) -> list[int]:
         """Which of the positions are shown one by one: those that were asked for, what is predicted otherwise."""
@@ -115,57 +109,7 @@ class LensView:
 
     def _check(self) -> Line:
         difference = self.found.difference
-        if self.holds:
+        if self.found.holds:
             return Line([Span("checked", "good"), Span(": the last row is the model's own output, to the last bit")])
         said = f": the last row and the model's own output differ by {number(difference, '%.1e')} (allowed 0)"
         return Line([Span("check failed", "bad"), Span(said)])
-
-    def data(self) -> dict[str, Any]:
-        """The lens as one JSON object; entropy and KL(final ‖ here) in nats."""
-        found = self.found
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "lens",
-            "model": model_data(self.model),
-            **text_data(self.trace.encoding),
-            "through": found.through,
-            "divergence": "KL(final ‖ here), in nats",
-            "positions": list(found.positions),
-            "tracked": [{"id": i, "token": self._token(i)} for i in found.tracked],
-            "stages": [self._stage_data(stage) for stage in found.stages],
-            "check": {"holds": self.holds, "largest_difference": found.difference},
-        }
-
-    def _stage_data(self, stage: Stage) -> dict[str, Any]:
-        at = []
-        for place, position in enumerate(self.found.positions):
-            best = zip(stage.top_ids[place].tolist(), stage.top_probabilities[place].tolist(), strict=True)
-            kept = zip(
-                self.found.tracked, stage.ranks[place].tolist(), stage.probabilities[place].tolist(), strict=True
-            )
-            at.append(
-                {
-                    "position": position,
-                    "entropy": float(stage.entropy[place]),
-                    "divergence": float(stage.divergence[place]),
-                    "top": [{"token": self._token(i), "id": i, "probability": p} for i, p in best],
-                    "tracked": [
-                        {"id": i, "rank": None if math.isnan(p) else rank, "probability": p} for i, rank, p in kept
-                    ],
-                }
-            )
-        return {"stage": stage.name, "layer": stage.layer, "at": at}
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        tokens, stages, check = (data.pop(key) for key in ("tokens", "stages", "check"))
-        yield {"type": data.pop("kind"), **data}
-        for token in tokens:
-            yield {"type": "token", **token}
-        for stage in stages:
-            yield {"type": "stage", **stage}
-        yield {"type": "check", **check}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return self.found.tensors()

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.catalogue import Entry
+from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import count
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table

@@ -1,22 +1,17 @@
 """The view of feed-forward units: the active ones of each token, what they promote, and where else they are active."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-from tinytf.analysis.examples import Example, Examples
-from tinytf.analysis.neurons import Active, Direction, Neurons, TokenUnits, Unit, unit_tensors
+from tinytf.analysis.neurons import Active, Direction, Example, Examples, Neurons, TokenUnits, Unit
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Line, Meter, Span, Table
 from tinytf_cli.views.steps import left_out, shown_rows
 
@@ -26,20 +21,17 @@ _FEW = 3  # tokens of a direction in a row of the table
 
 @dataclass(frozen=True)
 class NeuronChoice:
-    """``asked`` units were named one by one; ``corpus`` is what the examples are from."""
+    """``asked`` units were named one by one; ``rows`` is how many tokens a table has."""
 
     asked: bool
     rows: int | None
-    corpus: str = ""
 
 
 class NeuronsView:
-    """The units of one text in every form that output takes."""
+    """The units of one text, drawn."""
 
-    def __init__(
-        self, model: Model, trace: Trace, found: Neurons, examples: Examples | None, choice: NeuronChoice
-    ) -> None:
-        self.model, self.trace, self.found, self.examples, self.choice = model, trace, found, examples, choice
+    def __init__(self, model: Model, trace: Trace, found: Neurons, choice: NeuronChoice) -> None:
+        self.model, self.trace, self.found, self.choice = model, trace, found, choice
         self.directions = {one.unit: one for one in found.directions}
         sizes = [abs(a.activation) for token in found.tokens for a in token.units if math.isfinite(a.activation)]
         self.full = max(sizes, default=0.0) or 1.0
@@ -56,8 +48,8 @@ class NeuronsView:
         else:
             yield from self._table(rows)
         yield from self._notes()
-        if self.examples is not None:
-            yield from self._examples(self.examples)
+        if self.found.examples is not None:
+            yield from self._examples(self.found.examples)
 
     def _table(self, rows: int | None) -> Iterator[Block]:
         tokens, layers = self.found.tokens, self.trace.recording.layers
@@ -156,7 +148,7 @@ class NeuronsView:
             yield Line(Span(said, "dim"))
 
     def _examples(self, found: Examples) -> Iterator[Block]:
-        corpus = printable(self.choice.corpus, spaces=False)
+        corpus = printable(found.corpus, spaces=False)
         plural = "" if found.documents == 1 else "s"
         counted = f"{found.tokens:,} tokens in {found.documents:,} document{plural} of {corpus}"
         for unit, examples in found.units.items():
@@ -175,94 +167,6 @@ class NeuronsView:
         role = _BELOW if one.activation < 0 else _ABOVE
         marked = Span(f"<<{words[one.at]}>>", role)
         return [Span("".join(words[: one.at])), marked, Span("".join(words[one.at + 1 :]))]
-
-    def data(self) -> dict[str, Any]:
-        """The units as one JSON object."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "neurons",
-            "model": model_data(self.model),
-            **text_data(self.trace.encoding),
-            "by": self.found.by,
-            "reading": self.found.reading,
-            "contributing": self.found.contributing,
-            "active": [self._token_data(token) for token in self.found.tokens],
-            "directions": [self._direction_data(one) for one in self.found.directions],
-            "examples": None if self.examples is None else self._examples_data(self.examples),
-        }
-
-    def _token_data(self, token: TokenUnits) -> dict[str, Any]:
-        return {
-            "position": token.position,
-            "predicted": None if token.predicted is None else self._named(token.predicted),
-            "logit": token.logit,
-            "units": [
-                {
-                    "unit": str(one.unit),
-                    "layer": one.unit.layer,
-                    "index": one.unit.index,
-                    "activation": one.activation,
-                    "contribution": one.contribution,
-                }
-                for one in token.units
-            ],
-        }
-
-    def _direction_data(self, one: Direction) -> dict[str, Any]:
-        return {
-            "unit": str(one.unit),
-            "norm": one.norm,
-            "promoted": self._ends(one.promoted),
-            "suppressed": self._ends(one.suppressed),
-        }
-
-    def _ends(self, ends: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
-        return [{**self._named(i), "logit": value} for i, value in ends]
-
-    def _named(self, token_id: int) -> dict[str, Any]:
-        return {"id": token_id, "token": self.shown(token_id)}
-
-    def _examples_data(self, found: Examples) -> dict[str, Any]:
-        return {
-            "corpus": self.choice.corpus,
-            "tokens": found.tokens,
-            "documents": found.documents,
-            "units": [
-                {
-                    "unit": str(unit),
-                    "examples": [
-                        {
-                            "activation": one.activation,
-                            "document": one.document,
-                            "position": one.position,
-                            "tokens": [self.shown(i) for i in one.ids],
-                            "ids": list(one.ids),
-                            "at": one.at,
-                        }
-                        for one in examples
-                    ],
-                }
-                for unit, examples in found.units.items()
-            ],
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        tokens, active, directions, examples = (data.pop(key) for key in ("tokens", "active", "directions", "examples"))
-        yield {"type": data.pop("kind"), **data}
-        for kind, rows in (("token", tokens), ("active", active), ("direction", directions)):
-            for one in rows:
-                yield {"type": kind, **one}
-        if examples is not None:
-            units = examples.pop("units")
-            yield {"type": "corpus", **examples}
-            for one in units:
-                yield {"type": "examples", **one}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The activations of the units that are shown at every token, and their directions."""
-        return unit_tensors(self.trace, self.found.units)
 
 
 def _signed(value: float | None) -> str:

@@ -1,19 +1,16 @@
 """The view of patching: what of the clean run's logit difference each activation brings back."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import torch
 from rich.cells import cell_len, set_cell_size
 
-from tinytf.analysis.interventions import Patched, PatchSweep
+from tinytf.analysis.interventions import Contrast, Patched, PatchSweep
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.ablate import check_line, choice_table, digits_for, events_of, signed, site_names, where_predicted
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.ablate import check_line, choice_table, digits_for, signed, site_names, where_predicted
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.steps import as_array, labels, largest
 
@@ -26,62 +23,37 @@ _WHAT = {
 _SHOWN_DIFFERENCES = 8
 
 
-class _PatchView:
-    """What both views have: two texts, what is followed, and the checks."""
-
-    def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: Patched | PatchSweep) -> None:
-        self.model, self.clean, self.corrupt, self._found = model, clean, corrupt, found
-
-    @property
-    def holds(self) -> bool:
-        return all(one.holds for one in self._found.checks)
-
-    def _head(self) -> Iterator[Block]:
-        yield from banner(self.model, self.clean.encoding)
-        contrast, shown = self._found.contrast, self.model.tokenizer.shown
-        yield Heading("patching", "the corrupt text, run with activations of the clean one")
-        places = [where_predicted(trace, contrast.position) for trace in (self.clean, self.corrupt)]
-        yield Table(
-            [
-                Column("", ["clean", "corrupt"], said=""),
-                Column("", places, shrink=20, said=""),
-                Column(
-                    f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}",
-                    [number(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)],
-                    "right",
-                ),
-                Column("is", ["1", "0"], "right"),
-            ]
-        )
-        different, said = (_different(self.clean, self.corrupt, sign) for sign in ("│", "against"))
-        yield Line(Span(different, "dim"), indent=2, said=said)
-
-    def _data(self, kind: str) -> dict[str, Any]:
-        data, shown = self._found.to_dict(), self.model.tokenizer.shown
-        for name in ("answer", "versus"):
-            data["contrast"][name] = {"id": data["contrast"][name], "token": shown(data["contrast"][name])}
-        for one in data.get("choices", []):
-            one["token"] = shown(one["id"])
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": kind,
-            "model": model_data(self.model),
-            "clean": text_data(self.clean.encoding),
-            "corrupt": text_data(self.corrupt.encoding),
-            **data,
-        }
+def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Iterator[Block]:
+    """What is compared: two texts, and what is followed."""
+    yield from banner(model, clean.encoding)
+    shown = model.tokenizer.shown
+    yield Heading("patching", "the corrupt text, run with activations of the clean one")
+    places = [where_predicted(trace, contrast.position) for trace in (clean, corrupt)]
+    yield Table(
+        [
+            Column("", ["clean", "corrupt"], said=""),
+            Column("", places, shrink=20, said=""),
+            Column(
+                f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}",
+                [number(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)],
+                "right",
+            ),
+            Column("is", ["1", "0"], "right"),
+        ]
+    )
+    different, said = (_different(clean, corrupt, sign) for sign in ("│", "against"))
+    yield Line(Span(different, "dim"), indent=2, said=said)
 
 
-class PatchedView(_PatchView):
-    """One patch in every form that output takes."""
+class PatchedView:
+    """One patch drawn."""
 
     def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: Patched) -> None:
-        super().__init__(model, clean, corrupt, found)
-        self.found = found
+        self.model, self.clean, self.corrupt, self.found = model, clean, corrupt, found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found = self.found
-        yield from self._head()
+        yield from _head(self.model, self.clean, self.corrupt, self.found.contrast)
         names = labels(self.corrupt)
         where = "at all positions"
         if found.positions is not None:
@@ -93,29 +65,16 @@ class PatchedView(_PatchView):
         yield Line([recovered, Span(" of the clean run came back"), logits], indent=2)
         yield from check_line(*found.checks)
 
-    def data(self) -> dict[str, Any]:
-        """The patch as one JSON object."""
-        return self._data("patch")
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        yield from events_of(self.data(), {"choices": "choice", "checks": "check"})
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """What came back, as a tensor of one number."""
-        return {"recovered": torch.tensor(self.found.recovered), "difference": torch.tensor(self.found.difference)}
-
-
-class PatchSweepView(_PatchView):
-    """The map of a sweep in every form that output takes, with its ``top`` strongest in a table."""
+class PatchSweepView:
+    """The map of a sweep drawn, with its ``top`` strongest in a table."""
 
     def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: PatchSweep, top: int) -> None:
-        super().__init__(model, clean, corrupt, found)
-        self.found, self.top = found, top
+        self.model, self.clean, self.corrupt, self.found, self.top = model, clean, corrupt, found, top
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, labels(self.corrupt)
-        yield from self._head()
+        yield from _head(self.model, self.clean, self.corrupt, self.found.contrast)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)
         layers = [f"L{layer}" for layer in range(len(values))]
@@ -151,23 +110,6 @@ class PatchSweepView(_PatchView):
                 Column("logit difference", back, "right", drop=1),
             ]
         )
-
-    def data(self) -> dict[str, Any]:
-        """The map as one JSON object."""
-        return self._data("patch_sweep")
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line: a layer with its row of the map."""
-        data = self.data()
-        maps = zip(data.pop("difference"), data.pop("recovered"), strict=True)
-        data["layers"] = [
-            {"layer": layer, "difference": one, "recovered": other} for layer, (one, other) in enumerate(maps)
-        ]
-        yield from events_of(data, {"layers": "layer", "checks": "check"})
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The map, (layers, positions) or (layers, heads), as it came back and as logit differences."""
-        return {"recovered": self.found.recovered, "difference": self.found.differences}
 
 
 def _different(clean: Trace, corrupt: Trace, sign: str) -> str:

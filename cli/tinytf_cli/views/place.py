@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tinytf.analysis.prediction import predictions
 from tinytf.text.printable import printable
 from tinytf.trace.summary import Row, row_of
 from tinytf.trace.trace import Trace
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Pieces, Span, Table
 from tinytf_cli.views.pipeline import pipeline_blocks, shape_words
-from tinytf_cli.views.predictions import predictions
 
 _LONGEST = 60
 
@@ -70,11 +70,11 @@ def counted(count: int, what: str) -> str:
 def _expected(trace: Trace, tokenizer: Any) -> Iterator[Span]:
     found = predictions(trace, tokenizer, 1)
     for one in found[:3]:
-        best = one["top"][0]
-        where = "next" if trace.config.causal else f"[MASK] at {one['position']}"
+        best = one.top[0]
+        where = "next" if trace.config.causal else f"[MASK] at {one.position}"
         yield Span(f" · {where} ", "dim")
-        yield Span(best["token"], "output")
-        share = best["probability"] * 100
+        yield Span(best.token, "output")
+        share = best.probability * 100
         yield Span(f" {share:.0f} %" if share >= 0.5 else " < 1 %")
     if len(found) > 3:
         yield Span(f" · and {len(found) - 3} more", "dim")

@@ -1,11 +1,9 @@
 """The last lines of a trace: what comes next, and whether everything adds up."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from tinytf.steps.operations.softmax import probabilities
+from tinytf.analysis.prediction import Prediction
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.check import Check
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, share_format
@@ -14,31 +12,7 @@ from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 _NAMED = 6
 
 
-def predictions(trace: Trace, tokenizer: Tokenizer, top: int) -> list[dict[str, Any]]:
-    """For the last token of a decoder, or each [MASK] of an encoder, the ``top`` most probable tokens."""
-    mask = tokenizer.mask_id
-    rows = trace.recording.logit_rows
-    if not trace.config.causal:
-        rows = tuple(r for r in rows if trace.tokens[r].id == mask)
-    found = []
-    for row in rows:
-        probs = probabilities(trace.logits_at(row))
-        best = probs.topk(min(top, len(probs)))
-        found.append(
-            {
-                "position": row,
-                "after" if trace.config.causal else "fills": trace.tokens[row].shown,
-                "top": [
-                    {"token": tokenizer.shown(int(i)), "id": int(i), "probability": float(p),
-                     "logit": float(trace.logits_at(row)[int(i)])}
-                    for p, i in zip(best.values, best.indices, strict=True)
-                ],
-            }
-        )  # fmt: skip
-    return found
-
-
-def prediction_blocks(trace: Trace, found: list[dict[str, Any]]) -> Iterator[Block]:
+def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Block]:
     """Bars of the most probable tokens."""
     if not found and trace.model.head is not None:
         yield Heading("prediction", "the text has no [MASK] to fill")
@@ -48,10 +22,8 @@ def prediction_blocks(trace: Trace, found: list[dict[str, Any]]) -> Iterator[Blo
             shown = printable(trace.encoding.text[start : trace.tokens[-1].end], spaces=False)
             yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
         else:
-            yield Heading("fill", f"[MASK] at {one['position']}", "output")
-        yield Bars(
-            [Bar(c["token"], c["probability"], number(c["probability"], share_format()), "output") for c in one["top"]]
-        )
+            yield Heading("fill", f"[MASK] at {one.position}", "output")
+        yield Bars([Bar(c.token, c.probability, number(c.probability, share_format()), "output") for c in one.top])
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:

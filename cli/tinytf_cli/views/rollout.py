@@ -1,18 +1,16 @@
 """The view of a rollout: the text coloured by what one position holds of it, bars, and the map of all positions."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tinytf.analysis.rollout import ALLOWED, Rollout
 from tinytf.loading import Model
-from tinytf.trace.trace import Trace
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import banner, model_data, text_data
+from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
-from tinytf_cli.views.steps import labels, left_out, shown_rows
+from tinytf_cli.views.steps import left_out, shown_rows
 
 if TYPE_CHECKING:
     import torch
@@ -22,30 +20,15 @@ _ALL = 0.95
 
 
 class RolloutView:
-    """Rollout and flow of one text in every form; ``query`` is the position that is shown in full.
+    """Rollout and flow of one text, drawn; the query is shown in full."""
 
-    ``skipped`` is the count of pipes of a flow that was not asked for and not searched, 0 where none was left out.
-    """
-
-    def __init__(
-        self, model: Model, trace: Trace, found: Rollout, query: int, *, rows: int | None = None, skipped: int = 0
-    ) -> None:
-        self.model, self.trace, self.found = model, trace, found
-        self.query, self.rows, self.skipped = query, rows, skipped
-        self.names = labels(trace)
-
-    @property
-    def holds(self) -> bool:
-        return self.found.holds
-
-    def _flow(self) -> "torch.Tensor | None":
-        """The flows to the query."""
-        flow = self.found.flow
-        return flow.values[flow.queries.index(self.query)] if flow and self.query in flow.queries else None
+    def __init__(self, model: Model, found: Rollout, rows: int | None = None) -> None:
+        self.model, self.found, self.rows = model, found, rows
+        self.names = [token.shown for token in found.encoding.tokens]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What the query holds, then every query."""
-        yield from banner(self.model, self.trace.encoding)
+        yield from banner(self.model, self.found.encoding)
         yield from self._one(terminal)
         yield Heading("rollout to every position", "shares of the tokens, across", "attention")
         yield self._heat(self.found.shares)
@@ -57,16 +40,18 @@ class RolloutView:
 
     def _heat(self, values: "torch.Tensor") -> Heat:
         size = len(self.names)
-        seen = np.tril(np.ones((size, size), dtype=bool)) if self.trace.config.causal else None
+        seen = np.tril(np.ones((size, size), dtype=bool)) if self.model.config.causal else None
         shown: Array = values.numpy().astype(np.float32)
         return Heat(shown, self.names, self.names, "unit", seen)
 
     def _one(self, terminal: Terminal) -> Iterator[Block]:
-        found, n_heads = self.found, self.trace.config.n_heads
+        found, n_heads = self.found, self.model.config.n_heads
         layers = f"layers 0 to {found.layer}" if found.layer else "layer 0"
         how = f"{found.heads} of {n_heads} heads" if n_heads > 1 else "1 head"
-        yield Heading(f"what {self.names[self.query]} holds (token {self.query})", f"{layers}, {how}", "attention")
-        shares = found.shares[self.query].tolist()
+        yield Heading(
+            f"what {self.names[self.found.query]} holds (token {self.found.query})", f"{layers}, {how}", "attention"
+        )
+        shares = found.shares[self.found.query].tolist()
         most = max(shares)
         coloured: list[Span] = []
         for name, share in zip(self.names, shares, strict=True):
@@ -81,16 +66,16 @@ class RolloutView:
             Column("piece", [self.names[place] for place in keep], shrink=6, said=""),
             Column("rollout", self._meters(shares, keep, "attention")),
         ]
-        flow = self._flow()
+        flow = self.found.own_flow
         if flow is not None:
             columns.append(Column("flow", self._meters(flow.tolist(), keep, "v")))
         yield Table(columns)
         yield from left_out(len(self.names), keep)
-        if most > _ALL and shares.index(most) != self.query:
+        if most > _ALL and shares.index(most) != self.found.query:
             said = "nearly all is of one token: over many layers rollout runs into where every position looks a little"
             yield Line(Span(f"{said}; --layer stops earlier", "dim"), indent=2)
-        if self.skipped:
-            pipes = f"{self.skipped:,} pipes for {len(self.names)} tokens"
+        if self.found.skipped:
+            pipes = f"{self.found.skipped:,} pipes for {len(self.names)} tokens"
             said = f"no flow: {pipes} would take long; --flow query searches it all the same"
             yield Line(Span(said, "dim"), indent=2)
 
@@ -109,50 +94,6 @@ class RolloutView:
             each = "the flow" if count == 1 else f"each of {count} flows"
             said += f"; {each} equals a cut through the network, so none is larger"
         yield Line([Span(*("checked", "good") if found.holds else ("check failed", "bad")), Span(said)])
-
-    def data(self) -> dict[str, Any]:
-        """Rollout and flow as one JSON object; flows are null where they were not searched."""
-        found, flow = self.found, self.found.flow
-        own = self._flow()
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "rollout",
-            "model": model_data(self.model),
-            **text_data(self.trace.encoding),
-            "heads": found.heads,
-            "layer": found.layer,
-            "query": self.query,
-            "rollout": found.shares[self.query].tolist(),
-            "flow": None if own is None else own.tolist(),
-            "rollouts": found.shares.tolist(),
-            "flows": None
-            if flow is None
-            else [
-                {"query": query, "values": values}
-                for query, values in zip(flow.queries, flow.values.tolist(), strict=True)
-            ],
-            "check": {"holds": self.holds, "largest_difference": found.deviation, "allowed": ALLOWED},
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a position."""
-        data = self.data()
-        tokens, rollouts, flows, check = (data.pop(key) for key in ("tokens", "rollouts", "flows", "check"))
-        yield {"type": data.pop("kind"), **data}
-        for token in tokens:
-            yield {"type": "token", **token}
-        for query, values in enumerate(rollouts):
-            yield {"type": "position", "query": query, "values": values}
-        for one in flows or ():
-            yield {"type": "flow", **one}
-        yield {"type": "check", **check}
-
-    def tensors(self) -> "dict[str, torch.Tensor]":
-        """The rollout (T, T), the flows (queries, T), and the maps of the layers that they were made of."""
-        found = {"rollout": self.found.shares}
-        if self.found.flow is not None:
-            found["flow"] = self.found.flow.values
-        return found | {f"L{layer}.map": one for layer, one in enumerate(self.found.maps)}
 
 
 def _share(value: float) -> str:

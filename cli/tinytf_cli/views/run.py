@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
 from tinytf.training.samples import Sample
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Bar,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.analysis.size import parameter_count
+from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf.training.history import History
 from tinytf_cli.numbers import count, loss_in_words
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.run import milestone_lines

@@ -1,30 +1,28 @@
 """Tokens of a text: pieces, ids, offsets and bytes."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from tinytf.analysis.tokens import Tokens
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Encoding, Tokenizer
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
-from tinytf_cli.views.banner import text_data, tokenizer_words
+from tinytf_cli.views.banner import tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, Table
 
 
 class TokensView:
-    """One encoded text in every form."""
+    """One encoded text, drawn."""
 
-    def __init__(self, name: str, tokenizer: Tokenizer, note: str, encoding: Encoding) -> None:
-        self.name, self.tokenizer, self.note, self.encoding = name, tokenizer, note, encoding
+    def __init__(self, found: Tokens) -> None:
+        self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The text in alternating colours, then one line a token."""
-        encoding = self.encoding
+        found, encoding = self.found, self.found.text
         yield Line(
             [
-                Span(printable(self.name, spaces=False), "strong"),
+                Span(printable(found.name, spaces=False), "strong"),
                 Span(" · "),
-                *tokenizer_words(self.tokenizer, self.note, encoding),
+                *tokenizer_words(found.tokenizer, found.note, encoding),
             ]
         )
         characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
@@ -45,22 +43,3 @@ class TokensView:
                 Column("", ["special" if t.special else "" for t in encoding.tokens], drop=1),
             ]
         )
-
-    def data(self) -> dict[str, Any]:
-        """The tokens as one JSON object."""
-        tokenizer = {"kind": self.tokenizer.kind, "vocab_size": self.tokenizer.vocab_size, "note": self.note}
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "tokens",
-            "model": self.name,
-            "tokenizer": tokenizer,
-            **text_data(self.encoding),
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        tokens = data.pop("tokens")
-        yield {"type": data.pop("kind"), **data}
-        for token in tokens:
-            yield {"type": "token", **token}

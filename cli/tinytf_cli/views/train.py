@@ -7,13 +7,13 @@ from typing import Any
 
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
+from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf.training.data import IGNORED
 from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.banner import count, heads_in_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table

@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tinytf.report import SCHEMA_VERSION
 from tinytf.worked import CheckedStep, Verification
-from tinytf_cli.output import SCHEMA_VERSION
 from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.claimed import claimed_cells, safe
@@ -50,30 +47,6 @@ class VerifyView:
             return Line([Span("checked", "good"), Span(": " + said.format("agree on every step"))])
         return Line([Span("check failed", "bad"), Span(": " + said.format("do not agree"))])
 
-    def data(self) -> dict[str, Any]:
-        """The same as one JSON object."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "verification",
-            **_example(self.found),
-            "steps": [_step_data(checked) for checked in self.found.steps],
-            "check": {
-                "holds": self.found.holds,
-                "agrees": self.found.worst.agrees,
-                "largest_difference": self.found.worst.apart,
-                "at": self.found.worst.step.name,
-            },
-        }
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        steps, check = data.pop("steps"), data.pop("check")
-        yield {"type": data.pop("kind"), **data}
-        for step in steps:
-            yield {"type": "step", **step}
-        yield {"type": "check", **check}
-
 
 class ScoresView:
     """Several examples, a line each."""
@@ -99,13 +72,13 @@ class ScoresView:
 
     def data(self) -> dict[str, Any]:
         """The same as one JSON object."""
-        examples = [_example(one) for one in self.found]
+        examples = [one.summary() for one in self.found]
         return {"schema_version": SCHEMA_VERSION, "kind": "worked_examples", "worked_examples": examples}
 
     def events(self) -> Iterator[dict[str, Any]]:
         """One event an example."""
         for one in self.found:
-            yield {"type": "worked_example", **_example(one)}
+            yield {"type": "worked_example", **one.summary()}
 
 
 def _score(found: Verification) -> list[Span]:
@@ -175,42 +148,3 @@ def _carried(checked: CheckedStep) -> Iterator[Block]:
         if carried == 1 and wrong > 1:
             which = "1 follows"
         yield Line(Span(f"{which} from what the author claims before", "dim"), indent=2)
-
-
-def _example(found: Verification) -> dict[str, Any]:
-    example = found.example
-    return {
-        "name": example.name,
-        "title": example.title,
-        "source": example.source,
-        "claims": found.claims,
-        "hold": found.holding,
-        "not_checked": found.skipped,
-        "holds": found.holds,
-    }
-
-
-def _step_data(checked: CheckedStep) -> dict[str, Any]:
-    step, claim = checked.step, checked.step.claim
-    claimed = None if claim is None else (claim.shown if claim.words else claim.values).tolist()
-    return {
-        "name": step.name,
-        "title": step.title,
-        "formula": step.formula.text,
-        "claimed": claimed,
-        "as_written": None if claim is None else claim.shown.tolist(),
-        "tolerance": None if claim is None or claim.words else claim.tolerance.tolist(),
-        "true": None if checked.true is None else checked.true.tolist(),
-        "difference": None if checked.off is None else _listed(checked.off),
-        "holds": None if checked.holds is None else checked.holds.tolist(),
-        "carried": None if checked.carried is None else checked.carried.tolist(),
-        "computations_differ_by": checked.apart,
-        "skipped": checked.skipped or None,
-        "note": step.note or None,
-        "line": step.line,
-    }
-
-
-def _listed(off: NDArray[np.float64]) -> Any:
-    """Differences as lists; None where there is nothing to subtract."""
-    return np.where(np.isnan(off), np.array(None), off.astype(object)).tolist()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from tinytf.analysis.interventions.sweep import swept
 from tinytf.analysis.interventions.values import values_for
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.report import Report
 from tinytf.trace.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -33,13 +34,16 @@ SWEEPS = ("heads", "ffn", "layers")
 
 
 @dataclass(frozen=True)
-class Ablation:
+class Ablation(Report):
     """What became of the prediction at ``position`` with all of ``sites`` ablated ``how``.
 
     ``source`` says where the values are from that were put in. ``target`` is the token whose probability ``effect``
     follows. ``loss_…`` are over the text, mean cross-entropy in nats; None in an encoder and for one token. ``check``
     compares the plain run with one that has its own values put in at the same sites.
     """
+
+    KIND = "ablation"
+    EVENTS: ClassVar = {"tokens": "token", "choices": "choice", "check": "check"}
 
     sites: tuple[Site, ...]
     how: str
@@ -52,15 +56,24 @@ class Ablation:
     loss_after: float | None
     check: Compared
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def holds(self) -> bool:
+        return self.check.holds
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The numbers of the effect, each a tensor of one number."""
+        return {"kl": torch.tensor(self.effect.kl), "change": torch.tensor(self.effect.change)}
+
+    def fields(self) -> dict[str, Any]:
         return {
             "at": [str(site) for site in self.sites],
             "how": self.how,
             "source": self.source,
             "position": self.position,
-            "target": self.target,
+            "target": self.named(self.target),
             **self.effect.to_dict(),
-            "choices": [vars(one) for one in self.choices],
+            "best": self.named(self.effect.best),
+            "choices": [{**vars(one), "token": self.shown(one.id)} for one in self.choices],
             "loss_before": self.loss_before,
             "loss_after": self.loss_after,
             "check": self.check.to_dict(),
@@ -68,12 +81,15 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class AblationSweep:
+class AblationSweep(Report):
     """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
 
     ``kl`` and ``change`` are the maps, (layers, heads), or (1, layers) where nothing is split into heads. ``check``
     compares the strongest with a forward pass of its own.
     """
+
+    KIND = "ablation_sweep"
+    EVENTS: ClassVar = {"tokens": "token", "effects": "effect", "check": "check"}
 
     what: str
     how: str
@@ -84,6 +100,14 @@ class AblationSweep:
     effects: tuple[Effect, ...]
     shape: tuple[int, int]
     check: Compared
+
+    @property
+    def holds(self) -> bool:
+        return self.check.holds
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both maps, (layers, heads), or (1, layers)."""
+        return {"kl": self.kl, "change": self.change}
 
     @property
     def kl(self) -> Tensor:
@@ -98,15 +122,16 @@ class AblationSweep:
         pairs = zip(self.names, self.effects, strict=True)
         return sorted(pairs, key=lambda pair: -abs(pair[1].change))[:count]
 
-    def to_dict(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return {
             "sweep": self.what,
             "how": self.how,
             "source": self.source,
             "position": self.position,
-            "target": self.target,
+            "target": self.named(self.target),
             "effects": [
-                {"at": name, **one.to_dict()} for name, one in zip(self.names, self.effects, strict=True)
+                {"at": name, **one.to_dict(), "best": self.named(one.best)}
+                for name, one in zip(self.names, self.effects, strict=True)
             ],
             "check": self.check.to_dict(),
         }  # fmt: skip

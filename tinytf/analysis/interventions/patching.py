@@ -4,8 +4,8 @@ How much of the clean run's logit difference comes back says what those activati
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from tinytf.analysis.interventions.sites import Site, sites_of
 from tinytf.analysis.interventions.sweep import Row, swept
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.report import Report, text_data
+from tinytf.text.tokenizer import Encoding
 from tinytf.trace.trace import Trace
 
 Progress = Callable[[int, int], None]
@@ -26,12 +28,15 @@ PATCH_SWEEPS = {"residual": "in", "heads": "heads", "attn": "attn", "ffn": "ffn"
 
 
 @dataclass(frozen=True)
-class Patched:
+class Patched(Report):
     """What became of the corrupt run with the clean activations of all ``sites`` put in, at ``positions`` (None: all).
 
     ``difference`` is that of the contrast; ``recovered`` is 1 where it is the clean run's and 0 where the corrupt
     one's. ``choices`` are probabilities in the corrupt run (``before``) and in the patched one (``after``).
     """
+
+    KIND = "patch"
+    EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
 
     sites: tuple[Site, ...]
     positions: tuple[int, ...] | None
@@ -40,32 +45,61 @@ class Patched:
     recovered: float
     choices: tuple[Choice, ...]
     checks: tuple[Compared, ...]
+    texts: tuple[Encoding, ...] = field(default=(), repr=False, kw_only=True)
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def holds(self) -> bool:
+        return all(one.holds for one in self.checks)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What came back, as a tensor of one number."""
+        return {"recovered": torch.tensor(self.recovered), "difference": torch.tensor(self.difference)}
+
+    def fields(self) -> dict[str, Any]:
         return {
+            **_texts(self),
             "at": [str(site) for site in self.sites],
             "positions": None if self.positions is None else list(self.positions),
-            "contrast": self.contrast.to_dict(),
+            "contrast": _contrast_data(self),
             "difference": self.difference,
             "recovered": self.recovered,
-            "choices": [vars(one) for one in self.choices],
+            "choices": [{**vars(one), "token": self.shown(one.id)} for one in self.choices],
             "checks": [one.to_dict() for one in self.checks],
         }
 
 
 @dataclass(frozen=True)
-class PatchSweep:
+class PatchSweep(Report):
     """Every patch of a sweep by itself: logit differences (layers, positions), or (layers, heads).
 
     In a decoder the positions before ``first``, up to which the texts are the same, were not run: there clean and
     corrupt activations are the same.
     """
 
+    KIND = "patch_sweep"
+    EVENTS: ClassVar = {"layers": "layer", "checks": "check"}
+
     what: str
     contrast: Contrast
     differences: Tensor
     first: int
     checks: tuple[Compared, ...]
+    texts: tuple[Encoding, ...] = field(default=(), repr=False, kw_only=True)
+
+    @property
+    def holds(self) -> bool:
+        return all(one.holds for one in self.checks)
+
+    def itemised(self) -> dict[str, Any]:
+        """A layer with its row of the map."""
+        data = self.to_dict()
+        maps = zip(data.pop("difference"), data.pop("recovered"), strict=True)
+        rows = [{"layer": layer, "difference": one, "recovered": other} for layer, (one, other) in enumerate(maps)]
+        return {**data, "layers": rows}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The map, (layers, positions) or (layers, heads), as it came back and as logit differences."""
+        return {"recovered": self.recovered, "difference": self.differences}
 
     @property
     def recovered(self) -> Tensor:
@@ -79,10 +113,11 @@ class PatchSweep:
         width = self.differences.shape[1]
         return [(*divmod(number, width), float(flat[number])) for number in order]
 
-    def to_dict(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return {
+            **_texts(self),
             "sweep": self.what,
-            "contrast": self.contrast.to_dict(),
+            "contrast": _contrast_data(self),
             "axes": ["layer", "head" if self.what == "heads" else "position"],
             "difference": self.differences.tolist(),
             "recovered": self.recovered.tolist(),
@@ -119,7 +154,8 @@ def patch(
     before = log_probabilities(corrupt.logits_at(found.position))
     tokens = choices(before, log_probabilities(logits), top, [found.answer, found.versus])
     checks = _ends(clean, corrupt, found.position)
-    return Patched(sites, places, found, difference, found.normalised(difference), tokens, checks)
+    texts = clean.encoding, corrupt.encoding
+    return Patched(sites, places, found, difference, found.normalised(difference), tokens, checks, texts=texts)
 
 
 @torch.no_grad()
@@ -164,8 +200,22 @@ def patch_sweep(
     name = f"L{layer}H{column}" if what == "heads" else f"L{layer}.{step} at position {column}"
     check = compared(f"{name} run by itself gives the same logits", logits_there, alone)
     return PatchSweep(
-        what, found, differences, 0 if what == "heads" else first, (*_ends(clean, corrupt, found.position), check)
+        what,
+        found,
+        differences,
+        0 if what == "heads" else first,
+        (*_ends(clean, corrupt, found.position), check),
+        texts=(clean.encoding, corrupt.encoding),
     )
+
+
+def _texts(found: Patched | PatchSweep) -> dict[str, Any]:
+    return {name: text_data(text) for name, text in zip(("clean", "corrupt"), found.texts, strict=True)}
+
+
+def _contrast_data(found: Patched | PatchSweep) -> dict[str, Any]:
+    contrast = found.contrast
+    return {**contrast.to_dict(), "answer": found.named(contrast.answer), "versus": found.named(contrast.versus)}
 
 
 def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Compared, ...]:

@@ -1,0 +1,88 @@
+"""Whatever a command prints with --json, Python has as a report's to_dict."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from driving import SENTENCE, Tinytf
+
+from tinytf.loading import Model, info
+from tinytf.report import Report
+from tinytf_cli.output import to_json
+
+OTHER = "The dog sat on the mat"
+
+REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
+    ("lens", SENTENCE): lambda model: model.lens(SENTENCE),
+    ("lens", SENTENCE, "--top", "2", "--position", "1"): lambda model: model.lens(SENTENCE, top=2, position="1"),
+    ("attribute", SENTENCE): lambda model: model.attribute(SENTENCE),
+    ("ablate", SENTENCE, "--at", "L0H1"): lambda model: model.ablate(SENTENCE, "L0H1"),
+    ("ablate", SENTENCE, "--sweep", "ffn"): lambda model: model.ablation_sweep(SENTENCE, "ffn"),
+    ("patch", SENTENCE, OTHER, "--answer", "the", "--versus", "cat"): (
+        lambda model: model.patch_sweep(SENTENCE, OTHER, answer="the", versus="cat")
+    ),
+    ("patch", SENTENCE, OTHER, "--answer", "the", "--versus", "cat", "--at", "L0.ffn"): (
+        lambda model: model.patch(SENTENCE, OTHER, "L0.ffn", answer="the", versus="cat")
+    ),
+    ("heads", "--count", "2", "--length", "4", "--by", "entropy-share", "--top", "3"): (
+        lambda model: model.heads(count=2, length=4, by="entropy-share", top=3)
+    ),
+    ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE, flow="auto"),
+    ("diff", SENTENCE, OTHER): lambda model: model.diff(SENTENCE, OTHER),
+    ("neurons", SENTENCE): lambda model: model.neurons(SENTENCE),
+    ("explain", "L0H0.scores[1,0]", SENTENCE): lambda model: model.explain(SENTENCE, "L0H0.scores[1,0]"),
+    ("grad", SENTENCE): lambda model: model.backward(SENTENCE),
+    ("grad", SENTENCE, "--check", "2", "--integrated", "--by", "layer", "--derive", "L1.norm1", "--fail-on", "nan"): (
+        lambda model: model.backward(
+            SENTENCE, check=2, integrated=True, by="layer", derived=("L1.norm1",), fail_on=("nan",)
+        )
+    ),
+    ("trace", SENTENCE): lambda model: model.traced(SENTENCE),
+    ("trace", SENTENCE, "--at", "L0H1.weights", "--at", "L1.ffn[2]"): (
+        lambda model: model.traced(SENTENCE, at=("L0H1.weights", "L1.ffn[2]"))
+    ),
+    ("attention", SENTENCE, "--head", "L0H1", "--top", "3"): (
+        lambda model: model.attention(SENTENCE, heads=((0, 1),), top=3)
+    ),
+    ("tokens", SENTENCE): lambda model: model.tokens(SENTENCE),
+    ("score", SENTENCE): lambda model: model.score(SENTENCE),
+}
+
+
+@pytest.mark.parametrize("words", REPORTS, ids=lambda words: f"{words[0]}-{len(words)}")
+def test_a_report_is_the_json_of_its_command(
+    tinytf: Tinytf, decoder: Path, opened: Model, words: tuple[str, ...]
+) -> None:
+    ran = tinytf(*words, "-m", decoder, "--json")
+    assert ran.err == ""
+    assert json.loads(ran.out) == json.loads(to_json(REPORTS[words](opened).to_dict()))
+
+
+@pytest.mark.parametrize("words", REPORTS, ids=lambda words: f"{words[0]}-{len(words)}")
+def test_the_events_of_a_report_hold_all_of_its_data(opened: Model, words: tuple[str, ...]) -> None:
+    """Put together again, they are the object: what is no part comes first, every item of a part once."""
+    report = REPORTS[words](opened)
+    head, *events = json.loads("[" + ",".join(to_json(event) for event in report.events()) + "]")
+    data = json.loads(to_json(report.itemised()))
+    parts = {name: data.pop(name, None) for name in report.EVENTS}
+    assert head == {"type": data.pop("kind"), **data}
+    expected = []
+    for name, part in parts.items():
+        items = part if isinstance(part, list) else [] if part is None else [part]
+        expected += [{"type": report.EVENTS[name], **item} for item in items]
+    assert events == expected
+
+
+def test_what_a_model_amounts_to_is_a_report_too(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("info", decoder, "--json")
+    assert json.loads(ran.out) == json.loads(to_json(info(str(decoder)).to_dict()))
+
+
+def test_a_report_without_a_model_has_ids_and_no_names(opened: Model) -> None:
+    from tinytf.analysis.attribution import attribute
+
+    data = attribute(opened.trace(SENTENCE)).to_dict()
+    assert "model" not in data
+    assert data["target"]["token"] is None
+    assert data["target"]["id"] == opened.attribute(SENTENCE).token

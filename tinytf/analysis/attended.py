@@ -1,0 +1,116 @@
+"""The attention of a trace as a report: measures of every head, and the weights of some."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tinytf.analysis.heads import MEASURES, measure_heads
+from tinytf.errors import UsageError
+from tinytf.report import Report
+from tinytf.trace.check import Check, check
+from tinytf.trace.summary import visible
+from tinytf.trace.trace import Trace
+
+Window = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Attended(Report):
+    """The attention of a trace. ``heads`` are (layer, head) pairs whose weights are given.
+
+    All of them, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end, first key,
+    end.
+    """
+
+    KIND = "attention"
+    EVENTS: ClassVar = {"tokens": "token", "measures": "measures", "heads": "head", "check": "check"}
+
+    trace: Trace
+    heads: tuple[tuple[int, int], ...] = ()
+    query: int | None = None
+    top: int | None = None
+    window: Window | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.trace.tokens)
+        q0, q1, k0, k1 = self.window or (0, count, 0, count)
+        for start, end, what in ((q0, q1, "queries"), (k0, k1, "keys")):
+            if not 0 <= start < end <= count:
+                raise UsageError(
+                    f"--window {what} {start}:{end} do not lie in the text of {count} tokens",
+                    f"a range is first:end, with 0 ≤ first < end ≤ {count}",
+                )
+
+    @property
+    def ranges(self) -> tuple[slice, slice]:
+        """The queries and the keys of the window, or all of them."""
+        count = len(self.trace.tokens)
+        q0, q1, k0, k1 = self.window or (0, count, 0, count)
+        return slice(q0, q1), slice(k0, k1)
+
+    @cached_property
+    def check(self) -> Check:
+        return check(self.trace)
+
+    @property
+    def holds(self) -> bool:
+        return self.check.holds
+
+    def weights(self, layer: int, head: int) -> Tensor:
+        """The weights of a head (Q, K), float32; −∞ where a key is masked."""
+        weights = self.trace.step("weights", layer, (head,))[0].float()
+        seen = visible(self.trace, self.trace.steps.by_name["weights"], layer)
+        return weights if seen is None else weights.masked_fill(~seen, -torch.inf)
+
+    def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:
+        """The ``top`` (query, key, weight) of a head, in the window."""
+        queries, keys = self.ranges
+        weights = self.weights(layer, head)[queries, keys]
+        hidden = weights.isneginf()
+        flat = weights.masked_fill(hidden, -1.0).flatten()
+        order = (-flat).argsort(stable=True)[: min(self.top or 0, int((~hidden).sum()))].tolist()
+        width = weights.shape[1]
+        return [(i // width + queries.start, i % width + keys.start, float(flat[i])) for i in order]
+
+    def fields(self) -> dict[str, Any]:
+        """Masked weights are −∞."""
+        return {
+            "measures": {by: measure_heads(self.trace, by).tolist() for by in MEASURES},
+            "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
+            "check": self.check.to_dict(),
+        }
+
+    def _head(self, layer: int, head: int) -> dict[str, Any]:
+        if self.query is not None:
+            return {"query": self.query, "weights": self.weights(layer, head)[self.query].tolist()}
+        if self.top is not None:
+            names = [f"{place} {token.shown}" for place, token in enumerate(self.trace.tokens)]
+            return {"top": [[names[q], names[k], share] for q, k, share in self.strongest(layer, head)]}
+        queries, keys = self.ranges
+        return {
+            "queries": [queries.start, queries.stop],
+            "keys": [keys.start, keys.stop],
+            "weights": self.weights(layer, head)[queries, keys].tolist(),
+        }
+
+    def itemised(self) -> dict[str, Any]:
+        data = self.to_dict()
+        measures: dict[str, Sequence[Sequence[float]]] = data["measures"]
+        config = self.trace.config
+        data["measures"] = [
+            {"layer": layer, "head": head, **{by: values[layer][head] for by, values in measures.items()}}
+            for layer in range(config.n_layers)
+            for head in range(config.n_heads)
+        ]
+        return data
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights of the chosen heads, or of every layer."""
+        step = self.trace.step
+        if self.heads:
+            return {f"L{layer}H{head}.weights": step("weights", layer, (head,))[0] for layer, head in self.heads}
+        return {f"L{layer}.weights": step("weights", layer) for layer in range(self.trace.config.n_layers)}

@@ -1,0 +1,24 @@
+"""How a text becomes tokens, as a report."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tinytf.report import Report, text_data
+from tinytf.text.tokenizer import Encoding, Tokenizer
+
+
+@dataclass(frozen=True)
+class Tokens(Report):
+    """A text as the tokenizer of the model ``name`` cuts it; ``note`` says whose vocabulary that is."""
+
+    KIND = "tokens"
+    EVENTS: ClassVar = {"tokens": "token"}
+
+    name: str
+    tokenizer: Tokenizer
+    note: str
+    text: Encoding
+
+    def fields(self) -> dict[str, Any]:
+        tokenizer = {"kind": self.tokenizer.kind, "vocab_size": self.tokenizer.vocab_size, "note": self.note}
+        return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text)}

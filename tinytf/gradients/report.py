@@ -1,0 +1,167 @@
+"""A backward pass as a report: the loss, every gradient in figures, what the loss hangs on, and whether it adds up."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from tinytf.gradients.agreement import Agreement, agreement
+from tinytf.gradients.derivation import Derivation
+from tinytf.gradients.differences import Differences
+from tinytf.gradients.flow import Flow, flow
+from tinytf.gradients.parameters import Weights, table
+from tinytf.gradients.pipeline import GradientRow, backward_rows
+from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_gradient, gradient_times_input
+from tinytf.gradients.trace import GradientTrace
+from tinytf.report import Report
+from tinytf.steps.operations.softmax import probabilities
+from tinytf.trace.address import Address
+from tinytf.trace.faults import Fault
+
+_PUSHED = 4
+"""Logits of a target that are named: those with the largest gradients."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A token that was to come at ``position``, its probability and loss, and the ids whose logits are pushed most."""
+
+    position: int
+    id: int
+    probability: float
+    loss: float
+    pushed: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Backward(Report):
+    """A backward pass with what of it is given in full: ``addresses`` and ``derivations``, or the block of ``layers``.
+
+    Weights are grouped ``by`` a word, and updates are those of plain descent with ``lr``. ``integrated``,
+    ``differences`` and ``fault`` are there where they were asked for.
+    """
+
+    KIND = "grad"
+    EVENTS: ClassVar = {
+        "tokens": "token",
+        "targets": "target",
+        "gradients": "gradient",
+        "derivations": "derivation",
+        "weights": "weights",
+        "values": "values",
+        "flow": "flow",
+        "saliency": "saliency",
+        "finite_differences": "finite_differences",
+        "by_hand": "by_hand",
+        "fault": "fault",
+    }
+
+    trace: GradientTrace
+    layers: tuple[int, ...]
+    head: int
+    addresses: tuple[Address, ...] = ()
+    derivations: tuple[Derivation, ...] = ()
+    by: str = "kind"
+    lr: float = 1e-3
+    integrated: Integrated | None = None
+    differences: Differences | None = None
+    fail_on: tuple[str, ...] = ()
+    fault: Fault | None = None
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        return agreement(self.trace)
+
+    @cached_property
+    def rows(self) -> tuple[GradientRow, ...]:
+        return tuple(backward_rows(self.trace, self.agreement))
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        trace = self.trace
+        of = zip(trace.targets.positions, trace.targets.ids, trace.losses, strict=True)
+        return tuple(self._target(place, token_id, loss) for place, token_id, loss in of)
+
+    def _target(self, place: int, token_id: int, loss: float) -> Target:
+        gradient = self.trace.grad.step("logits")[place]
+        largest = gradient.abs().topk(min(_PUSHED, len(gradient))).indices.tolist()
+        share = float(probabilities(self.trace.step("logits")[place])[token_id])
+        return Target(place, token_id, share, loss, tuple((i, float(gradient[i])) for i in largest))
+
+    @cached_property
+    def weights(self) -> tuple[Weights, ...]:
+        return table(self.trace, self.lr, None if self.by == "parameter" else self.by)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flow(self.trace)
+
+    @cached_property
+    def first_order(self) -> tuple[float, ...]:
+        return gradient_times_input(self.trace)
+
+    @cached_property
+    def heads(self) -> HeadSaliency:
+        return attention_times_gradient(self.trace)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check that was made holds, and nothing was found that was looked for."""
+        measured = (self.differences, self.integrated)
+        return self.agreement.holds and self.fault is None and all(one is None or one.holds for one in measured)
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "loss": self.trace.loss,
+            "targets": [
+                {
+                    "position": one.position,
+                    "at": self.trace.tokens[one.position].shown,
+                    "target": self.shown(one.id),
+                    "id": one.id,
+                    "probability": one.probability,
+                    "loss": one.loss,
+                    "logit_gradients": [{"token": self.shown(i), "id": i, "gradient": g} for i, g in one.pushed],
+                }
+                for one in self.targets
+            ],
+            "gradients": [row.to_dict() for row in self.rows],
+            "values": {
+                str(one): {"axes": one.axes, "gradient": self.trace.grad[one].tolist()} for one in self._in_full()
+            },
+            "derivations": [one.to_dict() for one in self.derivations],
+            "flow": self.flow.to_dict(),
+            "saliency": {
+                "gradient_times_input": list(self.first_order),
+                "integrated_gradients": self.integrated and self.integrated.to_dict(),
+                "attention_times_gradient": self.heads.to_dict(),
+            },
+            "weights": [row.to_dict() for row in self.weights],
+            "finite_differences": self.differences and self.differences.to_dict(),
+            "by_hand": self.agreement.to_dict(),
+            **({"fault": self.fault and self.fault.to_dict()} if self.fail_on else {}),
+        }
+
+    def _in_full(self) -> list[Address]:
+        """The steps whose gradients are given."""
+        chosen = self.addresses
+        if not chosen and not self.derivations:
+            chosen = tuple(Address(None, (layer,), (self.head,)) for layer in self.layers)
+        found: list[Address] = []
+        for where in chosen:
+            if where.step is not None:
+                found.append(where)
+                continue
+            for layer in where.layers or ():
+                for step in self.trace.steps.layer_steps:
+                    found.append(Address(step, (layer,), where.heads if step.has_heads else None))
+        return found
+
+    def itemised(self) -> dict[str, Any]:
+        data = self.to_dict()
+        return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The gradients of all steps and parameters, under their names."""
+        return {**self.trace.grad.recording.tensors, **self.trace.parameters}

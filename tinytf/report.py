@@ -1,0 +1,113 @@
+"""What every report is: what a question about a model found, as one object, as a stream of events and as tensors.
+
+Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and with ``--format ndjson`` its ``events``.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tinytf.text.tokenizer import Encoding, Tokenizer
+
+SCHEMA_VERSION = 1
+
+
+class Described(Protocol):
+    """A model, as far as reports speak of it."""
+
+    @property
+    def tokenizer(self) -> "Tokenizer": ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class About:
+    """The model that a report is of, and the text where it is of one."""
+
+    model: Described
+    text: "Encoding | None" = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"model": self.model.to_dict(), **({} if self.text is None else text_data(self.text))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A frozen answer. ``about`` is what it is of, as a Model's methods fill it in; without it tokens have no names.
+
+    ``EVENTS`` are the members of ``to_dict`` that are events of their own, in their order, each with its type.
+    """
+
+    KIND: ClassVar[str]
+    EVENTS: ClassVar[Mapping[str, str]] = {}
+
+    about: About | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check that was made holds."""
+        return True
+
+    @property
+    def encoding(self) -> "Encoding":
+        """The text that this is of."""
+        assert self.about is not None
+        assert self.about.text is not None
+        return self.about.text
+
+    def shown(self, token_id: int) -> str | None:
+        """How a token of the vocabulary is shown."""
+        return None if self.about is None else self.about.model.tokenizer.shown(token_id)
+
+    def named(self, token_id: int) -> dict[str, Any]:
+        return {"id": token_id, "token": self.shown(token_id)}
+
+    def fields(self) -> dict[str, Any]:
+        """What was found, as plain JSON data."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, what it is of, what was found."""
+        of = {} if self.about is None else self.about.to_dict()
+        return {"schema_version": SCHEMA_VERSION, "kind": self.KIND, **of, **self.fields()}
+
+    def itemised(self) -> dict[str, Any]:
+        """``to_dict`` with every one of ``EVENTS`` as a list of objects, one object, or None."""
+        return self.to_dict()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The same data, an event a line: first all that has none of its own, then the others, a list item by item."""
+        data = self.itemised()
+        parts = {name: data.pop(name, None) for name in self.EVENTS}
+        yield {"type": data.pop("kind"), **data}
+        for name, part in parts.items():
+            for one in part if isinstance(part, list) else () if part is None else (part,):
+                yield {"type": self.EVENTS[name], **one}
+
+    def tensors(self) -> "dict[str, Tensor]":
+        """The tensors behind it by name; empty where there are none."""
+        return {}
+
+
+def text_data(encoding: "Encoding") -> dict[str, Any]:
+    """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal."""
+    return {
+        "text": encoding.text,
+        "added": encoding.added,
+        "tokens": [
+            {
+                "index": place,
+                "id": token.id,
+                "shown": token.shown,
+                "start": token.start,
+                "end": token.end,
+                "bytes": token.data.hex(),
+                "special": token.special,
+            }
+            for place, token in enumerate(encoding.tokens)
+        ],
+    }
