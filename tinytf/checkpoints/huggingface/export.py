@@ -45,15 +45,19 @@ class Exported:
 def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exported:
     """Write ``model`` and its tokenizer as transformers would, each file whole, the configuration last.
 
-    A scale on the embeddings, which no family here has, is multiplied into them, and the head that was tied to them
-    keeps the unscaled ones. Of some families transformers rebuilds the tokenizer in its own way; a model with another
+    A scale on the embeddings that no family has is multiplied into them, and the head that was tied to them keeps the
+    unscaled ones. Of some families transformers rebuilds the tokenizer in its own way; a model with another
     one is written as the family that has one bias more, of zeros.
 
     Raises UsageError for an architecture that is none of the families, with what stands in the way, and for a directory
     that is not empty.
     """
-    config, state = _unscaled(model)
-    family, written = _family_for(config)
+    config, state = replace(model.config, dropout=0.0), model.state_dict()
+    try:
+        family, written = _family_for(config)
+    except UsageError:
+        config, state = _unscaled(config, state)
+        family, written = _family_for(config)
     if _rebuilt(family, tokenizer):
         config, state = _with_output_biases(config, state)
         family, written = _family_for(config)
@@ -81,12 +85,11 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     return Exported(family.name, written["architectures"][0], tuple(directory / name for name in contents))
 
 
-def _unscaled(model: Transformer) -> tuple[ModelConfig, Mapping[str, Tensor]]:
-    """The same function without a scale on its embeddings and without dropout."""
-    config, state = replace(model.config, dropout=0.0), dict(model.state_dict())
+def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """The same function without a scale on its embeddings."""
     if config.embed_scale == 1.0:
         return config, state
-    table = state["embed.tokens.weight"]
+    state, table = dict(state), state["embed.tokens.weight"]
     state["embed.tokens.weight"] = table * config.embed_scale
     if config.tied_head and config.head != "none":
         state["head.decoder.weight"] = table
