@@ -282,6 +282,9 @@ class _Run:
             for name in _over_vocabulary(first, second):
                 self.incomparable.append(Incomparable(name, f"the vocabularies are different ones, of {sizes} tokens"))
         else:
+            for which, here, other in (("second", first.steps, second.steps), ("first", second.steps, first.steps)):
+                lacking = [step.name for step in here.over_vocabulary if step.name not in other.by_name]
+                self.incomparable += [Incomparable(name, f"the {which} model has no such step") for name in lacking]
             self.ends = Ends(self.sides, self.hidden, self.alignment)
             steps, self.positions = self.ends.compare()
             self.steps += steps

@@ -50,15 +50,20 @@ class Ends:
     hidden: tuple[Tensor, Tensor]
     alignment: Alignment
 
-    def compare(self) -> tuple[tuple[Compared, Compared], tuple[Position, ...]]:
-        """Logits and probabilities as steps, and every position; some positions at a time."""
-        table = StepTable(self.sides[0].model.config).by_name
-        logits, probs, total = Sums(table["logits"]), Sums(table["probs"]), 0.0
+    def compare(self) -> tuple[tuple[Compared, ...], tuple[Position, ...]]:
+        """The steps over the vocabulary that both have, and every position; some positions at a time."""
+        first, second = (StepTable(side.model.config) for side in self.sides)
+        sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
+        probs, total = Sums(first.by_name["probs"]), 0.0
         positions: list[Position] = []
         for start in range(0, self.alignment.positions, _ROWS):
             rows = slice(start, min(start + _ROWS, self.alignment.positions))
-            a, b = self._read(rows, rows)  # (rows, V)
-            logits.add(a, b, start)
+            found, other = (
+                side.model.over_vocabulary(hidden[rows]) for side, hidden in zip(self.sides, self.hidden, strict=True)
+            )
+            for name, one in sums.items():
+                one.add(found[name], other[name], start)
+            a, b = found["logits"], other["logits"]  # (rows, V)
             log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
             p, q = (one.exp() for one in (log_p, log_q))
             kl = _divergence(p, log_p, log_q)
@@ -70,7 +75,9 @@ class Ends:
                 tops = [(int(one.indices[row]), float(one.values[row])) for one in best]
                 positions.append(Position(start + row, float(kl[row]), tops[0], tops[1]))
         mean = total / self.alignment.positions
-        return (logits.compared("logits", None, mean), probs.compared("probs", None, mean)), tuple(positions)
+        sums["probs"] = probs
+        ends = (one.compared(name, None, mean if name in ("logits", "probs") else None) for name, one in sums.items())
+        return tuple(ends), tuple(positions)
 
     def predictions(self, top: int) -> Iterator[Prediction]:
         """What comes behind either text, or goes into the masks that both have."""

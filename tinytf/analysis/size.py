@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
-from tinytf.steps.operations import Norm
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import StepTable, wide_norms
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,7 @@ def parameter_parts(config: ModelConfig) -> list[Part]:
     """The parameters of every component; their totals add up to the model's parameter count."""
     c, f, v, layers = config.d_model, config.d_ff, config.vocab_size, config.n_layers
     q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-    norms = sum(
-        isinstance(step.operation, Norm) and step.axes[-1] == "d_model" for step in StepTable(config).layer_steps
-    )
+    norms = wide_norms(config)
     gains = 2 if config.norm == "layernorm" else 1
     norm_words = "2·d_model" if gains == 2 else "d_model"
     qkv_bias, o_bias, ffn_bias = config.qkv_bias, config.o_bias, config.ffn_bias

@@ -104,13 +104,19 @@ class LanguageModelHead(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.decoder = Unembedding(config)
-        self.operations = StepTable(config).head_operations
+        self.steps = StepTable(config).over_vocabulary
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        logits = self.decoder(x, embedding)
-        for operation in self.operations:
-            logits = operation.forward(logits)
-        return logits
+        return self.named(x, embedding)[self.steps[-1].name]
+
+    def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
+        """Every step over the vocabulary, by its name; the logits come last."""
+        first, *after = self.steps
+        values = {first.name: self.decoder(x, embedding)}
+        for step in after:
+            assert step.operation is not None, "a step of the head has an operation"
+            values[step.name] = step.operation.forward(*(values[name] for name in step.inputs))
+        return values
 
 
 class MaskedLanguageModelHead(LanguageModelHead):
@@ -122,10 +128,11 @@ class MaskedLanguageModelHead(LanguageModelHead):
         self.activation = ACTIVATIONS[config.head_activation]
         self.norm = make_norm(config)
         self.decoder = Unembedding(config)
-        self.operations = StepTable(config).head_operations
+        self.steps = StepTable(config).over_vocabulary
 
-    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
-        return super().forward(self.norm(self.activation(self.dense(x))), embedding)
+    def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
+        """The same behind dense, activation and norm."""
+        return super().named(self.norm(self.activation(self.dense(x))), embedding)
 
 
 class Transformer(nn.Module):
@@ -236,6 +243,10 @@ class Transformer(nn.Module):
         if self.head is None:
             raise UsageError("this model has no language-model head, so it has no logits")
         return self.head(hidden, self.embed.tokens.weight)
+
+    def over_vocabulary(self, hidden: Tensor) -> dict[str, Tensor]:
+        """The steps from hidden states (…, C) to logits by name, (…, V) each; the logits come last."""
+        return {} if self.head is None else self.head.named(hidden, self.embed.tokens.weight)
 
     def pool(self, hidden: Tensor) -> Tensor:
         """BERT's pooled vector, tanh(W·x + b) of the first token: (B, T, C) -> (B, C)."""

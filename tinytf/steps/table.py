@@ -359,6 +359,11 @@ def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
     return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
 
 
+def wide_norms(config: ModelConfig) -> int:
+    """How many norms of the residual stream's width a block has; without torch."""
+    return sum(row.make is _norm and row.in_layer and row.axes == _WIDE and row.when(config) for row in STEPS)
+
+
 @lru_cache(maxsize=64)
 def _rows(config: ModelConfig) -> tuple[Step, ...]:
     return tuple(_resolved(config))
@@ -394,15 +399,14 @@ class StepTable:
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
 
     @cached_property
-    def head_operations(self) -> tuple["Operation", ...]:
-        """What is done to the unembedded last hidden state before it is logits."""
-        _, *after = (step.operation for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
-        return tuple(operation for operation in after if operation is not None)
+    def over_vocabulary(self) -> tuple[Step, ...]:
+        """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""
+        return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
 
     @property
     def unembedded(self) -> Step:
-        """The step that is linear in the last hidden state: logits, unless something is done to it before."""
-        return next(step for step in self.by_name.values() if step.is_vocabulary)
+        """The step that is linear in the last hidden state."""
+        return self.over_vocabulary[0]
 
     @property
     def stream_norms(self) -> tuple[Step, ...]:

@@ -52,7 +52,8 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     Raises UsageError for an architecture that is none of the families, with what stands in the way, and for a directory
     that is not empty.
     """
-    config, state = replace(model.config, dropout=0.0), model.state_dict()
+    config = replace(model.config, dropout=0.0)
+    state: Mapping[str, Tensor] = model.state_dict()
     try:
         family, written = _family_for(config)
     except UsageError:
