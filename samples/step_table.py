@@ -11,7 +11,9 @@ from tinytf.steps.table import STEPS, StepTable
 ARCHITECTURES = {
     "GPT-2": PRESETS["gpt2"],
     "Llama": dataclasses.replace(PRESETS["llama-tiny"], qk_norm=True),
-    "Gemma 2": dataclasses.replace(PRESETS["llama-tiny"], norm_order="both", activation="gelu_tanh"),
+    "Gemma 2": dataclasses.replace(
+        PRESETS["llama-tiny"], norm_order="both", activation="gelu_tanh", attention_cap=50.0, logit_cap=30.0
+    ),
     "BERT": dataclasses.replace(PRESETS["bert-base"], head="mlm"),
 }
 

@@ -70,6 +70,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "activation": "gelu_tanh",
         "norm_order": "both",
         "attention_divisor": 4.5,
+        "attention_cap": 2.0,
+        "logit_cap": 3.0,
         "embed_scale": 24**0.5,
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,

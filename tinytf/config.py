@@ -30,7 +30,7 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("rope_original_context",), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
-    "attention_divisor": Limits(least=0),
+    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
 BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
@@ -69,8 +69,8 @@ class ModelConfig:
     masked-language-model head. ``norm_order`` says where a block norms: what goes into attention and the feed-forward
     (``pre``), what they add (``output``), ``both``, or the residual sums (``post``). A ``parallel`` residual has the
     feed-forward read what attention reads, and adds both at once. Scores are divided by ``attention_divisor``
-    (0: √d_head). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at`` gives
-    the configuration of one layer.
+    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none). ``by_layer`` has
+    the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -87,6 +87,8 @@ class ModelConfig:
     norm_order: str = "pre"
     residual: str = "sequential"
     attention_divisor: float = 0.0
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0

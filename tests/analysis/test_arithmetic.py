@@ -10,6 +10,7 @@ from caught_gradients import MODELS, traced
 
 from tinytf.analysis.arithmetic import explain, follow
 from tinytf.errors import AddressError, UsageError
+from tinytf.steps.operations import Linear
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
 
@@ -206,7 +207,7 @@ def test_a_matrix_has_the_name_that_its_formula_gives_it() -> None:
     for name in MODELS:
         trace, _ = traced(name)
         for step, layer in trace.steps.rows:
-            if step.name in ("q", "k", "v", "attn", "ffn.hidden", "ffn.gate", "ffn", "logits"):
+            if isinstance(step.operation, Linear) and step.matrix != "W":
                 where = "" if layer is None else f"L{layer}H0." if step.has_heads else f"L{layer}."
                 found = explain(trace, f"{where}{step.name}[0,0]")
                 assert f"·{found.factor_names[1]}" in found.formula

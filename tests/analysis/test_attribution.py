@@ -21,6 +21,17 @@ def traced(name: str, dtype: torch.dtype = torch.float64) -> Trace:
     return record(model_of(name, dtype).requires_grad_(False), encoding_of(IDS))
 
 
+def unembedded(trace: Trace) -> Tensor:
+    """What the head's matrix gives in a plain forward pass, (T, V): the logits, before any cap."""
+    kept: list[Tensor] = []
+    decoder: Any = trace.model.head
+    handle = decoder.decoder.register_forward_hook(lambda module, args, result: kept.append(result[0].double()))
+    with torch.no_grad():
+        trace.model(torch.tensor([IDS]))
+    handle.remove()
+    return kept[0]
+
+
 def values(found: Attribution) -> dict[str, float]:
     named = {part.name: part.value for part in found.parts}
     assert len(named) == len(found.parts)
@@ -31,8 +42,7 @@ def values(found: Attribution) -> dict[str, float]:
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_the_parts_sum_to_the_logit_and_to_the_difference_of_two(name: str, dtype: torch.dtype, limit: float) -> None:
     trace = traced(name, dtype)
-    with torch.no_grad():
-        logits = trace.model(torch.tensor([IDS]))[0].double()
+    logits = unembedded(trace)
     for position in range(len(IDS)):
         alone, lead = attribute(trace, position, 7), attribute(trace, position, 7, 21)
         assert sum(part.value for part in alone.parts) == pytest.approx(float(logits[position, 7]), abs=limit)
@@ -101,7 +111,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     """Autograd's gradient through norms of frozen scale, and each head's columns of the output matrix."""
     trace, position, token = traced(name), 6, 11
     logit, leaves = _direct_path(trace, position, token)
-    assert float(logit.detach()) == pytest.approx(float(trace.logits_at(position)[token]), abs=1e-12)
+    assert float(logit.detach()) == pytest.approx(float(unembedded(trace)[position, token]), abs=1e-12)
     logit.backward()
     part = values(attribute(trace, position, token))
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):

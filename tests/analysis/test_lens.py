@@ -143,7 +143,9 @@ def _numpy_logits(model: Any, x: Array) -> Array:
         x = x @ dense.weight.double().numpy().T + dense.bias.double().numpy()
         x = _norm(_ACTIVATION[model.config.head_activation](x), model.head.norm)
     bias = model.head.decoder.bias
-    return x @ model.unembedding.double().numpy().T + (0.0 if bias is None else bias.double().numpy())
+    logits = x @ model.unembedding.double().numpy().T + (0.0 if bias is None else bias.double().numpy())
+    cap = model.config.logit_cap
+    return cap * np.tanh(logits / cap) if cap else logits
 
 
 def _states(model: Any) -> dict[str, Array]:

@@ -86,7 +86,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         if window:
             allowed &= ~np.tril(allowed, -window)
     scores = q[0] @ k[0].T
-    weights = softmax(np.where(allowed[row], scores[row] / divisor, -np.inf))
+    scaled, cap = scores[row] / divisor, config.attention_cap
+    weights = softmax(np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf))
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)

@@ -135,6 +135,8 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.head.dense, "head.dense")
         input(model.head.norm, "head.act")
         output(model.head.norm, "head.norm")
+    if config.logit_cap:
+        output(model.head.decoder, "head.logits")
     output(model.head, "logits")
     logits = model(ids[None])[0]
     for hook in hooks:

@@ -58,6 +58,11 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     return getattr(transformers, f"{family}{kind}")(config)
 
 
+def _gemma2(**settings: Any) -> nn.Module:
+    caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 4, "head_dim": 10}
+    return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
@@ -85,6 +90,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen2": lambda: _decoder("Qwen2", rope_theta=500.0),
     "qwen2 with a window": lambda: _decoder("Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=0),
     "qwen3": lambda: _decoder("Qwen3", head_dim=10, tie_word_embeddings=True),
+    "gemma 2": lambda: _gemma2(),
+    "gemma 2, windows everywhere and untied": lambda: _gemma2(
+        layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
+    ),
+    "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
 }
 

@@ -121,6 +121,10 @@ def _has_head(config: ModelConfig) -> bool:
     return config.head != "none"
 
 
+def _capped_head(config: ModelConfig) -> bool:
+    return _has_head(config) and config.logit_cap > 0
+
+
 def _mlm(config: ModelConfig) -> bool:
     return config.head == "mlm"
 
@@ -201,6 +205,9 @@ STEPS: tuple[Step, ...] = (
          make=lambda o, _: o.Scores()),
     Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True,
          make=lambda o, c: o.Scale(c.score_divisor, expression=c.score_divisor_words)),
+    Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
+         core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
+         make=lambda o, c: o.Cap(c.attention_cap)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: c.causal, absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
@@ -258,8 +265,14 @@ STEPS: tuple[Step, ...] = (
          absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
     Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
          make=_norm, module="head.norm", seen=Seen("head.norm")),
+    Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+         "output", False, when=_capped_head, absent="logits are not capped in this model",
+         make=lambda o, _: o.Unembed(), module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
+    Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
+         "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=_has_head, absent=_NO_HEAD, make=lambda o, _: o.Unembed(), module="head.decoder", matrix="{matrix}",
+         when=lambda c: _has_head(c) and not _capped_head(c), absent=_NO_HEAD,
+         make=lambda o, _: o.Unembed(), module="head.decoder", matrix="{matrix}",
          seen=Seen("head")),
     Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
          absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
@@ -285,6 +298,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
         "scale": f"scores / {config.score_divisor_words} = scores / {config.score_divisor:.4g}",
+        "attention_cap": f"{config.attention_cap:g}",
+        "logit_cap": f"{config.logit_cap:g}",
         "ffn_stream": "x" if parallel else "mid",
         "ffn_in": "mid" if config.norm_order == "output" else "n",
         "w_up": "W_up" if config.gated else "W₁",

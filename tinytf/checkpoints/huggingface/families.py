@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
+from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.errors import CheckpointError
 from tinytf.nearest import did_you_mean
 
-FAMILIES = {f.model_type: f for f in (GPT2, BERT, ROBERTA, DISTILBERT, LLAMA, MISTRAL, QWEN2, QWEN3)}
+FAMILIES = {f.model_type: f for f in (GPT2, BERT, ROBERTA, DISTILBERT, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)}
 
 
 def family_of(data: dict[str, Any], path: Path) -> Family:

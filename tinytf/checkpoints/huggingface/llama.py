@@ -67,6 +67,7 @@ _WINDOW = Group(
 _WINDOW_WITH_SWITCH = Group(
     lambda fields, found, tensors: _window(fields, fields.flag("use_sliding_window", False)), _write_switch
 )
+ROPE = Group(_read_rope, _write_rope)
 _BIASES = Key("attention_bias", "qkv_bias o_bias", False)
 _SETTINGS = (
     Key("vocab_size"),
@@ -78,7 +79,7 @@ _SETTINGS = (
     Key("intermediate_size", "d_ff"),
     Key("max_position_embeddings", "context"),
     Key("rms_norm_eps", "norm_eps", 1e-6),
-    Group(_read_rope, _write_rope),
+    ROPE,
     Key("hidden_act", "activation", "silu", ACTIVATIONS),
     Key("tie_word_embeddings", "tied_head", False),
     LM_HEAD,

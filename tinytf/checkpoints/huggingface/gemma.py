@@ -1,0 +1,84 @@
+"""Gemma 2 (Riviere et al. 2024): norms around each part, soft caps, every second layer with a window."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.llama import LLAMA, ROPE
+from tinytf.checkpoints.huggingface.table import Family
+from tinytf.checkpoints.huggingface.words import ACTIVATIONS, LM_HEAD
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+def _read_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The window of each layer: every second one, from the first, unless layer_types says otherwise."""
+    layers = range(found["n_layers"])
+    window = fields.whole("sliding_window", 4096, least=0)
+    alternating = [_FULL if layer % 2 else _SLIDING for layer in layers]
+    kinds = fields.array("layer_types", str, alternating, count=len(layers))
+    windows = tuple(fields.meaning("layer_types", kind, {_SLIDING: window, _FULL: 0}) for kind in kinds)
+    if len(set(windows)) == 1:
+        return {"window": windows[0]}
+    return {"by_layer": (("window", windows),)}
+
+
+def _write_windows(config: ModelConfig) -> dict[str, Any]:
+    windows = [config.at(layer).window for layer in range(config.n_layers)]
+    kinds = [_SLIDING if window else _FULL for window in windows]
+    return {"sliding_window": max(windows) or None, "layer_types": kinds}
+
+
+def _read_scales(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Scores are divided by √query_pre_attn_scalar, embeddings multiplied by √hidden_size."""
+    scalar = fields.number("query_pre_attn_scalar", 256)
+    if scalar <= 0:
+        raise fields.fault(f"query_pre_attn_scalar {scalar:g} is not above 0")
+    return {"attention_divisor": math.sqrt(scalar), "embed_scale": math.sqrt(found["d_model"])}
+
+
+def _write_scales(config: ModelConfig) -> dict[str, Any]:
+    return {"query_pre_attn_scalar": round(config.score_divisor**2)}  # a whole number in transformers
+
+
+GEMMA2 = Family(
+    name="Gemma 2",
+    model_type="gemma2",
+    prefix="model.",
+    classes={"none": "Gemma2Model", "lm": "Gemma2ForCausalLM"},
+    only={"use_bidirectional_attention": (False,)},
+    fixed={"norm": "rmsnorm", "norm_order": "both", "positions": "rotary", "gated": True, "ffn_bias": False},
+    settings=(
+        Key("vocab_size"),
+        Key("hidden_size", "d_model"),
+        Key("num_hidden_layers", "n_layers"),
+        Key("num_attention_heads", "n_heads"),
+        Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
+        Key("head_dim", "d_head", 256),
+        Key("intermediate_size", "d_ff"),
+        Key("max_position_embeddings", "context"),
+        Key("rms_norm_eps", "norm_eps", 1e-6),
+        ROPE,
+        Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
+        Key("attention_bias", "qkv_bias o_bias", False),
+        Key("attn_logit_softcapping", "attention_cap", 0.0),
+        Key("final_logit_softcapping", "logit_cap", 0.0),
+        Group(_read_scales, _write_scales),
+        Group(_read_windows, _write_windows),
+        Key("tie_word_embeddings", "tied_head", True),
+        LM_HEAD,
+    ),
+    written={"attention_dropout": 0.0},
+    stored={
+        **{ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()},
+        "blocks.{n}.attn_norm": Stored("layers.{n}.post_attention_layernorm", offset=1.0),
+        "blocks.{n}.norm2": Stored("layers.{n}.pre_feedforward_layernorm", offset=1.0),
+        "blocks.{n}.ffn_norm": Stored("layers.{n}.post_feedforward_layernorm", offset=1.0),
+    },
+    left=LLAMA.left,
+    copies=LLAMA.copies,
+    outside=LLAMA.outside,
+)
