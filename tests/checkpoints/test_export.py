@@ -33,6 +33,7 @@ WRITTEN = {
     "qwen2, as tiny is": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY})),
     "qwen2 with a window": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
+    "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
@@ -102,11 +103,11 @@ def test_tiny_is_a_model_of_transformers_with_its_tokenizer(tmp_path):
 
 
 def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tokenizer, tmp_path):
-    model = Transformer.initialised(ModelConfig(**SIZES, positions="rotary", activation="gelu_tanh"), 1)
+    model = Transformer.initialised(ModelConfig(**SIZES, positions="sinusoidal", activation="gelu_tanh"), 1)
     with pytest.raises(UsageError) as caught:
         export(model, tokenizer, tmp_path / "out")
     assert caught.value.message.startswith("this architecture is none of GPT-2, BERT")
-    assert caught.value.hint == "the nearest is GPT-2; it differs in positions 'rotary', not 'learned'"
+    assert caught.value.hint == "the nearest is GPT-2; it differs in positions 'sinusoidal', not 'learned'"
     assert not (tmp_path / "out").exists()
 
 

@@ -58,6 +58,12 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     return getattr(transformers, f"{family}{kind}")(config)
 
 
+def _neox(**settings: Any) -> nn.Module:
+    rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
+    given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
+    return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
+
+
 def _gemma2(**settings: Any) -> nn.Module:
     caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 4, "head_dim": 10}
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
@@ -90,6 +96,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen2": lambda: _decoder("Qwen2", rope_theta=500.0),
     "qwen2 with a window": lambda: _decoder("Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=0),
     "qwen3": lambda: _decoder("Qwen3", head_dim=10, tie_word_embeddings=True),
+    "pythia": lambda: _neox(),
+    "pythia, one after the other": lambda: _neox(use_parallel_residual=False, hidden_act="relu", layer_norm_eps=1e-3),
+    "pythia, turned whole and tied": lambda: _neox(
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0},
+        attention_bias=False,
+        tie_word_embeddings=True,
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70

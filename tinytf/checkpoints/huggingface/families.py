@@ -7,11 +7,12 @@ from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.errors import CheckpointError
 from tinytf.nearest import did_you_mean
 
-FAMILIES = {f.model_type: f for f in (GPT2, BERT, ROBERTA, DISTILBERT, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2)}
+FAMILIES = {f.model_type: f for f in (GPT2, BERT, ROBERTA, DISTILBERT, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, NEOX)}
 
 
 def family_of(data: dict[str, Any], path: Path) -> Family:

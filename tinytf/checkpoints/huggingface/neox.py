@@ -1,0 +1,81 @@
+"""GPT-NeoX, and so Pythia (Black et al. 2022, Biderman et al. 2023): attention and feed-forward side by side."""
+
+from typing import Any
+
+from tinytf.checkpoints.huggingface.table import Family, Left
+from tinytf.checkpoints.huggingface.words import ACTIVATIONS
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors, fused
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+
+def _read_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The rotary base and the share of a head that is turned, in rope_parameters or beside it."""
+    share, theta = fields.number("rotary_pct", 0.25), fields.number("rotary_emb_base", 10_000.0)
+    parameters = fields.object("rope_parameters")
+    if parameters is not None:
+        parameters.require("rope_type", ("default",))
+        share, theta = parameters.number("partial_rotary_factor", share), parameters.number("rope_theta", theta)
+    width = found["d_model"] // found["n_heads"]
+    turned = int(width * share)
+    if not 0 < turned <= width:
+        raise fields.fault(f"a rotary share of {share:g} turns {turned:,} of {width:,} dimensions")
+    return {"rope_theta": theta, "rope_width": 0 if turned == width else turned}
+
+
+def _write_rope(config: ModelConfig) -> dict[str, Any]:
+    share = config.rope.width / config.d_head
+    rope = {"rope_type": "default", "rope_theta": config.rope_theta, "partial_rotary_factor": share}
+    return {"rope_parameters": rope, "rotary_pct": share, "rotary_emb_base": config.rope_theta}
+
+
+def _read_residual(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    return {"residual": "parallel" if fields.flag("use_parallel_residual", True) else "sequential"}
+
+
+def _read_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    return {"head": "lm" if found["tied_head"] or "embed_out.weight" in tensors else "none"}
+
+
+NEOX = Family(
+    name="GPT-NeoX",
+    model_type="gpt_neox",
+    prefix="gpt_neox.",
+    classes={"none": "GPTNeoXModel", "lm": "GPTNeoXForCausalLM"},
+    only={"rope_scaling": (), "is_decoder": (False,)},
+    fixed={"positions": "rotary"},
+    settings=(
+        Key("vocab_size"),
+        Key("hidden_size", "d_model"),
+        Key("num_hidden_layers", "n_layers"),
+        Key("num_attention_heads", "n_heads"),
+        Key("intermediate_size", "d_ff"),
+        Key("max_position_embeddings", "context"),
+        Key("layer_norm_eps", "norm_eps", 1e-5),
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Key("attention_bias", "qkv_bias o_bias", True),
+        Key("tie_word_embeddings", "tied_head", False),
+        Group(_read_residual, lambda config: {"use_parallel_residual": config.residual == "parallel"}),
+        Group(_read_rope, _write_rope),
+        Group(_read_head),
+    ),
+    written={"attention_dropout": 0.0, "hidden_dropout": 0.0},
+    stored={
+        "embed.tokens": Stored("embed_in"),
+        "blocks.{n}.norm1": Stored("layers.{n}.input_layernorm"),
+        **fused("layers.{n}.attention.query_key_value", by_head="n_heads"),
+        "blocks.{n}.attention.o": Stored("layers.{n}.attention.dense"),
+        "blocks.{n}.norm2": Stored("layers.{n}.post_attention_layernorm"),
+        "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.dense_h_to_4h"),
+        "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.dense_4h_to_h"),
+        "final_norm": Stored("final_layer_norm"),
+        "head.decoder": Stored("embed_out"),
+    },
+    left=(
+        Left(r"layers\.\d+\.attention\.(bias|masked_bias)", "the causal mask, stored as a buffer"),
+        Left(r"layers\.\d+\.attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer"),
+        Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),
+    ),
+    copies={"embed_out.weight": "embed_in.weight"},
+    outside=("embed_out",),
+)
