@@ -13,6 +13,7 @@ import pytest
 from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
 
 import tinytf_cli.commands.trace as trace_command
+from tinytf import tolerance
 from tinytf_cli.main import main, run
 
 
@@ -51,7 +52,7 @@ def test_a_check_that_does_not_hold_is_1_with_the_data_on_stdout(
 ) -> None:
     import torch
 
-    monkeypatch.setitem(__import__("tinytf.trace.check", fromlist=["TOLERANCE"]).TOLERANCE, torch.float32, 0.0)
+    monkeypatch.setitem(tolerance.STEP, torch.float32, 0.0)
     for command in ("trace", "attention"):
         ran = tinytf(command, SENTENCE, "-m", decoder)
         assert ran.status == 1

@@ -9,6 +9,7 @@ from architectures import encoding_of, furthest, padding
 from reference import FAMILIES, Pair, pair
 from torch import Tensor
 
+from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 
@@ -59,6 +60,24 @@ def test_every_layer_and_the_logits_are_theirs(models, side):
     last = expected.logits if models.ours.head is not None else expected.last_hidden_state
     assert furthest(result[looked_at], last[looked_at]) < 1e-5
     assert float(last.std()) > 0.3, "too small for a difference to show"
+
+
+def test_greedy_generation_with_a_cache_gives_their_tokens(models):
+    config = models.ours.config
+    if config.head != "lm":
+        pytest.skip("it generates nothing")
+    prompt = some_text(models)["input_ids"][:1, :6]
+    with torch.no_grad():
+        theirs = models.theirs.generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=12, min_new_tokens=12,
+            output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
+    found = list(stream(models.ours, prompt[0].tolist(), max_tokens=12))
+    for step, logits in zip(found, theirs.logits, strict=True):
+        assert step.id == int(logits[0].argmax())
+        expected = float(logits[0].log_softmax(-1).max())
+        assert step.log_probability == pytest.approx(expected, abs=1e-4)
+    assert {step.note for step in found} == {""}
 
 
 @torch.no_grad()

@@ -17,11 +17,8 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import Report
 from tinytf.steps.table import Step
+from tinytf.tolerance import PARTS, allowed
 from tinytf.trace.trace import Trace
-
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Largest difference between the sum of the parts and the logit: as it is in float32 and float64, which round little;
-in half precision in units of the largest part, where that is above 1."""
 
 _ROUNDINGS = 4
 """Of the sum of all parts without their signs: what large parts that cancel leave in a logit of the model's own."""
@@ -54,7 +51,7 @@ class Part:
 class Attribution(Report):
     """The parts of the logit of ``token`` at ``position``, less that of ``versus`` where there is one.
 
-    ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: TOLERANCE, or four roundings of what
+    ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
     the parts come to without their signs, where that is more. ``frozen`` says what was held at the value that it had.
     """
 
@@ -312,11 +309,11 @@ def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
 
 def _allowed(trace: Trace, parts: list[Part]) -> float:
     dtype = trace.last_hidden.dtype
-    allowed = TOLERANCE.get(dtype, 1e-4)
+    limit = allowed(PARTS, dtype)
     sizes = [abs(part.value) for part in parts if math.isfinite(part.value)]
     if dtype in (torch.float32, torch.float64):
-        return max(allowed, _ROUNDINGS * torch.finfo(dtype).eps * math.fsum(sizes))
-    return allowed * max([1.0, *sizes])
+        return max(limit, _ROUNDINGS * torch.finfo(dtype).eps * math.fsum(sizes))
+    return limit * max([1.0, *sizes])
 
 
 def _frozen(trace: Trace) -> str:

@@ -16,20 +16,9 @@ from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
+from tinytf.tolerance import DECODED, allowed
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
-
-_APART = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,  # some 1e-6 is rounding; a soft cap far above most scores changes some 1e-3
-    torch.float16: 2e-2,  # 11 bits, rounded at other places of every layer
-    torch.bfloat16: 1e-1,  # 8 bits, likewise
-}
-"""How far the fast decoder's logits may be from the model's own, as a share of the largest, or of 1 where that is less.
-
-A wrong detail of the arithmetic is to show, and rounding is not. Logits of int8 weights differ on purpose, by no known
-amount: they are not compared here, but measured on the whole text (tinytf.generate.compared.quantization_cost).
-"""
 
 
 class Runner:
@@ -41,8 +30,9 @@ class Runner:
     and in float32, so that a seed draws the same everywhere.
 
     A token after the prompt goes through the fast Decoder where that ``fits``, else through the model's modules. The
-    first one goes through both, unless ``compare`` is false: where their logits differ the modules go on alone, and
-    ``note`` says so. Raises UsageError for a ``kind`` or ``look`` that the model cannot have.
+    first one goes through both, unless ``compare`` is false or weights are int8 (those differ on purpose, by an amount
+    that ``tinytf.generate.compared`` measures): where their logits differ the modules go on alone, and ``note`` says
+    so. Raises UsageError for a ``kind`` or ``look`` that the model cannot have.
     """
 
     def __init__(
@@ -110,7 +100,7 @@ class Runner:
         expected = self._by_modules(cache, ids, None)
         cache.position -= 1  # the same token again, in the same place
         found = self._decoded(self._decoder, ids)
-        apart, limit = _apart(found, expected), _APART.get(found.dtype, 0.0)
+        apart, limit = _apart(found, expected), allowed(DECODED, found.dtype)
         if apart <= limit or (not math.isfinite(apart) and self._fault(found)):
             return found
         self.note = (

@@ -10,10 +10,8 @@ from torch import Tensor
 from tinytf.gradients.by_hand import passed_on, step_gradients
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
+from tinytf.tolerance import GRADIENT, allowed
 from tinytf.trace.site import Site
-
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""The largest difference allowed, in units of the largest entry of the gradient."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def agreement(trace: GradientTrace) -> Agreement:
             if name == TOKEN_TABLE and of_token_table is not None:
                 found = found + of_token_table
             parameters[name] = _compared(name, found, trace.parameters[name], gradient)
-    return Agreement(steps, parameters, TOLERANCE.get(trace.last_hidden.dtype, 1e-5))
+    return Agreement(steps, parameters, allowed(GRADIENT, trace.last_hidden.dtype))
 
 
 def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Compared:

@@ -22,7 +22,6 @@ from tinytf.model.parts import (
     make_norm,
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
-from tinytf.steps.operations.rotate import rotary_table
 from tinytf.steps.table import StepTable
 
 
@@ -193,13 +192,6 @@ class Transformer(nn.Module):
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
         weight = next(self.parameters())
         return KVCache(self.config, capacity, batch=batch, device=weight.device, dtype=weight.dtype)
-
-    def rotation(self, end: int, like: Tensor, start: int = 0) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines of positions ``start`` to before ``end``, as ``like`` is; None where nothing is rotated."""
-        if self.config.positions != "rotary":
-            return None
-        cosine, sine = rotary_table(end, self.config.rope, like.device, like.dtype)
-        return cosine[start:], sine[start:]
 
     def hidden(
         self,

@@ -11,11 +11,9 @@ from torch import Tensor
 from tinytf.steps.operations import Lookup, Positions
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
+from tinytf.tolerance import STEP, allowed
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
-
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Largest difference allowed, relative to the largest value of the step (or to 1 where that is smaller)."""
 
 _CHUNK_BYTES = 64 * 2**20
 
@@ -138,4 +136,4 @@ def check(trace: Trace) -> Check:
             items.extend(_again(trace, step, layer))
     dtype = trace.last_hidden.dtype
     left_out = tuple(name for name in trace.recording.exchanged if _layer_of(name) in trace.recording.layers)
-    return Check(tuple(items), TOLERANCE.get(dtype, 1e-5), left_out)
+    return Check(tuple(items), allowed(STEP, dtype), left_out)

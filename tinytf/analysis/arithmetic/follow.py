@@ -13,8 +13,8 @@ from tinytf.steps.operations.operation import dimension
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.operations.working import Working
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.tolerance import STEP, allowed
 from tinytf.trace.address import Address
-from tinytf.trace.check import TOLERANCE
 from tinytf.trace.trace import Trace
 
 
@@ -109,7 +109,7 @@ def _explanation(
     label: Callable[[int], str],
 ) -> Explanation:
     total, dtype = made.total, cell.trace.last_hidden.dtype
-    allowed = TOLERANCE.get(dtype, 1e-5) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
+    limit = allowed(STEP, dtype) * (max(1.0, abs(recorded)) if math.isfinite(recorded) else 1.0)
     terms, rest = made.terms(top)
     inputs = (one.address(given) for one, given in made.inputs if isinstance(one, Cell))
     return Explanation(
@@ -131,7 +131,7 @@ def _explanation(
         total=total,
         recorded=recorded,
         difference=0.0 if total == recorded else abs(total - recorded),
-        allowed=max(allowed, torch.finfo(dtype).eps * made.rounding),
+        allowed=max(limit, torch.finfo(dtype).eps * made.rounding),
         inputs=tuple(Input(str(one), one.step.title, one.step.formula) for one in inputs if one.step),
         leads_to=tuple(map(str, made.lead)),
     )

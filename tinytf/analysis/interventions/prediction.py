@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.trace.check import TOLERANCE
+from tinytf.tolerance import STEP, allowed
 from tinytf.trace.trace import Trace
 
 
@@ -106,4 +106,4 @@ def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = Fals
     """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them, or nothing."""
     difference = float((found.double() - expected.double()).abs().max())
     scale = max(1.0, float(expected.abs().max()))
-    return Compared(what, difference, 0.0 if exactly else TOLERANCE.get(expected.dtype, 1e-5) * scale)
+    return Compared(what, difference, 0.0 if exactly else allowed(STEP, expected.dtype) * scale)
