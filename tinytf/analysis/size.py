@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
-from tinytf.steps.table import StepTable, wide_norms
+from tinytf.steps.table import table_of, wide_norms
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Work:
 def work_per_token(config: ModelConfig, length: int) -> Work:
     """Operations for one token that looks at ``length`` tokens; norms, activations and softmax are left out."""
     parts = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
-    for step, layer in StepTable(config).rows:
+    for step, layer in table_of(config).rows:
         if step.operation is None or not step.to_loss:
             continue
         window = config.at(layer).window if layer is not None else 0

@@ -16,7 +16,7 @@ from tinytf.model.linear import Linear
 from tinytf.model.parts import make_norm
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import Step, table_of
 
 Tap = Callable[[str, Tensor], Tensor]
 
@@ -67,7 +67,7 @@ class SteppedCore(nn.Module):
 
 def make_core(config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = False) -> nn.Module:
     """The core of one layer: fused, unless each step is to be seen or a row of the table is none that is fused."""
-    steps = [step for step in StepTable(config).layer_steps if step.core]
+    steps = [step for step in table_of(config).layer_steps if step.core]
     operations = [step.operation for step in steps]
     if stepwise or not all(operation is not None and operation.fused for operation in operations):
         return SteppedCore(steps, tap)

@@ -22,7 +22,7 @@ from tinytf.model.parts import (
     make_norm,
 )
 from tinytf.steps.operations.activate import ACTIVATIONS
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import table_of
 
 
 class Embeddings(nn.Module):
@@ -103,7 +103,7 @@ class LanguageModelHead(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.decoder = Unembedding(config)
-        self.steps = StepTable(config).over_vocabulary
+        self.steps = table_of(config).over_vocabulary
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         return self.named(x, embedding)[self.steps[-1].name]
@@ -127,7 +127,7 @@ class MaskedLanguageModelHead(LanguageModelHead):
         self.activation = ACTIVATIONS[config.head_activation]
         self.norm = make_norm(config)
         self.decoder = Unembedding(config)
-        self.steps = StepTable(config).over_vocabulary
+        self.steps = table_of(config).over_vocabulary
 
     def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
         """The same behind dense, activation and norm."""

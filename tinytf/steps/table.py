@@ -384,6 +384,12 @@ def _rows(config: ModelConfig) -> tuple[Step, ...]:
     return tuple(_resolved(config))
 
 
+@lru_cache(maxsize=64)
+def table_of(config: ModelConfig) -> "StepTable":
+    """The table of a configuration, made once."""
+    return StepTable(config)
+
+
 class StepTable:
     """The steps of one architecture, in the order in which they happen."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import Step, table_of
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
     whoever unembeds: of which positions is his choice.
     """
     training = model.training
-    table, last = StepTable(model.config), model.config.n_layers - 1
+    table, last = table_of(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
         stack.callback(model.train, training)
         model.eval()

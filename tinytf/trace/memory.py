@@ -9,7 +9,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import MemoryShortage
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.steps.operations import Add
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import table_of
 
 
 def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, layers: Collection[int]) -> int:
@@ -17,7 +17,7 @@ def recording_bytes(config: ModelConfig, tokens: int, rows: int, itemsize: int, 
 
     What goes into a block is what came out of the one before; it is held once. The last block's output is always kept.
     """
-    table, sizes = StepTable(config), {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
+    table, sizes = table_of(config), {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
     kept = {table.output: config.n_layers - 1}
     total = 0
     for step, layer in table.rows:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tinytf.model.attention import SelfAttention, Tap
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import table_of
 from tinytf.trace.hooks import module_of
 
 
@@ -39,7 +39,7 @@ def tapped(model: Transformer, tap: Callable[[str, Tensor], Tensor]) -> Iterator
         stack.enter_context(stepwise(model, lambda _, tensor: tensor))
         for number, block in enumerate(model.blocks):
             block.attention.core.tap = partial(_core_tap, tap, number)  # type: ignore[union-attr]
-        for step, layer in StepTable(model.config).rows:
+        for step, layer in table_of(model.config).rows:
             if step.seen is None or step.core:
                 continue
             module, argument, name = module_of(model, step, layer), step.seen.argument, step.full_name(layer)

@@ -17,7 +17,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Sight, Unembed
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.site import Site
@@ -63,7 +63,7 @@ class Trace:
 
     @cached_property
     def steps(self) -> StepTable:
-        return StepTable(self.config)
+        return table_of(self.config)
 
     @property
     def recorded_bytes(self) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import watched
 from tinytf.trace.memory import recording_bytes, require_room
@@ -39,7 +39,7 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
         with watched(model, keep, (layer,)):
             x = block(x, 0, None)
         yield Trace(model, encoding, Recording(keep, (), (layer,)))
-    keep = {f"L{last}.{StepTable(config).output}": x[0]}
+    keep = {f"L{last}.{table_of(config).output}": x[0]}
     with watched(model, keep, ()):
         model.final_norm(x)
     yield Trace(model, encoding, Recording(keep, (), ()))

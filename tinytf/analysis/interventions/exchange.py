@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from tinytf.analysis.interventions.sites import Site
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import table_of
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
@@ -65,7 +65,7 @@ def changed(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Itera
 
 def _hooks(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterator[RemovableHandle]:
     """Hook each change on its module."""
-    table = StepTable(model.config)
+    table = table_of(model.config)
     output = table.by_name[table.output]
     for site, change in changes:
         block: Any = model.blocks[site.layer]
@@ -134,7 +134,7 @@ def _step_name(model: Transformer, site: Site) -> str:
     """The step that a site is in the table: ``L3H5.heads``; what comes out of a post-norm block is ``L3.norm2``."""
     if site.head is not None:
         return f"{site}.heads"
-    return f"L{site.layer}.{StepTable(model.config).synonym(site.step) or site.step}"
+    return f"L{site.layer}.{table_of(model.config).synonym(site.step) or site.step}"
 
 
 def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
