@@ -18,6 +18,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Report
+from tinytf.steps.table import table_of
 from tinytf.trace.trace import Trace
 
 _UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
@@ -231,8 +232,8 @@ class Readout:
     @property
     def direct(self) -> bool:
         """Whether what a unit adds to the residual stream comes to the logits through one norm alone."""
-        config = self.model.config
-        return config.head == "lm" and config.norm_order == "pre"
+        table = table_of(self.model.config)
+        return self.model.config.head == "lm" and not table.stream_norms and len(table.over_vocabulary) == 1
 
     @property
     def reading(self) -> str:

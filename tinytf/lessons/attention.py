@@ -47,7 +47,7 @@ def qkv(live: Live, number: int) -> Lesson:
         f"W_Q makes {heads} × {width} = {heads * width:,} numbers of a token at once.",
         (_TEXTS, heads, length, width),
     )
-    read = "n" if config.norm_order == "pre" else "x"
+    read = live.trace.steps.by_name["q"].formula.partition("·")[0]
     return Lesson(
         number, "qkv", TITLES["qkv"],
         "Every token is seen in three ways: what it looks for (query), what others find it by (key), and what it hands "
@@ -106,7 +106,7 @@ def scaling(live: Live, number: int) -> Lesson:
         number, "scaling", TITLES["scaling"],
         f"A sum of {width} products grows with √{width}, and softmax of large numbers is all or nothing, where hardly "
         "any gradient is left. Dividing takes that growth away; which key is best stays as it is.",
-        f"scaled = scores / {root} = scores / {figure(divisor)}",
+        f"scaled = {live.trace.steps.at('scaled', 0).formula}",
         f"scaled = scores / {f'{divisor:g}' if config.attention_divisor else 'math.sqrt(d_head)'}",
         f"L0H0.scaled[{row},{keys[-1]}]",
         question,

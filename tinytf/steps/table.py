@@ -297,7 +297,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "attn_in": "n" if _order("pre", "both")(config) else "x",
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
-        "scale": f"scores / {config.score_divisor_words} = scores / {config.score_divisor:.4g}",
+        "scale": f"scores / {config.score_divisor_words}"
+        + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
         "logit_cap": f"{config.logit_cap:g}",
         "ffn_stream": "x" if parallel else "mid",
