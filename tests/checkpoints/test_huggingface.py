@@ -1,14 +1,18 @@
 """Directories in all their spellings: what is read, what is refused by name, and what is said."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
-from architectures import enliven, furthest
+from architectures import config_of, enliven, furthest
 from checkpoint_directories import logits, refused, shard
 from safetensors.torch import load_file
 
 from tinytf.checkpoints.huggingface.families import FAMILIES
 from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.weights import not_finite
 
 LLAMA = {
@@ -256,3 +260,32 @@ def test_another_dtype_is_one_rounding_away(gpt2, dtype):
     other = load_directory(read_header(gpt2), dtype).transformer.state_dict()
     assert {tensor.dtype for tensor in other.values()} == {dtype}
     assert all(torch.equal(other[name], single[name].to(dtype)) for name in single)
+
+
+def test_a_cap_that_a_gemma_2_leaves_out_has_its_default_and_null_is_none(tmp_path: Path) -> None:
+    theirs = transformers.Gemma2Config(
+        vocab_size=31, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        intermediate_size=40, max_position_embeddings=32,
+    )  # fmt: skip
+    transformers.Gemma2ForCausalLM(theirs).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    for given, expected in (
+        ({}, (50.0, 30.0)),
+        ({"attn": None, "final": None}, (0.0, 0.0)),
+        ({"attn": 7}, (7.0, 30.0)),
+    ):
+        keys = {f"{name}_logit_softcapping": value for name, value in given.items()}
+        plain = {name: value for name, value in written.items() if "softcapping" not in name}
+        (tmp_path / "config.json").write_text(json.dumps(plain | keys), "utf-8")
+        config = read_header(tmp_path).config
+        assert (config.attention_cap, config.logit_cap) == expected
+
+
+@pytest.mark.parametrize(("width", "turned"), [(44, 30), (78, 62), (94, 6), (8, 2), (16, 16)])
+def test_the_share_that_a_neox_turns_survives_the_way_back(width: int, turned: int) -> None:
+    config = config_of(
+        "pythia, side by side and turned in part", d_head=width, d_model=4 * width, rope_width=turned % width
+    )
+    written = NEOX.write(config)
+    assert written is not None
+    assert int(width * written["rotary_pct"]) == turned

@@ -52,7 +52,8 @@ class Attribution(Report):
     """The parts of the logit of ``token`` at ``position``, less that of ``versus`` where there is one.
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
-    the parts come to without their signs, where that is more. ``frozen`` says what was held at the value that it had.
+    the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
+    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held at the value that it had.
     """
 
     KIND = "attribution"
@@ -65,6 +66,7 @@ class Attribution(Report):
     logit: float
     allowed: float
     frozen: str
+    of: str = "logit"
 
     @property
     def sum(self) -> float:
@@ -215,7 +217,8 @@ def attribute(
     if bias is not None:
         found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, versus))))
     logit = float(logits[chosen]) - (0.0 if versus is None else float(logits[versus]))
-    return Attribution(place, chosen, versus, tuple(found), logit, _allowed(trace, found), _frozen(trace))
+    of = "logit" if unembedded.name == "logits" else unembedded.name
+    return Attribution(place, chosen, versus, tuple(found), logit, _allowed(trace, found), _frozen(trace), of)
 
 
 def _place(trace: Trace, position: int | None) -> int:

@@ -10,6 +10,7 @@ from tinytf.lessons.asking import bracketed, figure, figures
 from tinytf.lessons.data import Figures, Lesson
 from tinytf.lessons.live import Live
 from tinytf.lessons.titles import TITLES
+from tinytf.model.attention import FusedCore
 
 _TEXTS = 32
 """Texts in the batch that shapes are asked for."""
@@ -129,7 +130,8 @@ def _keys(live: Live, keys: list[int]) -> str:
 
 def mask(live: Live, number: int) -> Lesson:
     place, count, config = min(2, live.length - 1), live.length, live.config.at(0)
-    seen = live.seen(place)
+    seen, steps = live.seen(place), live.trace.steps
+    taken = steps.at("masked" if config.causal else "weights", 0).inputs[0]
     after = range(place, count)
 
     def called(places: range) -> str:
@@ -148,12 +150,11 @@ def mask(live: Live, number: int) -> Lesson:
         )
         if config.window:
             why += f" Here a token sees only the last {config.window:,}."
-        formula = live.trace.steps.by_name["masked"].formula
-        torch_line = "masked = scaled.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf)"
+        formula = steps.at("masked", 0).formula
+        hides = "torch.ones(T, T).triu(1).bool()"
         if config.window:
-            torch_line = (
-                f"masked = scaled.masked_fill(~torch.ones(T, T).tril().triu(1 - {config.window}).bool(), -math.inf)"
-            )
+            hides = f"~torch.ones(T, T).tril().triu(1 - {config.window}).bool()"
+        torch_line = f"masked = {taken}.masked_fill({hides}, -math.inf)"
         revealed = ("L0H0.masked",)
     else:
         text = f"Of {_tokens(count)}, counted from 0: what does position {place} attend to in this encoder?"
@@ -176,7 +177,7 @@ def mask(live: Live, number: int) -> Lesson:
         cell = f"L0H0.masked[0,{count - 1}]"
     return Lesson(
         number, "mask", TITLES["mask"], why, formula, torch_line, cell, question,
-        role="attention", focus=place, shown=("L0H0.scaled",), revealed=revealed,
+        role="attention", focus=place, shown=(f"L0H0.{taken}",), revealed=revealed,
     )  # fmt: skip
 
 
@@ -277,13 +278,20 @@ def heads(live: Live, number: int) -> Lesson:
         if config.heads_per_kv > 1
         else ""
     )
+    core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
+    if isinstance(core, FusedCore) and not config.window and not config.attention_divisor:
+        formula = f"head h = softmax(q_h·k_hᵀ / √{width})·v_h"
+        options = (", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else "")
+        torch_line = f"heads = F.scaled_dot_product_attention(q, k, v{options})"
+    else:  # what torch's fused attention does not do by itself was said step by step
+        formula = f"head h = weights_h·v_h with weights = softmax({live.trace.steps.at('weights', 0).inputs[0]})"
+        torch_line = "heads = weights @ " + ("v.repeat_interleave(H // G, 1)" if shared else "v")
     return Lesson(
         number, "heads", TITLES["heads"],
         "One softmax can settle on one thing. Several heads, each with matrices of its own, look for different things "
         f"at the same time: the word before, the subject, the start.{shared}",
-        f"head h = softmax(q_h·k_hᵀ / √{width})·v_h, for h = 0 … {count - 1}",
-        "heads = F.scaled_dot_product_attention(q, k, v"
-        + (", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else "") + ")",
+        f"{formula}, for h = 0 … {count - 1}",
+        torch_line,
         f"L0H{count - 1}.weights[{row},{int(weights[-1].argmax())}]",
         question,
         role="attention",

@@ -15,7 +15,7 @@ from tinytf.steps.operations import Norm
 def residual(live: Live, number: int) -> Lesson:
     here, table = live.here, live.trace.steps
     total = table.by_name["mid" if table.has("mid", 0) else "out"]
-    name, others = total.inputs[1], "".join(f" + {other}" for other in total.inputs[2:])
+    name = total.inputs[1]
     before, added = live.at("L0.in")[here], live.at(f"L0.{name}")[here]
     place = int(np.abs(added).argmax())
     x, attn = float(before[place]), float(added[place])
@@ -27,17 +27,16 @@ def residual(live: Live, number: int) -> Lesson:
         f"x + 0 = {figure(x)}: a part that has nothing to say leaves the token as it is. "
         f"With attention it is {figure(x + attn)}.",
     )
-    rows = (
-        ("x", float(np.linalg.norm(before))),
-        (name, float(np.linalg.norm(added))),
-        (f"x + {name}", float(np.linalg.norm(before + added))),
-    )
+    parts = [("x", "in"), *((part, part) for part in total.inputs[1:]), (total.formula, total.name)]
+    rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{step}")[here]))) for said, step in parts)
+    attends = f"attention({'norm1(x)' if table.by_name['q'].inputs == ('norm1',) else 'x'})"
+    adds = f"attn_norm({attends})" if name == "attn_norm" else attends
     return Lesson(
         number, "residual", TITLES["residual"],
         "A block does not replace a token's vector, it adds to it. So nothing is lost on the way up, every layer can "
         "read what any layer below wrote, and the gradient has a straight way down.",
         f"{total.name} = {total.formula}",
-        f"x = x + attention({'norm1(x)' if table.by_name['q'].inputs == ('norm1',) else 'x'}){others}",
+        f"{total.name} = x + {adds}{' + ffn(norm2(x))' if len(parts) > 3 else ''}",
         f"L0.{total.name}[{here},{place}]",
         question,
         shown=(f"L0.in[{here}]", f"L0.{name}[{here}]"),
@@ -124,7 +123,8 @@ def feed_forward(live: Live, number: int) -> Lesson:
     quiet = float((np.abs(act) < 0.01 * max(np.abs(act).max(), 1e-30)).mean())
     names = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu"}
     called = f"F.{names[config.activation]}"
-    inner = f"{called}(W_gate(n)) * W_up(n)" if config.gated else f"{called}(W_1(n))"
+    how = ", approximate='tanh'" if config.activation == "gelu_tanh" else ""
+    inner = f"{called}(W_gate(n){how}) * W_up(n)" if config.gated else f"{called}(W_1(n){how})"
     gate = " A gate, made of the same input, decides how much of each number passes." if config.gated else ""
     steps = live.trace.steps.by_name
     return Lesson(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from tinytf.analysis.size import cache_bytes_per_token, step_work
+from tinytf.config import ModelConfig
 from tinytf.generate.samplers import with_temperature
 from tinytf.lessons.asking import bracketed, figure
 from tinytf.lessons.data import Figures, Lesson
@@ -17,6 +18,11 @@ _COLD, _WARM = 0.5, 2.0
 
 def _asks(live: Live) -> str:
     return "the next token" if live.config.causal else "the token that belongs there"
+
+
+def _by_torch(config: ModelConfig) -> str:
+    product = f"x @ {'E.T' if config.tied_head else 'W_U.T'}{' + b' if config.head_bias else ''}"
+    return f"{config.logit_cap:g} * torch.tanh(({product}) / {config.logit_cap:g})" if config.logit_cap else product
 
 
 def logits(live: Live, number: int) -> Lesson:
@@ -46,8 +52,7 @@ def logits(live: Live, number: int) -> Lesson:
         f"To foresee {_asks(live)}, {last} is multiplied with a vector of {width} numbers for each of the "
         f"{live.config.vocab_size:,} tokens. What points the same way gets a large number.{tied}",
         "logits = " + steps["logits"].formula,
-        "logits = x @ " + ("E.T" if live.config.tied_head else "W_U.T") + (" + b" if live.config.head_bias else "")
-        + f"  # (B, T, {live.config.vocab_size})",
+        f"logits = {_by_torch(live.config)}  # (B, T, {live.config.vocab_size})",
         f"logits[{place},{first}]",
         question,
         role="output",

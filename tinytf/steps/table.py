@@ -137,6 +137,11 @@ def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Norm(config.norm == "layernorm", config.norm_eps)
 
 
+def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
+    called = "divisor" if config.attention_divisor else "√d_head"
+    return o.Scale(config.score_divisor, called, config.score_divisor_words)
+
+
 _WIDE = ("token", "d_model")
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
@@ -204,7 +209,7 @@ STEPS: tuple[Step, ...] = (
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", core=True,
          make=lambda o, _: o.Scores()),
     Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True,
-         make=lambda o, c: o.Scale(c.score_divisor, expression=c.score_divisor_words)),
+         make=_scale),
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),

@@ -29,7 +29,7 @@ class AttributionView:
         """The quantity in words: a logit, or the lead of one over another."""
         found = self.found
         if found.versus is None:
-            return f"logit of {self._token(found.token)}"
+            return f"{found.of} of {self._token(found.token)}"
         return f"lead of {self._token(found.token)} over {self._token(found.versus)}"
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
@@ -106,7 +106,7 @@ class AttributionView:
     def _check(self) -> Line:
         found = self.found
         count, total = f"{len(found.parts):,} parts sum to", number(found.sum, "%.5f")
-        what = "the logit" if found.versus is None else "the two logits' difference"
+        what = f"the {found.of}" if found.versus is None else f"the two {found.of.removesuffix('s')}s' difference"
         off = f"off by {number(found.difference, '%.1e')} (allowed {found.allowed:.0e})"
         if found.holds:
             said = f": {count} {total}, {what} is {number(found.logit, '%.5f')}, {off}"

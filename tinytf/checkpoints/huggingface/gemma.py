@@ -17,7 +17,7 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 def _read_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     """The window of each layer: every second one, from the first, unless layer_types says otherwise."""
     layers = range(found["n_layers"])
-    window = fields.whole("sliding_window", 4096, least=0)
+    window = fields.whole("sliding_window", 0, least=0) if "sliding_window" in fields.data else 4096  # null is none
     alternating = [_FULL if layer % 2 else _SLIDING for layer in layers]
     kinds = fields.array("layer_types", str, alternating, count=len(layers))
     windows = tuple(fields.meaning("layer_types", kind, {_SLIDING: window, _FULL: 0}) for kind in kinds)
@@ -30,6 +30,15 @@ def _write_windows(config: ModelConfig) -> dict[str, Any]:
     windows = [config.at(layer).window for layer in range(config.n_layers)]
     kinds = [_SLIDING if window else _FULL for window in windows]
     return {"sliding_window": max(windows) or None, "layer_types": kinds}
+
+
+_CAPS = (("attn_logit_softcapping", "attention_cap", 50.0), ("final_logit_softcapping", "logit_cap", 30.0))
+
+
+def _read_caps(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """A cap that is left out has its default; one that is null is none."""
+    given = {name: fields.number(name, 0.0) for name, _, _ in _CAPS}
+    return {ours: given[name] if name in fields.data else default for name, ours, default in _CAPS}
 
 
 def _read_scales(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
@@ -64,8 +73,7 @@ GEMMA2 = Family(
         ROPE,
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
         Key("attention_bias", "qkv_bias o_bias", False),
-        Key("attn_logit_softcapping", "attention_cap", 0.0),
-        Key("final_logit_softcapping", "logit_cap", 0.0),
+        Group(_read_caps, lambda config: {key: getattr(config, ours) or None for key, ours, _ in _CAPS}),
         Group(_read_scales, _write_scales),
         Group(_read_windows, _write_windows),
         Key("tie_word_embeddings", "tied_head", True),

@@ -18,13 +18,15 @@ def _read_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]
         share, theta = parameters.number("partial_rotary_factor", share), parameters.number("rope_theta", theta)
     width = found["d_model"] // found["n_heads"]
     turned = int(width * share)
-    if not 0 < turned <= width:
-        raise fields.fault(f"a rotary share of {share:g} turns {turned:,} of {width:,} dimensions")
+    if not 0 < turned <= width or turned % 2:
+        raise fields.fault(f"a rotary share of {share:g} turns {turned:,} of {width:,} dimensions, which are no pairs")
     return {"rope_theta": theta, "rope_width": 0 if turned == width else turned}
 
 
 def _write_rope(config: ModelConfig) -> dict[str, Any]:
     share = config.rope.width / config.d_head
+    if int(config.d_head * share) != config.rope.width:  # transformers cuts off what is behind the point
+        share = (config.rope.width + 0.5) / config.d_head
     rope = {"rope_type": "default", "rope_theta": config.rope_theta, "partial_rotary_factor": share}
     return {"rope_parameters": rope, "rotary_pct": share, "rotary_emb_base": config.rope_theta}
 

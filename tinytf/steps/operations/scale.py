@@ -18,12 +18,11 @@ def scale_scores(scores: Tensor, d_head: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Scale(Operation):
-    """x / ``divisor``: its ``symbol``, what it is ``called``, and the ``expression`` that it came by."""
+    """x / ``divisor``: what that is ``called``, and the ``expression`` that it came by."""
 
     divisor: float
-    symbol: str = "√d"
-    called: str = "√d_head"
-    expression: str = ""
+    called: str
+    expression: str
 
     words = "a division"
     fused = True
@@ -41,6 +40,8 @@ class Scale(Operation):
         return Working(((own, 2),), before=before, after=after, leads=(own,))
 
     def summand(self, to: Consumer) -> Summand:
-        divisor = Quantity(self.symbol, torch.tensor(self.divisor, dtype=to.g.dtype))
+        divisor = Quantity(
+            "√d" if self.called == "√d_head" else self.called, torch.tensor(self.divisor, dtype=to.g.dtype)
+        )
         given = (to.incoming, divisor)
         return Summand(f"{to.symbol} / {self.divisor:.4g}", to.incoming.values / self.divisor, inputs=given)
