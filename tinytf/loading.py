@@ -1,14 +1,18 @@
 """Opening a model by what a user calls it."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from tinytf.analysis.info import Info
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.opened import Model, named_places
 from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
+
+if TYPE_CHECKING:
+    from tinytf.analysis.info import Info
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "named_places", "open_source", "pick_device"]
 
@@ -69,8 +73,10 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     )
 
 
-def info(model: str, opened: Model | None = None) -> Info:
+def info(model: str, opened: Model | None = None) -> "Info":
     """What ``model`` amounts to; of one that is ``opened`` already nothing is read again. Errors as of ``load``."""
+    from tinytf.analysis.info import Info
+
     if model.startswith("preset:"):
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)

@@ -424,14 +424,17 @@ class Model:
         """
         from tinytf.analysis.prediction import predictions
         from tinytf.analysis.traced import Traced
-        from tinytf.gradients.faults import first_fault
 
         trace = self._trace(text, truncate=truncate, force=force)
         addresses = _found(trace, at)
         for where in addresses:
             if where.cell:
                 trace[where]
-        fault = first_fault(trace, fail_on) if fail_on else None
+        fault = None
+        if fail_on:
+            from tinytf.gradients.faults import first_fault
+
+            fault = first_fault(trace, fail_on)
         foretold = predictions(trace, self.tokenizer, top)
         found = Traced(trace, tuple(layers), head, addresses, foretold, tuple(fail_on), fault)
         return self._of(found, trace.encoding)

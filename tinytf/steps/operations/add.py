@@ -1,7 +1,5 @@
 """A sum of steps: residual connections, embeddings; of one step alone it passes that on."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -10,7 +8,6 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Series, Working
 
 
-@dataclass(frozen=True)
 class Add(Operation):
     """All inputs, added in their order."""
 

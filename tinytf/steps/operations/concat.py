@@ -1,7 +1,5 @@
 """Heads put side by side."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, into_heads, side_by_side
@@ -9,7 +7,6 @@ from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working, single
 
 
-@dataclass(frozen=True)
 class Concat(Operation):
     """(H, T, D) -> (T, H·D)."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -27,7 +26,6 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
     return g.transpose(0, 1) @ x
 
 
-@dataclass(frozen=True)
 class Linear(Operation):
     """A matrix of the model, and its bias where it has one; a step with heads is the product, split into heads."""
 
@@ -81,7 +79,6 @@ class Linear(Operation):
         return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
 
 
-@dataclass(frozen=True)
 class Unembed(Linear):
     """Hidden states to logits, by the head's own matrix or by the token embeddings."""
 
@@ -93,7 +90,6 @@ class Unembed(Linear):
         return site.module(hidden, site.weight)
 
 
-@dataclass(frozen=True)
 class Pooled(Linear):
     """tanh(W·x + b) of the first token (Devlin et al. 2019)."""
 

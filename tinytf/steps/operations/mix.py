@@ -1,7 +1,5 @@
 """Weighted values: each query's mixture of what its keys hold."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -19,7 +17,6 @@ def mix_gradients(g: Tensor, weights: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     return of_weights.to(weights.dtype), of_v.to(v.dtype)
 
 
-@dataclass(frozen=True)
 class Mix(Operation):
     """weights·v of each query head, summed in float32 and given in the precision of v."""
 

@@ -98,6 +98,12 @@ class Operation(ABC):
     words: ClassVar[str]
     fused: ClassVar[bool] = False
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
     def forward(self, *inputs: Tensor) -> Tensor:
         """The step from its inputs; of an operation with parameters, see ``derive``."""
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")

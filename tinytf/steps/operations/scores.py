@@ -1,7 +1,5 @@
 """Attention scores: how well each query fits each key, q·kᵀ."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -45,7 +43,6 @@ def from_columns(to: Consumer, maps: Tensor, rows: Tensor, expression: str, symb
     return Summand(expression, result, where if several else (), tuple(columns), tuple(brought) if several else ())
 
 
-@dataclass(frozen=True)
 class Scores(Operation):
     """q·kᵀ of each query head, with its key head; in float32 where the numbers have 16 bits, as fused kernels do."""
 

@@ -1,7 +1,7 @@
 """Softmax: shares that sum to 1, of the keys of a query or of the tokens of a vocabulary."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,7 +46,6 @@ def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str]) ->
     return Working(((own, 1),), series, before=before, after=after, leads=(own,))
 
 
-@dataclass(frozen=True)
 class Softmax(Operation):
     """Over the keys of each query."""
 
@@ -74,7 +73,6 @@ class Softmax(Operation):
         return Summand("w ⊙ (g − Σ g⊙w)", result, lines, given, steps)
 
 
-@dataclass(frozen=True)
 class VocabularySoftmax(Softmax):
     """Over the vocabulary, in float64; a temperature may divide the logits first."""
 
