@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from tinytf.analysis.size import Part, cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
+from tinytf.analysis.size import Component, cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
 from tinytf.config import ModelConfig
 from tinytf.report import Report
 
@@ -27,7 +27,7 @@ class Info(Report):
     card: Mapping[str, Any] | None = None
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Component]:
         return parameter_parts(self.config)
 
     @cached_property

@@ -15,7 +15,7 @@ from tinytf.trace.site import Site
 
 
 @dataclass(frozen=True)
-class Compared:
+class Matched:
     """The gradient of a step or a parameter: the largest ``difference`` of both, and the ``largest`` entry.
 
     For a parameter that of the step that it made counts too: what is a sum of many of those rounds as they do, also
@@ -38,12 +38,12 @@ class Compared:
 class Agreement:
     """All that was compared: ``steps`` and ``parameters`` by their names."""
 
-    steps: dict[str, Compared]
-    parameters: dict[str, Compared]
+    steps: dict[str, Matched]
+    parameters: dict[str, Matched]
     tolerance: float
 
     @property
-    def worst(self) -> Compared:
+    def worst(self) -> Matched:
         return max((*self.steps.values(), *self.parameters.values()), key=lambda one: one.relative)
 
     @property
@@ -70,8 +70,8 @@ def agreement(trace: GradientTrace) -> Agreement:
 
     So each formula answers for itself alone: what rounding adds up on the way through all of them is not counted.
     """
-    steps: dict[str, Compared] = {}
-    parameters: dict[str, Compared] = {}
+    steps: dict[str, Matched] = {}
+    parameters: dict[str, Matched] = {}
     of_token_table: Tensor | None = None
 
     def known(site: Site) -> Tensor:
@@ -92,9 +92,9 @@ def agreement(trace: GradientTrace) -> Agreement:
     return Agreement(steps, parameters, allowed(GRADIENT, trace.last_hidden.dtype))
 
 
-def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Compared:
+def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Matched:
     largest = max(_largest(one) for one in (gradient, *scales))
-    return Compared(name, _largest(by_hand - gradient), largest)
+    return Matched(name, _largest(by_hand - gradient), largest)
 
 
 def _largest(tensor: Tensor) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 from tinytf.errors import UsageError
-from tinytf.gradients.agreement import Compared, agreement
+from tinytf.gradients.agreement import Matched, agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.steps.operations import Activate
@@ -143,7 +143,7 @@ def _unlike_the_model(trace: Trace) -> dict[str, str]:
     }
 
 
-def _unlike_formulas(compared: Mapping[str, Compared], tolerance: float) -> dict[str, str]:
+def _unlike_formulas(compared: Mapping[str, Matched], tolerance: float) -> dict[str, str]:
     return {
         name: f"off from its formula by {one.difference:.3g}, {one.relative:.2g} of the largest entry, where "
         f"{tolerance:g} is allowed"

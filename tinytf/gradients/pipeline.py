@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.gradients.agreement import Agreement, Compared
+from tinytf.gradients.agreement import Agreement, Matched
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.table import Step
 from tinytf.trace.summary import Statistics, statistics, visible
@@ -27,7 +27,7 @@ class GradientRow:
     norm: float
     ratio: float | None
     statistics: Statistics
-    by_hand: Compared | None
+    by_hand: Matched | None
 
     @property
     def name(self) -> str:

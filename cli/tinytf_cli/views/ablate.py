@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytf.analysis.interventions import Ablation, AblationSweep, Site
-from tinytf.analysis.interventions.prediction import Choice, Compared
+from tinytf.analysis.interventions.prediction import Choice, Verified
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def _figures(found: Ablation, tokenizer: Tokenizer) -> Iterator[Block]:
     yield Line([Span("KL(before ‖ after) = "), Span(number(effect.kl, "%.4f"), "strong"), Span(" nats")], indent=2)
 
 
-def check_line(*found: Compared) -> Iterator[Block]:
+def check_line(*found: Verified) -> Iterator[Block]:
     """Whether logits that were computed in two ways agree; the first that do not are named."""
     wrong = next((one for one in found if not one.holds), None)
     yield Line("")

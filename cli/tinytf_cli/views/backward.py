@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.gradients.agreement import Compared
+from tinytf.gradients.agreement import Matched
 from tinytf.gradients.derivation import Derivation, derive
 from tinytf.gradients.pipeline import GradientRow
 from tinytf.gradients.trace import GradientTrace
@@ -28,7 +28,7 @@ def figure(value: float | None) -> str:
     return number(value, "%.3f" if 0.1 <= abs(value) < 1e3 else "%.1e") if value else "0"
 
 
-def _off(compared: Compared | None) -> str:
+def _off(compared: Matched | None) -> str:
     """How far a formula is from autograd, in units of the largest entry."""
     if compared is None:
         return ""

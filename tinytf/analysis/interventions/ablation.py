@@ -10,8 +10,8 @@ from torch import Tensor
 from tinytf.analysis.interventions.exchange import Intervention, hidden_with, logits_with, unembedded
 from tinytf.analysis.interventions.prediction import (
     Choice,
-    Compared,
     Effect,
+    Verified,
     choices,
     compared,
     effects,
@@ -54,7 +54,7 @@ class Ablation(Report):
     choices: tuple[Choice, ...]
     loss_before: float | None
     loss_after: float | None
-    check: Compared
+    check: Verified
 
     @property
     def holds(self) -> bool:
@@ -99,7 +99,7 @@ class AblationSweep(Report):
     names: tuple[str, ...]
     effects: tuple[Effect, ...]
     shape: tuple[int, int]
-    check: Compared
+    check: Verified
 
     @property
     def holds(self) -> bool:

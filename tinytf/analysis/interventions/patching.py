@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tinytf.analysis.interventions.exchange import Intervention, logits_with
 from tinytf.analysis.interventions.pair import Contrast, contrast, first_different, require_even
-from tinytf.analysis.interventions.prediction import Choice, Compared, choices, compared, log_probabilities
+from tinytf.analysis.interventions.prediction import Choice, Verified, choices, compared, log_probabilities
 from tinytf.analysis.interventions.sites import Site, sites_of
 from tinytf.analysis.interventions.sweep import Row, swept
 from tinytf.errors import UsageError
@@ -44,7 +44,7 @@ class Patched(Report):
     difference: float
     recovered: float
     choices: tuple[Choice, ...]
-    checks: tuple[Compared, ...]
+    checks: tuple[Verified, ...]
     texts: tuple[Encoding, ...] = field(default=(), repr=False, kw_only=True)
 
     @property
@@ -83,7 +83,7 @@ class PatchSweep(Report):
     contrast: Contrast
     differences: Tensor
     first: int
-    checks: tuple[Compared, ...]
+    checks: tuple[Verified, ...]
     texts: tuple[Encoding, ...] = field(default=(), repr=False, kw_only=True)
 
     @property
@@ -218,7 +218,7 @@ def _contrast_data(found: Patched | PatchSweep) -> dict[str, Any]:
     return {**contrast.to_dict(), "answer": found.named(contrast.answer), "versus": found.named(contrast.versus)}
 
 
-def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Compared, ...]:
+def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
     """Everything patched is the clean run and nothing patched the corrupt one, to the last bit."""
     everything = Site("in", 0)  # all that follows from the tokens goes through here
     all_in = logits_with(corrupt, [Intervention(everything, everything.value(clean))], position)

@@ -13,7 +13,7 @@ from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Compared:
+class Verified:
     """Logits that are the same, as ``what`` says, computed in two ways; ``difference`` is the largest."""
 
     what: str
@@ -102,8 +102,8 @@ def mean_loss(logits: Tensor, ids: list[int]) -> float | None:
     return -float(own.mean())
 
 
-def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = False) -> Compared:
+def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = False) -> Verified:
     """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them, or nothing."""
     difference = float((found.double() - expected.double()).abs().max())
     scale = max(1.0, float(expected.abs().max()))
-    return Compared(what, difference, 0.0 if exactly else allowed(STEP, expected.dtype) * scale)
+    return Verified(what, difference, 0.0 if exactly else allowed(STEP, expected.dtype) * scale)
