@@ -1,5 +1,6 @@
 """The same blocks as sentences, for screen readers: no boxes, no blocks, no columns."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -155,8 +156,12 @@ def sentences(block: Block, terminal: Terminal) -> list[str]:
     return [shown(_spoken(line), terminal) for line in _SENTENCES[type(block)](block)]
 
 
+_PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain)")
+"""The sign of a product in a formula, such as E[ids] · 11.3 and x̂ · gain; elsewhere it stands between two things."""
+
+
 def _spoken(line: str) -> str:
-    line = line.replace(" · ", ", ").replace("│", ", ")
+    line = _PRODUCT.sub(" times ", line).replace(" · ", ", ").replace("│", ", ")
     for sign, word in _SPOKEN.items():
         line = line.replace(f" {sign} ", f" {word} ")
     return line

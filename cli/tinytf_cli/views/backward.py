@@ -148,29 +148,34 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
     head = "" if found.head is None else f"head {found.head}"
     yield Heading(f"∂L/∂{found.name}", ", ".join(part for part in (head, place) if part))
-    keys = labels(trace) if found.step.is_map and len(trace.tokens) != trace.config.d_head else []
     for line in found.formula:
         yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
     for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):
         if quantities:
             yield Line(Span(title, "dim"), indent=2)
-            yield from _quantities(quantities, found, dims, tokenizer, keys)
+            yield from _quantities(trace, quantities, found, dims, tokenizer)
     yield Line(Span("result", "dim"), indent=2)
     if found.step.is_vocabulary:
         own = [found.formula[0].partition(" = ")[0]]
         yield from _largest_tokens(found.result[None], found.result, own, tokenizer, dims)
         yield _token_note(found.result, dims)
         return
-    yield Values(
-        [found.formula[0].partition(" = ")[0]], as_array(found.result).reshape(1, -1), dims, "output", columns=keys
-    )
+    keys = labels(trace) if found.step.is_map else ()
+    result = as_array(found.result).reshape(1, -1)
+    yield Values([found.formula[0].partition(" = ")[0]], result, dims, "output", columns=keys)
 
 
 def _quantities(
-    quantities: Sequence[Quantity], found: Derivation, dims: int, tokenizer: Tokenizer, keys: Sequence[str]
+    trace: GradientTrace, quantities: Sequence[Quantity], found: Derivation, dims: int, tokenizer: Tokenizer
 ) -> Iterator[Block]:
-    """Scalars a line each, vectors of one length in one table; a row of a map has a number for each of the ``keys``."""
-    for size, group in groupby(quantities, key=lambda quantity: quantity.values.numel()):
+    """Scalars a line each, vectors of one kind in one table; a row of a map has a number for each key."""
+
+    def kind(quantity: Quantity) -> tuple[int, bool]:
+        step = trace.steps.by_name.get(quantity.name.removeprefix("∂"))
+        is_row = (found.step if step is None else step).is_map and quantity.values.numel() == len(trace.tokens)
+        return quantity.values.numel(), is_row
+
+    for (size, is_row), group in groupby(quantities, key=kind):
         several = list(group)
         if size == 1:
             for one in several:
@@ -180,5 +185,5 @@ def _quantities(
             yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
         else:
             values = np.stack([as_array(one.values) for one in several])
-            columns = keys if size == len(keys) else ()
+            columns = labels(trace) if is_row else ()
             yield Values([one.name for one in several], values, dims, "residual", several=True, columns=columns)
