@@ -106,7 +106,9 @@ class AttributionView:
     def _check(self) -> Line:
         found = self.found
         count, total = f"{len(found.parts):,} parts sum to", number(found.sum, "%.5f")
-        what = f"the {found.of}" if found.versus is None else f"the two {found.of.removesuffix('s')}s' difference"
+        what = "the logit" if found.of == "logit" else found.of
+        if found.versus is not None:
+            what = f"the two {found.of.removesuffix('s')}s' difference"
         off = f"off by {number(found.difference, '%.1e')} (allowed {found.allowed:.0e})"
         if found.holds:
             said = f": {count} {total}, {what} is {number(found.logit, '%.5f')}, {off}"
