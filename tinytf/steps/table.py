@@ -410,6 +410,7 @@ class StepTable:
             *((step, number) for number, steps in enumerate(layers) for step in steps),
             *((step, None) for step in after),
         )
+        self._sources: dict[Place, tuple[Place, ...]] = {}
         self.by_place: dict[Place, Step] = {(step.name, layer): step for step, layer in self.rows}
         found: dict[str, Step] = {}
         for step, _ in self.rows:
@@ -456,6 +457,12 @@ class StepTable:
 
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""
+        known = self._sources.get((step.name, layer))
+        if known is None:
+            known = self._sources[step.name, layer] = self._find_sources(step, layer)
+        return known
+
+    def _find_sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         below = self.config.n_layers if layer is None else layer
         if step.from_stream:
             return ((self.output, below - 1),) if below else ((self.embedded, None),)
