@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Described(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from tinytf.training.history import History

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf_cli.output import Output
-    from tinytf_cli.paint.terminal import Terminal
+    from tinytf_cli.terminal import Terminal
 
 
 class Host:

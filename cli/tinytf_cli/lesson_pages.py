@@ -9,8 +9,8 @@ from tinytf.errors import TinytfError
 from tinytf.lessons import NAMES, Lesson, Live, lesson
 from tinytf.text.printable import printable
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.place import Place
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 from tinytf_cli.views.explain import ExplainView
 from tinytf_cli.views.learn import LessonView

@@ -16,7 +16,7 @@ from tinytf.nearest import did_you_mean
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output, require_writable
-from tinytf_cli.paint.terminal import Terminal, detect
+from tinytf_cli.terminal import Terminal, detect
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind

@@ -15,7 +15,7 @@ import click
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ from tinytf.training.metrics import Metrics
 from tinytf.training.reader import RunReader
 from tinytf.training.setup import Setup
 from tinytf_cli.board import Board, takes_pictures
-from tinytf_cli.paint.terminal import detect
 from tinytf_cli.screen import Screen
+from tinytf_cli.terminal import detect
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_PICTURES = 2.0

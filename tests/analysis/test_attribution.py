@@ -231,7 +231,7 @@ def test_what_is_not_there_or_not_one_is_named(tiny: Model, encoder: Model) -> N
 
 def test_a_part_that_is_wrong_is_seen_in_the_sum() -> None:
     trace = traced("gpt2", torch.float32)
-    trace.recording.tensors["L0.heads"][1, 4] += 0.1
+    trace.recording.tensors["L0.head_out"][1, 4] += 0.1
     assert not attribute(trace, 4, 7).holds
 
 
@@ -247,7 +247,7 @@ def test_large_parts_that_cancel_may_leave_four_of_their_roundings() -> None:
     assert found.difference > 1e-4
     assert found.allowed == pytest.approx(4 * 2**-23 * together)
     assert found.holds
-    trace.recording.tensors["L0.heads"][1, 2] += 10
+    trace.recording.tensors["L0.head_out"][1, 2] += 10
     assert not attribute(trace, 2, 5).holds
 
 

@@ -137,10 +137,10 @@ def one_hook(model: Transformer, site: Site, place: int | None, value: Tensor) -
         return tensor
 
     width = model.config.d_head
-    module = {"heads": block.attention.o, "in": block, "attn": block.attention, "ffn": block.ffn, "out": block}[
+    module = {"head_out": block.attention.o, "in": block, "attn": block.attention, "ffn": block.ffn, "out": block}[
         site.step
     ]
-    if site.step in ("heads", "in"):
+    if site.step in ("head_out", "in"):
         handle = module.register_forward_pre_hook(lambda _, args: (write(args[0]), *args[1:]))
     else:
         handle = module.register_forward_hook(lambda _, args, result: write(result))
@@ -154,7 +154,7 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     model = lively(config_of(kind))
     clean, corrupt = traced(model, 5), traced(model, 6)
     found = patch_sweep(clean, corrupt, what, answer=3, versus=4)
-    step = {"residual": "in"}.get(what, what)
+    step = {"residual": "in", "heads": "head_out"}.get(what, what)
     for layer in range(model.config.n_layers):
         for column in range(found.differences.shape[1]):
             site = Site(step, layer, column if what == "heads" else None)
@@ -208,7 +208,7 @@ def test_patching_nothing_is_the_corrupt_run_to_the_last_bit(kind: str) -> None:
         assert torch.equal(model(ids), plain)
     own = [
         Intervention(Site("ffn", 1), corrupt.step("ffn", 1)),
-        Intervention(Site("heads", 0, 2), corrupt["L0H2.heads"]),
+        Intervention(Site("head_out", 0, 2), corrupt["L0H2.head_out"]),
     ]
     with ablated(model, own):
         assert torch.equal(model(ids), plain)
@@ -240,8 +240,8 @@ def test_a_mean_is_over_all_positions_of_all_texts(kind: str) -> None:
     trace, texts = traced(model, 5), texts_of(model, (4, 9, 12))
     for name in ("L0H2", "L1.attn", "L1.ffn"):
         found = ablate(trace, [name], how="mean", reference=texts)
-        site = Site("heads", 0, 2) if name == "L0H2" else Site(name[3:], 1)
-        rows = [record(model, text)["L0H2.heads" if site.head else name] for text in texts.texts]
+        site = Site("head_out", 0, 2) if name == "L0H2" else Site(name[3:], 1)
+        rows = [record(model, text)["L0H2.head_out" if site.head else name] for text in texts.texts]
         with one_hook(model, site, None, torch.cat(rows).mean(dim=0)):
             after = logits_of(model, trace).double().log_softmax(-1)
         assert found.effect.log_p_after == pytest.approx(float(after[found.target]), abs=1e-5)
@@ -292,10 +292,10 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
     model = lively(config_of("llama, grouped"))
     plain = traced(model, 5)
     zeros = torch.zeros(model.config.d_head)
-    with ablated(model, [Intervention(Site("heads", 0, 3), zeros), Intervention(Site("ffn", 1), torch.zeros(24))]):
+    with ablated(model, [Intervention(Site("head_out", 0, 3), zeros), Intervention(Site("ffn", 1), torch.zeros(24))]):
         trace = traced(model, 5)
-        assert torch.equal(trace["L0H3.heads"], torch.zeros_like(trace["L0H3.heads"]))
-        assert torch.equal(trace["L0H2.heads"], plain["L0H2.heads"])
+        assert torch.equal(trace["L0H3.head_out"], torch.zeros_like(trace["L0H3.head_out"]))
+        assert torch.equal(trace["L0H2.head_out"], plain["L0H2.head_out"])
         assert torch.equal(trace["L1.out"], trace["L1.mid"])
     cut = without(without(model, "L0H3"), "L1.ffn")
     position = position_of(plain)

@@ -78,7 +78,7 @@ def test_both_ways_to_ablate_give_the_same_and_leave_nothing_behind() -> None:
     site = sites_of(["L1H2"], StepTable(model.config))[0]
     with ablated(model, [Intervention(site, torch.zeros(model.config.d_head))]):
         inside = traced(model)
-        assert check(inside).exchanged == ("L1H2.heads",)
+        assert check(inside).exchanged == ("L1H2.head_out",)
     assert torch.equal(inside.recorded_logits, traced(cut(model, ["L1H2"])).recorded_logits)
     assert model.exchanged == ()
     assert check(traced(model)).exchanged == ()
@@ -87,17 +87,17 @@ def test_both_ways_to_ablate_give_the_same_and_leave_nothing_behind() -> None:
 def test_a_real_fault_beside_an_exchanged_step_is_still_found() -> None:
     model = lively(config_of("gpt2"))
     trace = traced(cut(model, ["L0H1"]))
-    trace.recording.tensors["L0.heads"] = trace.recording.tensors["L0.heads"].clone()
-    trace.recording.tensors["L0.heads"][0, 2] += 1.0
+    trace.recording.tensors["L0.head_out"] = trace.recording.tensors["L0.head_out"].clone()
+    trace.recording.tensors["L0.head_out"][0, 2] += 1.0
     assert not check(trace).holds
 
 
 def test_an_exchanged_number_has_no_arithmetic_and_what_follows_has() -> None:
     trace = traced(cut(lively(config_of("gpt2")), ["L0H1", "L1.ffn"]))
-    for address in ("L0H1.heads[0,0]", "L1.ffn[2,3]"):
+    for address in ("L0H1.head_out[0,0]", "L1.ffn[2,3]"):
         with pytest.raises(AddressError, match="put there by an intervention"):
             explain(trace, address)
-    assert explain(trace, "L0H0.heads[0,0]").holds
+    assert explain(trace, "L0H0.head_out[0,0]").holds
     assert explain(trace, "L1.out[2,3]").holds
     assert all(one.holds for one in follow(trace, "logits[6,3]", depth=12))
 
@@ -134,7 +134,7 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
     other = model.without(["L0H3", "L2.ffn"])
     assert other.notes[-1] == "without L0H3, L2.ffn (zero)"
     trace = other.trace("The cat sat")
-    assert not trace["L0H3.heads"].any()
+    assert not trace["L0H3.head_out"].any()
     with model.ablated(["L0H3", "L2.ffn"]):
         assert torch.equal(model.trace("The cat sat").recorded_logits, trace.recorded_logits)
     with pytest.raises(UsageError, match="none is given"):

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from tinytf_cli.paint.colour import ramp
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Thumbnails
 
 LAYERS, HEADS, LENGTH = 12, 12, 32

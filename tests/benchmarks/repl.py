@@ -13,11 +13,11 @@ import sys
 from _timing import Row, in_turns, milliseconds, options, show, show_machine, spread
 
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl import table
 from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Spec
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.looked import heat_blocks
 
 NAMES = ("cat", "dog", "girl", "boy", "bird", "fox", "bear", "frog")

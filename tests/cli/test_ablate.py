@@ -206,7 +206,7 @@ def test_a_reference_without_text_is_an_error(tinytf: Tinytf, decoder: Path, tmp
 def test_an_effect_and_a_site_are_read_from_python(decoder: Path) -> None:
     model = load(str(decoder))
     found = model.ablate(model.trace(SENTENCE), "L1H0", how="mean", reference=model.reference(__file__), target="the")
-    assert found.sites == (Site("heads", 1, 0),)
+    assert found.sites == (Site("head_out", 1, 0),)
     assert isinstance(found.effect, Effect)
     assert len(model.ablation_sweep(SENTENCE, "layers").effects) == 2
 

@@ -13,7 +13,7 @@ from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import AttentionView
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from driving import SENTENCE, Stream, Tinytf
 
-from tinytf_cli.paint.terminal import colour_depth, detect
+from tinytf_cli.terminal import colour_depth, detect
 
 XTERM = {"TERM": "xterm-256color"}
 FULL = {**XTERM, "COLORTERM": "truecolor"}

@@ -9,7 +9,7 @@ from driving import without_colour
 from rich.cells import cell_len
 
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Column, Curve, Curves, Histogram, Meter, Table
 
 

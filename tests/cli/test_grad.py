@@ -23,7 +23,7 @@ def test_the_whole_view_has_loss_pipeline_block_and_check(tinytf: Tinytf, decode
     assert re.search(r"loss +\d+\.\d{4} nats, the mean of \d+ cross-entropies", ran.out)
     order = [ran.out.index(f"∂{name} ") for name in ("logits", "L1.out", "L1.weights", "L0.in", "embed.tokens")]
     assert order == sorted(order)
-    assert "∂L/∂L1H1.weights   ∂weights = ∂heads·vᵀ" in ran.out
+    assert "∂loss/∂L1H1.weights   ∂weights = ∂head_out·vᵀ" in ran.out
     assert "checked: by hand" in ran.lines[-1] or "checked: by hand" in ran.lines[-2]
 
 

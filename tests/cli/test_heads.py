@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tinytf.analysis.census import SCORES
 from tinytf.loading import Model, load
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.heads import HeadsView
 
 QUICK = ("heads", "--length", "6", "--count", "3")

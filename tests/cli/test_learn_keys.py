@@ -17,8 +17,8 @@ from tinytf.lessons.titles import NAMES
 from tinytf.loading import load
 from tinytf_cli.lesson_pages import Pages
 from tinytf_cli.lessons_screen import KeyReader
-from tinytf_cli.paint.terminal import Terminal as ScreenOf
 from tinytf_cli.place import Place
+from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24
 _DRAWN = b"\x1b[?2026l"

@@ -18,7 +18,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace import record as recording
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Grid
 
 MASKED = "The [MASK] sat on the [MASK]"
@@ -203,7 +203,7 @@ def test_parts_that_do_not_add_up_are_status_1(tinytf: Tinytf, decoder: Path, mo
     right = recording.Trace
 
     def broken(model, encoding, recorded):  # type: ignore[no-untyped-def]
-        recorded.tensors["L0.heads"][1, -1, 3] += 0.5
+        recorded.tensors["L0.head_out"][1, -1, 3] += 0.5
         return right(model, encoding, recorded)
 
     monkeypatch.setattr(recording, "Trace", broken)

@@ -13,7 +13,7 @@ from tinytf_cli.numbers import number, number_format
 from tinytf_cli.paint.heat import pool
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.paint.tables import bar, histogram
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Bar,
     Bars,

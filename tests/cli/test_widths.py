@@ -12,7 +12,7 @@ from tinytf.analysis.tokens import Tokens
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import AttentionView
 from tinytf_cli.views.blocks import Block, Line
 from tinytf_cli.views.tokens import TokensView

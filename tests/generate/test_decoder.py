@@ -174,7 +174,7 @@ def test_a_tapped_core_is_asked_at_every_token_and_may_change_the_text(kind: str
     expected = tokens_of(model)
 
     def tap(step: str, tensor: Tensor) -> Tensor:
-        if step == "heads":
+        if step == "head_out":
             lengths.append(tensor.shape[2])
         return tensor
 
@@ -184,7 +184,7 @@ def test_a_tapped_core_is_asked_at_every_token_and_may_change_the_text(kind: str
     assert lengths == [len(PROMPT)] * 2 + [1] * 22  # two layers
 
     def silenced(step: str, tensor: Tensor) -> Tensor:
-        return torch.zeros_like(tensor) if step == "heads" else tensor
+        return torch.zeros_like(tensor) if step == "head_out" else tensor
 
     model.use_attention("steps", silenced)
     assert tokens_of(model) != expected

@@ -61,7 +61,7 @@ def test_an_address_has_one_canonical_name(text, canonical):
         ("blocks.0.attn.hook_v", GPT2, "L0.v"),
         ("blocks.1.attn.hook_attn_scores", GPT2, "L1.masked"),
         ("blocks.1.attn.hook_pattern[2,1]", GPT2, "L1.weights[2,1]"),
-        ("blocks.1.attn.hook_z", GPT2, "L1.heads"),
+        ("blocks.1.attn.hook_z", GPT2, "L1.head_out"),
         ("blocks.1.hook_attn_out", GPT2, "L1.attn"),
         ("blocks.1.hook_resid_mid", GPT2, "L1.mid"),
         ("blocks.1.mlp.hook_pre", GPT2, "L1.ffn.hidden"),
@@ -133,6 +133,7 @@ def test_one_layer_is_spoken_of_in_the_singular():
     [
         ("L1.out", "L1.norm2", "out is norm2 in this model"),
         ("embed.out", "embed.norm", "embed.out is embed.norm in this model"),
+        ("L1H0.heads[1,2]", "L1H0.head_out[1,2]", "heads is head_out in this model"),
     ],
 )
 def test_a_step_by_another_name_is_that_step(text, canonical, note):
@@ -154,9 +155,9 @@ def test_a_query_heads_number_finds_its_shared_key_head():
 
 
 def test_a_head_is_that_slice_of_its_layer(trace):
-    for step in ("q", "k", "v", "scores", "scaled", "masked", "weights", "heads"):
+    for step in ("q", "k", "v", "scores", "scaled", "masked", "weights", "head_out"):
         assert torch.allclose(trace[f"L2H1.{step}"], trace[f"L2.{step}"][1], atol=1e-6), step
-    assert torch.equal(trace["L2.concat"][:, 6:12], trace["L2H1.heads"])
+    assert torch.equal(trace["L2.concat"][:, 6:12], trace["L2H1.head_out"])
 
 
 def test_sets_are_stacked(trace):

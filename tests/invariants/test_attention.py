@@ -141,11 +141,11 @@ def test_a_tap_sees_every_step_in_order():
         ("scaled", square),
         ("masked", square),
         ("weights", square),
-        ("heads", (B, 4, T, D)),
+        ("head_out", (B, 4, T, D)),
     ]
 
 
-@pytest.mark.parametrize("step", ["scores", "scaled", "masked", "weights", "heads"])
+@pytest.mark.parametrize("step", ["scores", "scaled", "masked", "weights", "head_out"])
 def test_a_tap_can_replace_each_step(step):
     """Where a step is replaced by zeros, what follows is known: equal scores mix evenly, no weights mix nothing."""
     q, k, v = some_qkv(2, 2)
@@ -158,7 +158,7 @@ def test_a_tap_can_replace_each_step(step):
     everywhere = v.mean(2, keepdim=True).expand_as(v)
     nothing = torch.zeros_like(v)
     expected = {
-        "scores": running_mean, "scaled": running_mean, "masked": everywhere, "weights": nothing, "heads": nothing,
+        "scores": running_mean, "scaled": running_mean, "masked": everywhere, "weights": nothing, "head_out": nothing,
     }  # fmt: skip
     assert furthest(mixed, expected[step]) < 1e-6
 
@@ -170,7 +170,7 @@ def test_a_tap_reaches_every_layer_of_a_model_and_leaves_with_its_core():
     model.use_attention("steps", lambda name, tensor: layers.append(name) or tensor)
     model(ids)
     assert layers.count("weights") == model.config.n_layers
-    model.use_attention("steps", lambda name, tensor: tensor * 0 if name == "heads" else tensor)
+    model.use_attention("steps", lambda name, tensor: tensor * 0 if name == "head_out" else tensor)
     assert furthest(model(ids), plain) > 1e-2
     model.use_attention("fused")
     assert torch.equal(model(ids), plain)

@@ -29,7 +29,7 @@ from tinytf.trace.site import Site
 from tinytf.trace.taps import tapped
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Heat
 from tinytf_cli.views.steps import step_blocks
 

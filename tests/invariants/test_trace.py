@@ -117,7 +117,7 @@ def test_a_trace_of_the_stepped_core_derives_the_very_same_bits():
     seen: dict[str, Tensor] = {}
     model.use_attention("steps", lambda name, tensor: seen.setdefault(name, tensor))
     trace = record(model, encoding_of(IDS))
-    for step in ("scores", "scaled", "masked", "weights", "heads"):
+    for step in ("scores", "scaled", "masked", "weights", "head_out"):
         assert torch.equal(trace[f"L0.{step}"], seen[step][0]), step
 
 
@@ -320,7 +320,7 @@ WRONG_PARTS = [
     ("gpt2", "blocks.1.attention.q", "L1.q"),
     ("gpt2", "blocks.1.attention.k", "L1.k"),
     ("gpt2", "blocks.1.attention.v", "L1.v"),
-    ("gpt2", "blocks.1.attention.core", "L1.heads"),
+    ("gpt2", "blocks.1.attention.core", "L1.head_out"),
     ("gpt2", "blocks.1.attention", "L1.attn"),
     ("gpt2", "blocks.1.ffn.up", "L1.ffn.hidden"),
     ("llama, grouped", "blocks.1.ffn.gate", "L1.ffn.gate"),

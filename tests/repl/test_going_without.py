@@ -34,7 +34,7 @@ def test_verbs_and_commands_run_without_the_steps(ran: Talk, cut: Model) -> None
     assert top(ran) == pytest.approx(expected, abs=1e-5)
     assert top(ran) != pytest.approx(whole, abs=1e-3)
     assert ran("generate --max-tokens 4").strip() == said.strip()
-    assert torch.equal(ran.session.trace["L3H1.heads"], torch.zeros(5, 32))
+    assert torch.equal(ran.session.trace["L3H1.head_out"], torch.zeros(5, 32))
 
 
 @pytest.mark.parametrize("line", ["where", "heat L0H0", "top", "print L0.ffn", "heads", "step", "list", "lens", "score",
@@ -49,14 +49,14 @@ def test_what_depends_on_it_says_so_and_checks_hold(ran: Talk, line: str) -> Non
 
 def test_generate_says_so_beside_its_text(ran: Talk) -> None:
     ran("without L3H1", "generate --max-tokens 2")
-    assert ran.err.text == "tinytf: the model ran without L3H1.heads\n"
+    assert ran.err.text == "tinytf: the model ran without L3H1.head_out\n"
 
 
 def test_a_check_names_what_was_put_there(ran: Talk) -> None:
     ran("without L3H1 L2.ffn")
     last = ran("trace --no-detail --width 200").splitlines()[-1]
     assert last.startswith("checked: 47 steps add up")
-    assert last.endswith("exchanged, and so not compared: L2.ffn, L3H1.heads")
+    assert last.endswith("exchanged, and so not compared: L2.ffn, L3H1.head_out")
     assert "put there by an intervention" in ran.fails("explain L2.ffn[0,0]").failure.message  # type: ignore[union-attr]
 
 

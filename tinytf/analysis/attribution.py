@@ -266,7 +266,7 @@ def _block(trace: Trace, layer: int, place: int, parts: _Parts) -> None:
 
 def _attention(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
     config = trace.config
-    heads = trace.step("heads", layer)[:, place].double().cpu()  # (H, D)
+    heads = trace.step("head_out", layer)[:, place].double().cpu()  # (H, D)
     output = block.attention.o.weight.double().cpu().unflatten(1, (config.n_heads, config.d_head))  # (C, H, D)
     each = torch.einsum("hd,chd->hc", heads, output)
     if exchanged:

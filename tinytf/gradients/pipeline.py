@@ -17,7 +17,7 @@ from tinytf.trace.summary import Statistics, statistics, visible
 class GradientRow:
     """The gradient at one step, of its entries that are not masked; ``statistics`` are of the finite ones.
 
-    ``norm`` is ‖∂L/∂step‖ (L2), ``ratio`` that divided by the norm of the step itself (None for a step of zeros alone),
+    ``norm`` is ‖∂loss/∂step‖ (L2), ``ratio`` that norm divided by the step's own (None for a step of zeros),
     ``by_hand`` how far the written-out formula is from it (None where no path leads to the loss).
     """
 

@@ -182,7 +182,7 @@ class _Path:
 
 @dataclass(frozen=True)
 class HeadSaliency:
-    """Attention × gradient by layer and head: Σ |w ⊙ ∂L/∂w| over a head's map, and the same sum with its signs.
+    """Attention × gradient by layer and head: Σ |w ⊙ ∂loss/∂w| over a head's map, and the same sum with its signs.
 
     Both in nats, for the loss as it is: by the signed one, the loss changes to first order where the weights grow.
     """

@@ -117,8 +117,8 @@ def record_gradients(
 def _put_heads(tensors: dict[str, Tensor], model: Transformer) -> None:
     """Take a head that an intervention put there from where it goes in: behind the core, where it was tapped."""
     for layer in range(model.config.n_layers):
-        heads, concat = f"L{layer}.heads", f"L{layer}.concat"
-        gone = [head for head in range(model.config.n_heads) if f"L{layer}H{head}.heads" in model.exchanged]
+        heads, concat = f"L{layer}.head_out", f"L{layer}.concat"
+        gone = [head for head in range(model.config.n_heads) if f"L{layer}H{head}.head_out" in model.exchanged]
         if gone and heads in tensors:
             side_by_side = tensors[concat].unflatten(-1, (-1, model.config.d_head)).transpose(0, 1)  # (H, T, D)
             tensors[heads] = tensors[heads].clone()

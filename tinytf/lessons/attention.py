@@ -218,7 +218,7 @@ def softmax(live: Live, number: int) -> Lesson:
 def values(live: Live, number: int) -> Lesson:
     row, keys = live.row, live.strongest(3)
     weights, column = live.at("L0H0.weights")[row], live.at("L0H0.v")[:, 0]
-    total = float(live.at(f"L0H0.heads[{row},0]"))
+    total = float(live.at(f"L0H0.head_out[{row},0]"))
     listed = float((weights[keys] * column[keys]).sum())
     missing = len(live.seen(row)) - len(keys)
     others = f" The other {missing} bring {figure(total - listed)}." if missing else ""
@@ -242,13 +242,13 @@ def values(live: Live, number: int) -> Lesson:
         number, "values", TITLES["values"],
         "The weights say how much, the values say what. Each token takes the mean of all the values that it sees, "
         "weighted by its attention: this is the only place where one token learns of another.",
-        "heads = weights·v",
-        "heads = weights @ v  # (B, H, T, d_head)",
-        f"L0H0.heads[{row},0]",
+        "head_out = weights·v",
+        "head_out = weights @ v  # (B, H, T, d_head)",
+        f"L0H0.head_out[{row},0]",
         question,
         role="v", focus=row,
         shown=("L0H0.v",),
-        revealed=("L0H0.heads",),
+        revealed=("L0H0.head_out",),
     )  # fmt: skip
 
 
@@ -282,10 +282,10 @@ def heads(live: Live, number: int) -> Lesson:
     if isinstance(core, FusedCore) and not config.window and not config.attention_divisor:
         formula = f"head h = softmax(q_h·k_hᵀ / √{width})·v_h"
         options = (", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else "")
-        torch_line = f"heads = F.scaled_dot_product_attention(q, k, v{options})"
+        torch_line = f"head_out = F.scaled_dot_product_attention(q, k, v{options})"
     else:  # what torch's fused attention does not do by itself was said step by step
         formula = f"head h = weights_h·v_h with weights = softmax({live.trace.steps.at('weights', 0).inputs[0]})"
-        torch_line = "heads = weights @ " + ("v.repeat_interleave(H // G, 1)" if shared else "v")
+        torch_line = "head_out = weights @ " + ("v.repeat_interleave(H // G, 1)" if shared else "v")
     return Lesson(
         number, "heads", TITLES["heads"],
         "One softmax can settle on one thing. Several heads, each with matrices of its own, look for different things "
@@ -324,7 +324,7 @@ def concat(live: Live, number: int) -> Lesson:
         "What the heads found is laid side by side, and one more matrix mixes it into a vector as wide as the residual "
         "stream. Only here do the heads meet.",
         live.trace.steps.by_name["concat"].formula + ",  attn = " + live.trace.steps.by_name["attn"].formula,
-        "attn = W_O(heads.transpose(1, 2).flatten(2))  # (B, T, d_model)",
+        "attn = W_O(head_out.transpose(1, 2).flatten(2))  # (B, T, d_model)",
         f"L0.attn[{here},0]",
         question,
         role="v", focus=here,

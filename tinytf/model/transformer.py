@@ -148,8 +148,8 @@ class Transformer(nn.Module):
         self.head = heads[config.head](config) if config.head != "none" else None
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
-        # full names of the steps that something else is put in the place of, such as L3H5.heads: what was recorded of
-        # them is not what the model computes, see tinytf.analysis.interventions
+        # full names of the steps that an intervention replaces, such as L3H5.head_out: their recording is not what the
+        # model computes, see tinytf.analysis.interventions
         self.exchanged: tuple[str, ...] = ()
 
     @classmethod

@@ -155,6 +155,9 @@ _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
+RENAMED = {"heads": "head_out"}
+"""Names of before, which scripts and recordings may still use, to those of now."""
+
 CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<residual>": ("residual", _WIDE),
     "<q>": ("q", _HEADS),
@@ -218,9 +221,9 @@ STEPS: tuple[Step, ...] = (
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
          alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
-    Step("heads", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
+    Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
          make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
-    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("heads",),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
          alias="hook_attn_out", make=lambda o, _: o.Linear(), module="attention.o", matrix="W_O",
@@ -450,6 +453,7 @@ class StepTable:
 
     def at(self, name: str, layer: int | None) -> Step:
         """A step as it is in one layer; as it is anywhere where that layer has none."""
+        name = RENAMED.get(name, name)
         return self.by_place.get((name, layer)) or self.by_name[name]
 
     def has(self, name: str, layer: int | None) -> bool:
@@ -491,8 +495,8 @@ class StepTable:
         )
 
     def synonym(self, name: str) -> str | None:
-        """The step that ``name`` is by definition in this architecture, if it is another one."""
-        target = {"embed.out": self.embedded, "out": self.output}.get(name, name)
+        """The step that ``name`` is by definition in this architecture, or is called now, if it is another one."""
+        target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 
     def why_absent(self, name: str) -> str | None:

@@ -30,7 +30,7 @@ class Recording:
     """What the hooks took, by full step name, without the batch axis.
 
     ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` those that were recorded,
-    ``exchanged`` the steps that an intervention put something else in the place of: ``L2.ffn``, ``L3H5.heads``.
+    ``exchanged`` the steps that an intervention put something else in the place of: ``L2.ffn``, ``L3H5.head_out``.
     """
 
     tensors: dict[str, Tensor]

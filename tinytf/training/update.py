@@ -18,7 +18,7 @@ from tinytf.nearest import did_you_mean
 class Update:
     """How one entry of a parameter changed at ``step`` (from 1), by Loshchilov and Hutter 2019, algorithm 2.
 
-    ``gradient`` is ∂L/∂θ, ``clip`` the factor that clipping put on it, ``g`` their product; ``m`` and ``v`` the
+    ``gradient`` is ∂loss/∂θ, ``clip`` the factor that clipping put on it, ``g`` their product; ``m`` and ``v`` the
     moments after the step, ``m_hat`` and ``v_hat`` corrected for their beginning at 0; ``decayed`` is θ·(1 − lr·λ);
     ``after`` is decayed − lr·m̂ / (√v̂ + ε), and ``torch`` what torch's optimiser made of it.
     """

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from rich.segment import Segment
 
 from tinytf_cli.paint.colour import role_style
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, cut, line_width, shown
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Curve, Curves
 
 MARKS = "*o+x#@%&"

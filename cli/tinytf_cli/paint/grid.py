@@ -10,8 +10,8 @@ from rich.segment import Segment
 from tinytf_cli.numbers import number
 from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import legend
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Grid, Heat
 
 _LONGEST = (14, 10, 7)

@@ -7,8 +7,8 @@ from rich.segment import Segment
 
 from tinytf_cli.numbers import number, number_format, numbers, share_format, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"

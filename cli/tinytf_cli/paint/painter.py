@@ -11,9 +11,9 @@ from tinytf_cli.paint.grid import paint_grid
 from tinytf_cli.paint.heat import paint_heat
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, cut, render, segments, shown, wrap
 from tinytf_cli.paint.thumbnails import paint_thumbnails
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Bars,
     Block,

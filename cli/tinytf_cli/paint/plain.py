@@ -8,8 +8,8 @@ import numpy as np
 
 from tinytf_cli.numbers import number, number_format, share_format
 from tinytf_cli.paint.curves import finite_points
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import shown, spans
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Bars,
     Block,

@@ -9,8 +9,8 @@ from rich.segment import Segment
 from tinytf_cli.numbers import number_format, numbers
 from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import shade
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Bars, Cell, Histogram, Meter, Pieces, RowBars, Table, Values
 
 _BARS = " ▁▂▃▄▅▆▇█"

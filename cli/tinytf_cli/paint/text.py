@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from tinytf_cli.paint.colour import SYSTEMS, role_style
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Span, Words
 
 PaintedLine = list[Segment]

@@ -6,8 +6,8 @@ from rich.segment import Segment
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
 from tinytf_cli.paint.heat import pool, pooling_note, shades
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.paint.text import PaintedLine, shown
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Thumbnails
 
 _LARGEST = 32

@@ -12,10 +12,10 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
 from tinytf_cli.output import Result
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl.results import answer, made_of
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import positional, verb
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinytf.report import SCHEMA_VERSION
 from tinytf_cli.output import Result
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl.state import Without
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 
 if TYPE_CHECKING:

@@ -46,7 +46,6 @@ from tinytf_cli.failing import explained, say
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import current
 from tinytf_cli.output import Output, ReaderGone, Result
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl.commands import adjust
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.lexicon import Lexicon, Verb
@@ -59,6 +58,7 @@ from tinytf_cli.repl.results import answer
 from tinytf_cli.repl.settings import Settings
 from tinytf_cli.repl.state import Run, Spec, State
 from tinytf_cli.repl.streams import Streams
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.paint.terminal import Terminal, detect
+from tinytf_cli.terminal import Terminal, detect
 
 AUTO = "auto"
 

@@ -10,12 +10,12 @@ from typing import TextIO
 from tinytf.errors import UsageError
 from tinytf_cli.numbers import digits
 from tinytf_cli.paint.colour import choose_unit_map
-from tinytf_cli.paint.terminal import Terminal
 from tinytf_cli.repl.heard import Ear, Heard, HeardOutput
 from tinytf_cli.repl.line import Typed
 from tinytf_cli.repl.pager import page
 from tinytf_cli.repl.redirect import to_command, to_file
 from tinytf_cli.repl.settings import Settings
+from tinytf_cli.terminal import Terminal
 
 
 class Streams:

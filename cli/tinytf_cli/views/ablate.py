@@ -12,7 +12,7 @@ from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, probability
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array, largest, signed_role

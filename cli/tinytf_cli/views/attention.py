@@ -8,7 +8,7 @@ from tinytf.analysis.attended import Attended
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Heat, Line, Span, Thumbnails, Visible
 from tinytf_cli.views.predictions import check_blocks

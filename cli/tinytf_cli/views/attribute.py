@@ -7,7 +7,7 @@ from tinytf.analysis.attribution import Attribution, Part, total
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array

@@ -76,7 +76,7 @@ def gradient_blocks(
 ) -> Iterator[Block]:
     """The gradient at one step of a layer (and head), under its formula."""
     where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
-    yield Heading(f"∂L/∂{where}", derive(trace, trace.targets, where).formula[0], step.role)
+    yield Heading(f"∂loss/∂{where}", derive(trace, trace.targets, where).formula[0], step.role)
     yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked, signed=True)
 
 
@@ -84,7 +84,7 @@ def vocabulary_blocks(
     trace: GradientTrace, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
 ) -> Iterator[Block]:
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
-    yield Heading(f"∂L/∂{step.name}", derive(trace, trace.targets, Address(step)).formula[0], step.role)
+    yield Heading(f"∂loss/∂{step.name}", derive(trace, trace.targets, Address(step)).formula[0], step.role)
     places = sorted(set(trace.targets.positions))
     keep = shown_rows(len(places), limit)
     values = trace.grad.step(step.name)[places]  # (N, V)
@@ -130,7 +130,7 @@ def cell_blocks(trace: GradientTrace, where: Address, dims: int, tokenizer: Toke
     """One cell of a gradient, or one row."""
     assert where.step is not None
     tensor = trace.grad[where]
-    yield Heading(f"∂L/∂{where}", where.step.title, where.step.role)
+    yield Heading(f"∂loss/∂{where}", where.step.title, where.step.role)
     if tensor.dim() == 0:
         yield Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
         return
@@ -147,7 +147,7 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     """A formula and the numbers of one row put into it."""
     place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
     head = "" if found.head is None else f"head {found.head}"
-    yield Heading(f"∂L/∂{found.name}", ", ".join(part for part in (head, place) if part))
+    yield Heading(f"∂loss/∂{found.name}", ", ".join(part for part in (head, place) if part))
     for line in found.formula:
         yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
     for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):

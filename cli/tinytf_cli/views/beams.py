@@ -10,7 +10,7 @@ from tinytf.generate.score import QuantizationCost
 from tinytf.loading import Model
 from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.coming import Coming

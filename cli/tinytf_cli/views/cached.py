@@ -10,7 +10,7 @@ from tinytf.loading import Model
 from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.coming import Coming

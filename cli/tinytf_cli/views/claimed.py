@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from tinytf.text.printable import printable
 from tinytf.worked import CheckedStep
 from tinytf_cli.numbers import number, number_format
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Span, Table
 
 _GAP = 2

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from rich.segment import Segment
 
 from tinytf.text.printable import printable
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 
 

@@ -10,7 +10,7 @@ from tinytf.analysis.compared import Compared
 from tinytf.analysis.difference import Attention, Difference
 from tinytf.loading import Model
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table

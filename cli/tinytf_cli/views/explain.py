@@ -10,7 +10,7 @@ from tinytf.analysis.explained import Explained
 from tinytf.loading import Model
 from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number, number_format
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Meter, Span, Table
 

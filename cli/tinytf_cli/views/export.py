@@ -8,7 +8,7 @@ from tinytf.checkpoints.huggingface.export import Exported
 from tinytf.loading import Model
 from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 
 _OPENED_BY = {

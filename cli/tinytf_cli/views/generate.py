@@ -14,7 +14,7 @@ from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
 from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.coming import Coming

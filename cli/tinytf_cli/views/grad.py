@@ -7,7 +7,7 @@ from tinytf.gradients.agreement import Agreement
 from tinytf.gradients.report import Backward
 from tinytf.loading import Model
 from tinytf.trace.address import Address
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import (
     backward_blocks,
     cell_blocks,

@@ -11,7 +11,7 @@ from tinytf.analysis.head_labels import LABELS, Label, Named
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 

@@ -8,7 +8,7 @@ from tinytf.analysis.size import cache_bytes_per_token, work_per_token
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
 

@@ -12,7 +12,7 @@ from tinytf.lessons.titles import TITLES
 from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.trace.summary import visible
 from tinytf_cli.numbers import number, number_format
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
 from tinytf_cli.views.steps import as_array, labels, largest

@@ -9,7 +9,7 @@ from tinytf.analysis.lens import Lens
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, probability
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Grid, Heading, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array

@@ -13,7 +13,7 @@ from tinytf.trace.conditions import MEASURES, measure
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Histogram, Line, Span, Table, Values
 from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, step_heading, visible_array
 

@@ -32,7 +32,7 @@ def loss_blocks(found: Backward, tokenizer: Tokenizer, limit: int | None) -> Ite
             Column("target", [Span(tokenizer.shown(row.id), "output") for row in shown]),
             Column("p", [Meter(row.probability, f"{row.probability:.3f}", "output") for row in shown]),
             Column("loss", [figure(row.loss) for row in shown], "right"),
-            Column("largest ∂L/∂logits", pushed, drop=1, shrink=20, said="largest gradients of logits"),
+            Column("largest ∂loss/∂logits", pushed, drop=1, shrink=20, said="largest gradients of logits"),
         ]
     )
     yield from left_out(len(rows), keep)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tinytf.analysis.heads import MEASURES, MeasuredHeads
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Heat
 from tinytf_cli.views.steps import as_array
 

@@ -9,7 +9,7 @@ from tinytf.catalogue import Entry
 from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import count
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 

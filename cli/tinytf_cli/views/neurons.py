@@ -9,7 +9,7 @@ from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Line, Meter, Span, Table

@@ -8,7 +8,7 @@ from tinytf.analysis.interventions import Contrast, Patched, PatchSweep
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import check_line, choice_table, digits_for, signed, site_names, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table

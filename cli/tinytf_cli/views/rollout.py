@@ -7,7 +7,7 @@ import numpy as np
 
 from tinytf.analysis.rollout import ALLOWED, Rollout
 from tinytf.loading import Model
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import left_out, shown_rows

@@ -11,7 +11,7 @@ from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
 from tinytf.training.samples import Sample
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Bar,
     Bars,

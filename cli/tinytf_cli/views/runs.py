@@ -10,7 +10,7 @@ from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf.training.history import History
 from tinytf_cli.numbers import count, loss_in_words
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
 from tinytf_cli.views.run import milestone_lines
 from tinytf_cli.views.run_data import run_data, run_events

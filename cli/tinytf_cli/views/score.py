@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tinytf.generate.score import Score
 from tinytf.loading import Model
 from tinytf_cli.numbers import number
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.int8 import cost_in_words

@@ -15,7 +15,7 @@ from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role
 
 def flow_blocks(found: Flow) -> Iterator[Block]:
     """The norm of the gradient at the input of every block, from the last to the first, and what it means."""
-    yield Heading("flow", "‖∂L/∂·‖ of the residual stream, from the last block down to the first")
+    yield Heading("flow", "‖∂loss/∂·‖ of the residual stream, from the last block down to the first")
     norms = [(found.end, found.last), *((f"L{one.layer}.in", one.into) for one in found.layers)]
     yield Bars(
         [Bar(name, norm, figure(norm), "residual") for name, norm in norms],
@@ -64,7 +64,7 @@ def token_blocks(
 def head_blocks(found: HeadSaliency) -> Iterator[Block]:
     """Attention × gradient, layers down and heads across."""
     values = np.array(found.absolute, dtype=np.float32)
-    yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂L/∂w| of each head's map, in nats", "attention")
+    yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂loss/∂w| of each head's map, in nats", "attention")
     rows = [f"L{layer}" for layer in range(len(values))]
     columns = [f"H{head}" for head in range(values.shape[1])]
     yield Heat(values, rows, columns, "unit", limit=float(values.max(initial=0.0)) or 1.0)

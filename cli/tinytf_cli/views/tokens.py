@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.analysis.tokens import Tokens
 from tinytf.text.printable import printable
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, Table
 

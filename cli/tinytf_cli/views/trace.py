@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.analysis.traced import Traced
 from tinytf.loading import Model
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading

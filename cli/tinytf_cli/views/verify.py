@@ -5,7 +5,7 @@ from typing import Any
 
 from tinytf.report import SCHEMA_VERSION
 from tinytf.worked import CheckedStep, Verification
-from tinytf_cli.paint.terminal import Terminal
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.claimed import claimed_cells, safe
 

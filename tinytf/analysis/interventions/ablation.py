@@ -199,7 +199,7 @@ def ablation_sweep(
     position, before, target = _predicted(trace, target)
     layers, heads = range(trace.config.n_layers), range(trace.config.n_heads)
     every: dict[str, dict[str, tuple[Site, ...]]] = {
-        "heads": {f"L{layer}H{head}": (Site("heads", layer, head),) for layer in layers for head in heads},
+        "heads": {f"L{layer}H{head}": (Site("head_out", layer, head),) for layer in layers for head in heads},
         "ffn": {f"L{layer}.ffn": (Site("ffn", layer),) for layer in layers},
         "layers": {f"L{layer}": (Site("attn", layer), Site("ffn", layer)) for layer in layers},
     }

@@ -70,7 +70,7 @@ def _hooks(model: Transformer, changes: Sequence[tuple[Site, Change]]) -> Iterat
     for site, change in changes:
         block: Any = model.blocks[site.layer]
         module, after = {
-            "heads": (block.attention.o, False),
+            "head_out": (block.attention.o, False),
             "attn": (block.attention, True),
             "ffn": (block.ffn, True),
             "in": (block, False),
@@ -131,9 +131,9 @@ def _exchanged_in(model: Transformer, interventions: Sequence[Intervention]) -> 
 
 
 def _step_name(model: Transformer, site: Site) -> str:
-    """The step that a site is in the table: ``L3H5.heads``; what comes out of a post-norm block is ``L3.norm2``."""
+    """The step that a site is in the table: ``L3H5.head_out``; what comes out of a post-norm block is ``L3.norm2``."""
     if site.head is not None:
-        return f"{site}.heads"
+        return f"{site}.head_out"
     return f"L{site.layer}.{table_of(model.config).synonym(site.step) or site.step}"
 
 
@@ -159,7 +159,7 @@ def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iter
 
     yield from _hooks(model, [(one.site, change(one)) for one in interventions])
     for one in interventions:
-        if one.site.step == "heads":  # where a recording takes the heads; the projection behind it has its own hook
+        if one.site.step == "head_out":  # where a recording takes the heads; the projection behind it has its own hook
             block: Any = model.blocks[one.site.layer]
             yield block.attention.core.register_forward_hook(seen(one))
 

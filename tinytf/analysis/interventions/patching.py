@@ -23,7 +23,7 @@ from tinytf.trace.trace import Trace
 
 Progress = Callable[[int, int], None]
 
-PATCH_SWEEPS = {"residual": "in", "heads": "heads", "attn": "attn", "ffn": "ffn"}
+PATCH_SWEEPS = {"residual": "in", "heads": "head_out", "attn": "attn", "ffn": "ffn"}
 """What each sweep exchanges: the input of a block, the output of a head, of attention, of a feed-forward."""
 
 

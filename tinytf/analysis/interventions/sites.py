@@ -27,7 +27,7 @@ class Site:
     def value(self, trace: Trace) -> Tensor:
         """What a trace has there: (T, D) of a head, else (T, C)."""
         if self.head is not None:
-            return trace.step("heads", self.layer, (self.head,))[0]
+            return trace.step("head_out", self.layer, (self.head,))[0]
         return trace.step(trace.steps.synonym(self.step) or self.step, self.layer)
 
 
@@ -41,9 +41,9 @@ def parse_sites(text: str, table: StepTable) -> tuple[Site, ...]:
     if where.cell:
         raise AddressError(f"{text!r} is a cell, and a step is exchanged whole", "name the step alone, such as L0.attn")
     layers = where.layers or ()
-    if name == "heads" or (name is None and where.heads is not None):
+    if name == "head_out" or (name is None and where.heads is not None):
         heads = range(table.config.n_heads) if where.heads is None else where.heads
-        return tuple(Site("heads", layer, head) for layer in layers for head in heads)
+        return tuple(Site("head_out", layer, head) for layer in layers for head in heads)
     if name is None:
         return tuple(Site(step, layer) for layer in layers for step in ("attn", "ffn"))
     if name == table.output:
@@ -56,5 +56,5 @@ def parse_sites(text: str, table: StepTable) -> tuple[Site, ...]:
 def sites_of(addresses: Sequence[str], table: StepTable) -> tuple[Site, ...]:
     """The sites of several addresses, each once, in the order in which the forward pass comes to them."""
     found = dict.fromkeys(site for address in addresses for site in parse_sites(address, table))
-    order = ("in", "heads", "attn", "ffn", "out")
+    order = ("in", "head_out", "attn", "ffn", "out")
     return tuple(sorted(found, key=lambda site: (site.layer, order.index(site.step), site.head or 0)))
