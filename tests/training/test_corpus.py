@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_memory import paragraphs, sentence_stream, split_held_out, token_stream
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
@@ -19,8 +20,8 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
 from tinytf.training import tokens as tokens_module
 from tinytf.training.corpus import Corpus, find_files
-from tinytf.training.data import NextToken, paragraphs, split_held_out, token_stream
-from tinytf.training.masked import Sentences, sentence_ends, sentence_stream, sentences_of
+from tinytf.training.data import NextToken
+from tinytf.training.masked import Sentences, sentence_ends, sentences_of
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 from tinytf.training.stream import anywhere, between_words, nowhere
