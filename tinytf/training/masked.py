@@ -72,7 +72,7 @@ class MaskedTokens:
         self._starts = self._held_out_starts()
 
     def _example(self, sentences: Sentences, start: int, count: int) -> tuple[list[int], int]:
-        """At most ``count`` sentences of one document from ``start``, as many as fit a block; and how many those are."""
+        """At most ``count`` sentences of one document from ``start``, as many as fit a block; and their number."""
         ids, used = sentences[start], 1
         for number in range(start + 1, min(start + count, len(sentences))):
             more = [] if sentences.last[number - 1] else sentences[number]

@@ -29,7 +29,7 @@ from tinytf.training.metrics import Metrics, Pace, metrics_file, write_line
 from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import Recipe, require_same, stored_recipe
 from tinytf.training.remembered import remember
 from tinytf.training.run_files import TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
@@ -62,8 +62,8 @@ class Trainer:
         if together.writes:
             clear_leftovers(out)
         found = [] if overwrite else checkpoints_of(out)
-        if going_on:
-            self._require_same_recipe()
+        if going_on and (stored := stored_recipe(out)) is not None:
+            require_same(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
             if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
@@ -105,21 +105,6 @@ class Trainer:
         self.loss = together.together(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
-
-    def _require_same_recipe(self) -> None:
-        """What a run was begun with is what it goes on with."""
-        path = self.out / "recipe.json"
-        if not path.exists():
-            return  # a process that was killed at once
-        stored = {**Recipe().to_dict(), **read_json(path)}  # a field that there was none of then is at its default
-        asked = self.recipe.to_dict()
-        other = [name for name in asked if stored[name] != asked[name]]
-        if other:
-            name = other[0]
-            raise UsageError(
-                f"{self.out} was begun with {name} {stored.get(name)!r}, and {asked[name]!r} is asked for",
-                "leave the option out, or begin another run",
-            )
 
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
         """All steps that are left."""
