@@ -26,7 +26,7 @@ from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.files import flush_folder, read_json, replacing, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.holding import Whole
+from tinytf.training.processes import Whole
 from tinytf.training.run_files import remove_checkpoint
 
 _RANDOM = "random state"

@@ -1,4 +1,4 @@
-"""Several processes that train one model on parts of every batch, by torch's own DistributedDataParallel or FSDP2.
+"""Several processes train one model on parts of every batch, by torch's own DistributedDataParallel or FSDP2.
 
 torchrun starts them: ``torchrun --nproc-per-node 2 -m tinytf_cli train …``.
 """
@@ -15,15 +15,40 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tinytf.errors import TrainingError, UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.training.data import Batch
-from tinytf.training.holding import Whole
+
+
+class Whole:
+    """Every process holds the whole model; in ``sharding`` each holds a part of it."""
+
+    parts = False
+
+    def place(self, model: Transformer, device: torch.device) -> Transformer:
+        """The model, or this process's part of it, on its device."""
+        return model.to(device)
+
+    def apart(self, model: nn.Module) -> None:
+        """Divide a model again after it was used outside of a training step."""
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """All of a tensor; every process has to call it."""
+        return tensor
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """This process's part of a tensor."""
+        return tensor
+
+    def divided(self, tensor: Tensor, like: Tensor) -> Tensor:
+        """This process's part, as it has of ``like``, of a whole tensor that is the same in every process."""
+        return tensor.to(like.device)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """All that train together: this is ``rank`` of ``count``, and the first of them writes.
+    """The processes that train together: this is ``rank`` of ``count``, and the first writes.
 
-    ``holding`` is what of the model each holds.
+    ``holding`` is how they hold the model.
     """
 
     rank: int = 0
@@ -36,15 +61,12 @@ class Processes:
 
     @property
     def looks(self) -> bool:
-        """Whether this process takes part where the model is only looked at: those with a part of it all do."""
+        """Whether this process takes part where the model is only measured; if divided, all do."""
         return self.writes or self.holding.parts
 
     def share(self, batch: Batch) -> Batch:
-        """The rows of a batch that are this process's: every ``count``-th."""
-        if self.count == 1:
-            return batch
-        mask = None if batch.padding_mask is None else batch.padding_mask[self.rank :: self.count]
-        return Batch(batch.ids[self.rank :: self.count], batch.targets[self.rank :: self.count], mask)
+        """This process's rows of a batch: every ``count``-th."""
+        return batch if self.count == 1 else batch[self.rank :: self.count]
 
     def total(self, number: float) -> float:
         """The sum over all processes."""
@@ -55,11 +77,11 @@ class Processes:
         return float(tensor)
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so in any process."""
+        """Whether the flag is set in any process."""
         return self.total(float(flag)) > 0
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all processes are here."""
         if self.count > 1:
             dist.barrier()
 
@@ -69,11 +91,11 @@ class Processes:
 
     @staticmethod
     def apart(module: nn.Module) -> AbstractContextManager[Any]:
-        """A stretch in which gradients are added up here alone, for the next ones to be shared with."""
+        """Accumulate gradients in this process alone; the next pass outside shares them."""
         return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
     def gathered(self, tensor: Tensor) -> list[Tensor]:
-        """That of every process, in the order of their ranks."""
+        """The tensor of every process, by rank."""
         if self.count == 1:
             return [tensor]
         found = [torch.empty_like(tensor, device=self._device()) for _ in range(self.count)]
@@ -85,17 +107,9 @@ class Processes:
         return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
-def _holding(shard: bool) -> Whole:
-    if not shard:
-        return Whole()
-    from tinytf.training.sharding import Divided  # takes a good part of a second to import
-
-    return Divided()
-
-
 @contextmanager
 def processes(device: torch.device, *, shard: bool = False) -> Iterator[Processes]:
-    """Those that torchrun started; this one alone where there was none, which has nobody to ``shard`` a model with."""
+    """The processes that torchrun started, or this one alone, which cannot ``shard`` a model."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1 or "RANK" not in os.environ:
         if shard:
@@ -107,11 +121,16 @@ def processes(device: torch.device, *, shard: bool = False) -> Iterator[Processe
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    holding = Whole()
+    if shard:
+        from tinytf.training.sharding import Divided  # takes a good part of a second to import
+
+        holding = Divided()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), _holding(shard))
-        gc.collect()  # what still holds on to the group goes before it
-        dist.barrier()  # and nobody leaves while another still needs it
+        yield Processes(dist.get_rank(), dist.get_world_size(), holding)
+        gc.collect()  # free what still refers to the group first
+        dist.barrier()  # nobody leaves while another still needs the group
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise

@@ -12,9 +12,9 @@ from tinytf.errors import GenerationError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.training.data import NextToken
+from tinytf.training.history import Sample
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import Recipe
-from tinytf.training.samples import Sample
 from tinytf.training.setup import Setup
 
 _PROMPT_TOKENS = 5

@@ -1,4 +1,4 @@
-"""A model whose parameters are divided among processes, by torch's FSDP2; checkpoints are those of a whole one."""
+"""A model whose parameters are divided among processes, by torch's FSDP2; its checkpoints are whole."""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tinytf.model.transformer import Transformer
-from tinytf.training.holding import Whole
+from tinytf.training.processes import Whole
 
 
 class Divided(Whole):
@@ -17,16 +17,15 @@ class Divided(Whole):
     parts = True
 
     def place(self, model: Transformer, device: torch.device) -> Transformer:
-        """The model, divided in its place.
+        """The model, divided in place.
 
-        Blocks are put together one at a time, when they are needed; what is outside of them (embeddings, final norm
-        and head), once a pass.
+        Each block is gathered when it is needed; embeddings, final norm and head once per pass.
         """
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        # A pass begins with it, and the embeddings stay together until it has ended, for a head that borrows them.
+        # A pass begins with `hidden`; the embeddings stay gathered until its end, for a head that shares them.
         register_fsdp_forward_method(model, "hidden")
         return model
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import TrainingError
 from tinytf.text.printable import printable
+from tinytf.training.history import Sample
 from tinytf.training.metrics import Metrics
-from tinytf.training.samples import Sample
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -9,7 +9,7 @@ import numpy as np
 from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
 from tinytf.training.history import HeadScores, History
-from tinytf.training.samples import Sample
+from tinytf.training.history import Sample
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
