@@ -29,7 +29,7 @@ def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -
 
 def test_json_is_what_the_files_say(tinytf: Tinytf, two: Path) -> None:
     data = json.loads(tinytf("runs", two, "--json").out)
-    assert (data["schema_version"], data["kind"]) == (1, "runs")
+    assert (data["schema_version"], data["kind"]) == (2, "runs")
     assert [one["name"] for one in data["runs"]] == ["good", "slow"]
     for one in data["runs"]:
         folder = two / one["name"]
@@ -106,7 +106,7 @@ def test_of_many_runs_the_best_are_drawn(tinytf: Tinytf, tmp_path: Path) -> None
     for place in range(10):
         made(tmp_path / f"run-{place}", held_out=1.0 + place)
     out = tinytf("runs", tmp_path).out
-    assert "the best 8, without 2 more" in out
+    assert "the best 8, 2 more omitted" in out
     assert "& run-7" in out
 
 
