@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 from tinytf.config import CHOICES, ModelConfig
 from tinytf.errors import UsageError
 from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, stored_recipe
-from tinytf_cli.options import gathered
+from tinytf_cli.options import gathered, option
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -37,6 +38,19 @@ def _name(field: "Field[Any]") -> str:
     return f"--{field.name.replace('_', '-')}"
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the run is, and what it starts from."""
+
+    out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run; default: a new one in runs/.")
+    resume: bool = option(is_flag=True, help="Continue the run in --out, as if it had never stopped.")
+    overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
+    recipe: Path | None = option(type=click.Path(path_type=Path), help="A TOML file with model, data and optimiser.")
+    preset: str | None = option(metavar="NAME", help="The architecture of a preset, such as llama-tiny.")
+    begin_from: str | None = option("--from", metavar="MODEL", help="Begin from this model and its tokenizer.")
+    tokenizer: str | None = option(metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model to take it from.")
+
+
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -45,15 +59,8 @@ recipe_options = gathered("fields", _given, _options())
 """The fields of a recipe and of its model: the command gets those given, as ``fields``."""
 
 
-def resolved_recipe(
-    given: Mapping[str, Any],
-    file: Path | None,
-    preset_name: str | None,
-    begin_from: str | None,
-    tokenizer: str | None,
-    run: Path | None,
-) -> Recipe:
-    """The stored recipe of the ``run`` to resume, or that of a file, a preset and the options together.
+def resolved_recipe(given: Mapping[str, Any], options: RunOptions, resumed: Path | None) -> Recipe:
+    """The stored recipe of the ``resumed`` run, or that of a file, a preset and the options together.
 
     Raises UsageError for an option that differs from the stored recipe.
     """
@@ -61,22 +68,23 @@ def resolved_recipe(
 
     changes = {name: value for name, value in given.items() if not name.startswith("model_")}
     model = {name.removeprefix("model_"): value for name, value in given.items() if name.startswith("model_")}
-    changes |= _tokenizer_fields(tokenizer)
-    if preset_name is not None:
-        model = {**{k: v for k, v in preset(preset_name).to_dict().items() if k not in _OF_THE_DATA}, **model}
-    if begin_from is not None:
+    changes |= _tokenizer_fields(options.tokenizer)
+    if options.preset is not None:
+        model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _OF_THE_DATA}, **model}
+    if options.begin_from is not None:
         if model:
             raise UsageError("--from brings its own architecture", "leave out --preset and the model's fields")
-        changes["begun_from"] = begin_from
-    if run is not None and (stored := stored_recipe(run)) is not None:
-        asked = {**(Recipe.load(file).to_dict() if file else {}), **changes}
+        changes["begun_from"] = options.begin_from
+    file = None if options.recipe is None else Recipe.load(options.recipe)
+    if resumed is not None and (stored := stored_recipe(resumed)) is not None:
+        asked = {**({} if file is None else file.to_dict()), **changes}
         asked |= {"model": {**stored.model, **model}} if model else {}
-        require_same(run, stored, asked)
+        require_same(resumed, stored, asked)
         return stored
     if model:
-        changes["model"] = {**(Recipe.load(file).model if file else {}), **model}
-    if file is not None:
-        return Recipe.load(file, **changes)
+        changes["model"] = {**({} if file is None else file.model), **model}
+    if options.recipe is not None:
+        return Recipe.load(options.recipe, **changes)
     if changes.get("objective") == "masked":
         changes.setdefault("tokenizer", "wordpiece")
     return Recipe.from_dict(changes)
