@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,45 +15,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tinytf.errors import TrainingError, UsageError
-from tinytf.model.transformer import Transformer
 from tinytf.training.data import Batch
-
-
-class Whole:
-    """Every process holds the whole model; in ``sharding`` each holds a part of it."""
-
-    parts = False
-
-    def place(self, model: Transformer, device: torch.device) -> Transformer:
-        """The model, or this process's part of it, on its device."""
-        return model.to(device)
-
-    def apart(self, model: nn.Module) -> None:
-        """Divide a model again after it was used outside of a training step."""
-
-    def whole(self, tensor: Tensor) -> Tensor:
-        """All of a tensor; every process has to call it."""
-        return tensor
-
-    def own(self, tensor: Tensor) -> Tensor:
-        """This process's part of a tensor."""
-        return tensor
-
-    def divided(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """This process's part, as it has of ``like``, of a whole tensor that is the same in every process."""
-        return tensor.to(like.device)
 
 
 @dataclass(frozen=True)
 class Processes:
     """The processes that train together: this is ``rank`` of ``count``, and the first writes.
 
-    ``holding`` is how they hold the model.
+    With ``shard`` each holds a part of the model.
     """
 
     rank: int = 0
     count: int = 1
-    holding: Whole = field(default_factory=Whole)
+    shard: bool = False
 
     @property
     def writes(self) -> bool:
@@ -62,7 +36,7 @@ class Processes:
     @property
     def looks(self) -> bool:
         """Whether this process takes part where the model is only measured; if divided, all do."""
-        return self.writes or self.holding.parts
+        return self.writes or self.shard
 
     def share(self, batch: Batch) -> Batch:
         """This process's rows of a batch: every ``count``-th."""
@@ -87,7 +61,7 @@ class Processes:
 
     def together(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over all processes."""
-        return module if self.count == 1 or self.holding.parts else nn.parallel.DistributedDataParallel(module)
+        return module if self.count == 1 or self.shard else nn.parallel.DistributedDataParallel(module)
 
     @staticmethod
     def apart(module: nn.Module) -> AbstractContextManager[Any]:
@@ -121,14 +95,9 @@ def processes(device: torch.device, *, shard: bool = False) -> Iterator[Processe
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    holding = Whole()
-    if shard:
-        from tinytf.training.sharding import Divided  # takes a good part of a second to import
-
-        holding = Divided()
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), holding)
+        yield Processes(dist.get_rank(), dist.get_world_size(), shard)
         gc.collect()  # free what still refers to the group first
         dist.barrier()  # nobody leaves while another still needs the group
     except RuntimeError as error:

@@ -6,6 +6,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
+from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoints_of
@@ -19,7 +20,7 @@ from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
-from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
+from tinytf.training.optimiser import learning_rate, make_optimiser
 from tinytf.training.probe import HeadScores, Milestones, Probe
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, require_same, stored_recipe
@@ -27,6 +28,7 @@ from tinytf.training.remembered import remember
 from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
 from tinytf.training.update import Update, UpdateWatch, chosen
 
@@ -72,13 +74,13 @@ class Trainer:
             if overwrite:
                 remove_run(out)
             together.wait()
-        self.model = together.holding.place(self.setup.model, device).train()
+        self.model = (divide if together.shard else Transformer.to)(self.setup.model, device).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.parameters = list(self.model.parameters())
         self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
         torch.manual_seed(recipe.seed + together.rank)  # dropout differs between the processes
         if found:
-            self.progress = resume(found[-1], self.model, self.optimiser, together.rank, together.holding)
+            self.progress = resume(found[-1], self.model, self.optimiser, together.rank)
             if self.progress.processes != together.count:
                 raise UsageError(
                     f"{out} was trained by {self.progress.processes} processes, and there are {together.count} now",
@@ -139,11 +141,12 @@ class Trainer:
         """One step of the optimiser, with all that is due after it."""
         recipe, step, together = self.recipe, self.progress.step, self.together
         lr = learning_rate(step, recipe)
-        set_learning_rate(self.optimiser, lr)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if step + 1 == self.explain else None
-        norm = together.holding.whole(clip(self.parameters, recipe.clip)).item()
+        norm = whole(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
@@ -163,14 +166,14 @@ class Trainer:
             if sample is not None and together.writes:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
-        together.holding.apart(self.model)
+        redivide(self.model)
         if together.writes:
             append_line(self.out / METRICS, metrics.to_dict())
             speed = self.pace.step(done, batch.ids.numel(), last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.parameters)
+            finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
             if self.together.any(not finite):
                 raise TrainingError(f"a weight is no finite number after step {done}", "try a smaller --lr")
             self._save()
@@ -220,7 +223,7 @@ class Trainer:
         random = self.together.gathered(torch.get_rng_state())
         if not self.together.looks:
             return
-        state = State.of(self.model, self.optimiser, random, self.together.holding)
+        state = State.of(self.model, self.optimiser, random)
         if not self.together.writes:
             return
         sync_lines(self.out / METRICS)
