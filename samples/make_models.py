@@ -119,7 +119,7 @@ def measure_encoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     opened = load(str(run))
     model, tokenizer = opened.transformer, opened.tokenizer
     tokens = tokenise(find_files([corpus]), tokenizer, run / "tokens", held_out=recipe.held_out, sentences=True)
-    examples = MaskedTokens(tokens.train, tokens.held_out, tokenizer, recipe.block, recipe.batch, recipe.seed)
+    examples = MaskedTokens(tokens.train, tokens.held_out, recipe, tokenizer)
     total, right, count = 0.0, 0, 0
     for batch in examples.held_out():
         asked = batch.targets != IGNORED

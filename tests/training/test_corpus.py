@@ -355,10 +355,10 @@ def test_mapped_tokens_train_as_those_in_memory_do(tmp_path, monkeypatch):
     corpus = find_files(files_of(tmp_path, [STORY]))
     found = tokenise(corpus, BPE, tmp_path / "cache", held_out=0.2)
     streams = [token_stream(documents, BPE) for documents in split_held_out(paragraphs(STORY), 0.2)]
-    fields = {"block": 16, "batch": 8, "seed": 3, "vocab_size": BPE.vocab_size, "end": BPE.end_id, "repeats": 0.3}
-    in_memory = NextToken(*streams, **fields)
+    settings = (Recipe(block=16, batch=8, seed=3, repeats=0.3), BPE.vocab_size, BPE.end_id)
+    in_memory = NextToken(*streams, *settings)
     monkeypatch.setattr("tinytf.training.data._LOOKED_AT_ONCE", 7)
-    mapped = NextToken(found.train, found.held_out, **fields)
+    mapped = NextToken(found.train, found.held_out, *settings)
     assert len(mapped.beginnings) > 5
     assert mapped.beginnings.tolist() == in_memory.beginnings.tolist()
     both = [([*map(one.batch, range(5)), *one.held_out()]) for one in (mapped, in_memory)]

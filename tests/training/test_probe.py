@@ -151,23 +151,20 @@ def test_weights_that_are_no_numbers_are_null_and_no_milestone():
     written = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert written["induction"][1] == [None] * 4
     assert None not in written["induction"][0]
-    assert math.isnan(HeadScores.from_dict(written).induction[1][0])
     milestones = Milestones()
     milestones.restore({"induction": {"L1H0": 5}})
     assert not [sentence for sentence in milestones.update(scores, 6) if "L1" in sentence]
     assert milestones.state()["induction"]["L1H0"] == 5
 
 
-def test_scores_are_written_with_four_digits_and_read_again():
+def test_scores_are_written_with_four_digits():
     scores = HeadScores(((0.123456, 1.0),), ((0.5, 0.00004),), ((0.0, 0.25),), ((0.99996, 0.1),))
     data = json.loads(json.dumps(scores.to_dict()))
     assert data == {
         "entropy": [[0.1235, 1.0]], "previous": [[0.5, 0.0]], "duplicate": [[0.0, 0.25]], "induction": [[1.0, 0.1]],
     }  # fmt: skip
-    assert HeadScores.from_dict(data).to_dict() == data
     encoder = HeadScores(((0.5,),), ((0.5,),))
     assert encoder.to_dict() == {"entropy": [[0.5]], "previous": [[0.5]]}
-    assert HeadScores.from_dict(encoder.to_dict()) == encoder
 
 
 # The batch

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.errors import TrainingError
+from tinytf.training.recipe import Recipe
 
 IGNORED = -100
 """The target of a position that does not count towards the loss."""
@@ -79,35 +80,32 @@ class NextToken:
         self,
         train: Ids,
         held_out: Ids,
-        *,
-        block: int,
-        batch: int,
-        seed: int,
+        recipe: Recipe,
         vocab_size: int,
         end: int | None = None,
-        repeats: float = 0.0,
-        repeats_first: int = 0,
     ) -> None:
+        block = recipe.block
         if len(train) <= block:
             raise TrainingError(
                 f"the text has {len(train)} tokens to train on, and a block needs {block + 1}",
                 "give a longer text or a smaller --block",
             )
-        self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
+        self.train, self.kept, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
         beginnings = places_after(train, end) if end is not None else np.zeros(0, dtype=np.int64)
         self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
-        self.vocab_size, self.repeats, self.repeats_first = vocab_size, repeats, repeats_first
+        self.vocab_size = vocab_size
 
     def batch(self, step: int) -> Batch:
-        random = seeded(self.seed, step)
+        random = seeded(self.recipe.seed, step)
         starts = random.integers(0, len(self.train) - self.block, self.size)
         if len(self.beginnings) > 1:
             chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
             starts = np.where(random.random(self.size) < 0.5, chosen, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
-        progress = min(1.0, (step + 1) / self.repeats_first) if self.repeats_first else 1.0
-        share = 1.0 if progress < 1.0 else self.repeats
+        first = self.recipe.repeats_first
+        progress = min(1.0, (step + 1) / first) if first else 1.0
+        share = 1.0 if progress < 1.0 else self.recipe.repeats
         for row in np.flatnonzero(random.random(self.size) < share):
             window, known = self._phrases(random, progress)
             if not known.any():  # a block too short for a phrase to repeat

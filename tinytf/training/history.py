@@ -15,8 +15,6 @@ from tinytf.config import ModelConfig
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
-_BLOCK = 256
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -131,17 +129,12 @@ def smoothed(values: Series, decay: float = 0.95) -> Series:
     """Exponential moving average with bias correction: mₜ = decay·mₜ₋₁ + (1 − decay)·xₜ from m₀ = 0, over 1 − decayᵗ.
 
     The correction (Kingma and Ba 2015, section 3) keeps the first values from being pulled to 0. ``values`` (S,) are
-    finite. Computed in blocks of 256, each one product with a triangular matrix.
+    finite; terms below float64's precision are omitted.
     """
     size = values.shape[0]
-    padded = np.zeros(-(-size // _BLOCK) * _BLOCK)
-    padded[:size] = values
-    place = np.arange(_BLOCK)
-    within = (1 - decay) * np.tril(decay ** np.maximum(0, place[:, None] - place))  # (256, 256)
-    parts = padded.reshape(-1, _BLOCK) @ within.T  # (blocks, 256), each as if it were the first
-    before = np.zeros(len(parts))
-    for block in range(1, len(parts)):
-        before[block] = parts[block - 1, -1] + decay**_BLOCK * before[block - 1]
-    parts += before[:, None] * decay ** (place + 1)
-    corrected: Series = parts.reshape(-1)[:size] / (1 - decay ** np.arange(1, size + 1))
+    if not size:
+        return values
+    terms = min(size, math.ceil(math.log(1e-17) / math.log(decay)))
+    weights = (1 - decay) * decay ** np.arange(terms)
+    corrected: Series = np.convolve(values, weights)[:size] / (1 - decay ** np.arange(1, size + 1))
     return corrected

@@ -9,6 +9,7 @@ import torch
 from tinytf.errors import TrainingError
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.data import IGNORED, Batch, Ids, places_after, seeded
+from tinytf.training.recipe import Recipe
 
 MASKED_SHARE = 0.15
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
@@ -61,10 +62,10 @@ class MaskedTokens:
     ``held_out`` are streams of ids with ``sentence_ends``, in memory or mapped.
     """
 
-    def __init__(self, train: Ids, held_out: Ids, tokenizer: Tokenizer, block: int, batch: int, seed: int) -> None:
+    def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, tokenizer: Tokenizer) -> None:
         self.sep, self.cls = sentence_ends(tokenizer)
         self.mask, self.pad = (int(tokenizer.special_id(name) or 0) for name in ("[MASK]", "[PAD]"))
-        self.block, self.size, self.seed = block, batch, seed
+        self.block, self.size, self.seed = recipe.block, recipe.batch, recipe.seed
         self.words = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
         self.train, self.kept = (Sentences(stream, self.sep, self.cls) for stream in (train, held_out))
         if not len(self.train):

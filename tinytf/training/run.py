@@ -74,7 +74,8 @@ class Trainer:
             if overwrite:
                 remove_run(out)
             together.wait()
-        self.model = (divide if together.shard else Transformer.to)(self.setup.model, device).train()
+        whole_model = self.setup.model
+        self.model = (divide(whole_model, device) if together.shard else whole_model.to(device)).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.parameters = list(self.model.parameters())
         self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
