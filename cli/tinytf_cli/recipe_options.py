@@ -1,47 +1,78 @@
 """Recipes on the command line: options override a file, which overrides a preset; a resumed run has its own."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from tinytf.config import CHOICES, ModelConfig
 from tinytf.errors import UsageError
 from tinytf.training.recipe import TOKENIZERS, Recipe, require_same, stored_recipe
-from tinytf_cli.options import gathered, option
+from tinytf_cli.command import DECLARED_BY, argument, option
 
 if TYPE_CHECKING:
     from dataclasses import Field
 
 _OF_THE_DATA = ("vocab_size", "causal")
 """Fields of a model that the text and the objective determine."""
+_GROUPS = {
+    "Data": ("objective", "vocab_size", "block", "batch", "held_out", "repeats", "repeats_first"),
+    "Optimiser": ("steps", "lr", "warmup", "schedule", "final_lr", "weight_decay", "beta1", "beta2", "clip"),
+    "Measure": ("eval_every", "save_every", "keep", "probe_every", "sample_tokens"),
+    "Compute": ("accumulate", "dtype", "compile", "seed"),
+}
+"""The fields of a recipe that are options, by their groups in --help."""
 
 
-def _options() -> Iterator[Any]:
-    """Every field of a recipe as an option, then those of the model, which --help omits."""
-    for field in dataclasses.fields(Recipe):
-        if help := field.metadata.get("help"):
-            choices = field.metadata["limits"].choices
-            kind: Any = {"type": click.Choice(choices) if choices else field.type}
-            kind = {"is_flag": True, "default": None} if field.type is bool else kind
-            yield click.option(_name(field), field.name, help=help, **kind)
-    for field in dataclasses.fields(ModelConfig):
-        if field.name not in _OF_THE_DATA:
-            kind = click.Choice(CHOICES[field.name]) if field.name in CHOICES else field.type
-            yield click.option(_name(field), f"model_{field.name}", type=kind, hidden=True)
+def _declaring(group: str, fields: "Iterable[Field[Any]]") -> type:
+    """A class that declares an option for each field; --help hides those without a line that explains them."""
+    declared = []
+    for field in fields:
+        about = field.metadata.get("help")
+        choices = field.metadata["limits"].choices if about else CHOICES.get(field.name)
+        kind: Any = {"type": click.Choice(choices) if choices else field.type}
+        kind = {"is_flag": True, "default": None} if about and field.type is bool else kind
+        declared.append((field.name, Any, option(help=about, hidden=about is None, **kind)))
+    return dataclasses.make_dataclass(group, declared, frozen=True, namespace={"GROUP": group})
 
 
-def _name(field: "Field[Any]") -> str:
-    return f"--{field.name.replace('_', '-')}"
+@dataclass(frozen=True)
+class Given:
+    """The fields of a recipe and of its model that were given."""
+
+    recipe: Mapping[str, Any]
+    model: Mapping[str, Any]
+
+
+def _given(declared: Any) -> Given:
+    groups = {
+        group: {name: value for name, value in vars(fields).items() if value is not None}
+        for group, fields in vars(declared).items()
+    }
+    model = groups.pop("Model")
+    return Given({name: value for group in groups.values() for name, value in group.items()}, model)
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(Recipe)}
+_DECLARING = [
+    *(_declaring(group, [_FIELDS[name] for name in names]) for group, names in _GROUPS.items()),
+    _declaring("Model", [field for field in dataclasses.fields(ModelConfig) if field.name not in _OF_THE_DATA]),
+]
+DECLARED_BY[Given] = dataclasses.make_dataclass(
+    "Declared", [(made.__name__, made) for made in _DECLARING], frozen=True, namespace={"resolved": _given}
+)
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where the run is, and what it starts from."""
+    """What a run learns from, where it is, and what it starts from."""
 
+    GROUP: ClassVar = "Run"
+
+    corpus: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[CORPUS]...")
     out: Path | None = option(type=click.Path(path_type=Path), help="Folder of the run; default: a new one in runs/.")
     resume: bool = option(is_flag=True, help="Continue the run in --out, as if it had never stopped.")
     overwrite: bool = option(is_flag=True, help="Remove the run in --out first.")
@@ -51,23 +82,14 @@ class RunOptions:
     tokenizer: str | None = option(metavar="KIND", help="char, bpe:SIZE, wordpiece:SIZE, or a model to take it from.")
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-recipe_options = gathered("fields", _given, _options())
-"""The fields of a recipe and of its model: the command gets those given, as ``fields``."""
-
-
-def resolved_recipe(given: Mapping[str, Any], options: RunOptions, resumed: Path | None) -> Recipe:
+def resolved_recipe(given: Given, options: RunOptions, resumed: Path | None) -> Recipe:
     """The stored recipe of the ``resumed`` run, or that of a file, a preset and the options together.
 
     Raises UsageError for an option that differs from the stored recipe.
     """
     from tinytf.presets import preset
 
-    changes = {name: value for name, value in given.items() if not name.startswith("model_")}
-    model = {name.removeprefix("model_"): value for name, value in given.items() if name.startswith("model_")}
+    changes, model = dict(given.recipe), given.model
     changes |= _tokenizer_fields(options.tokenizer)
     if options.preset is not None:
         model = {**{k: v for k, v in preset(options.preset).to_dict().items() if k not in _OF_THE_DATA}, **model}

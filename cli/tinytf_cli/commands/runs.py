@@ -1,17 +1,23 @@
 """``tinytf runs``: training runs side by side."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from tinytf_cli.options import output_options
+from tinytf_cli.command import argument, command
 from tinytf_cli.output import Output, Result
 
 
-@click.command("runs")
-@click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER or RUN]...")
-@output_options
-def command(folders: tuple[Path, ...], output: Output) -> None:
+@dataclass(frozen=True)
+class Folders:
+    """Where to look."""
+
+    folders: tuple[Path, ...] = argument(nargs=-1, type=click.Path(path_type=Path), metavar="[FOLDER or RUN]...")
+
+
+@command("runs")
+def runs(asked: Folders, output: Output) -> None:
     """Compare training runs: a table, their losses in one chart, their last milestones.
 
     Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none.
@@ -20,4 +26,4 @@ def command(folders: tuple[Path, ...], output: Output) -> None:
     from tinytf_cli.views.runs import RunsView
 
     default = Path("runs") if Path("runs").is_dir() else Path()
-    output.show(Result.of(RunsView(compare_runs(folders or (default,), must_open=bool(folders)))))
+    output.show(Result.of(RunsView(compare_runs(asked.folders or (default,), must_open=bool(asked.folders)))))

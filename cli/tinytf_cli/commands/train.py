@@ -3,19 +3,18 @@
 import itertools
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.interrupt import current
-from tinytf_cli.options import asks, option, output_options
 from tinytf_cli.output import Output, Result
-from tinytf_cli.recipe_options import RunOptions, recipe_options, resolved_recipe
+from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
     from tinytf.training.corpus import Corpus
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of this command alone."""
+    """What else a training does."""
+
+    GROUP: ClassVar = "Training"
 
     skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
     explain: int | None = option(
@@ -38,16 +39,11 @@ class Asked:
     )  # fmt: skip
     tensorboard: bool = option(is_flag=True, help="Also write event files, to the folder tensorboard of the run.")
     shard: bool = option(is_flag=True, help="Divide the model among several processes (torchrun; FSDP2).")
-    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto")
+    device: str = option(type=click.Choice(["auto", "cpu", "cuda", "mps"]), shown="auto", help="Where to compute.")
 
 
-@click.command("train")
-@click.argument("corpus", nargs=-1, type=click.Path(path_type=Path))
-@asks(RunOptions, "run")
-@recipe_options
-@asks(Asked)
-@output_options
-def command(corpus: tuple[Path, ...], run: RunOptions, fields: Mapping[str, Any], asked: Asked, output: Output) -> int:
+@command("train")
+def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     """Train a model on the text files of CORPUS (- or nothing: standard input) and leave it in a run folder.
 
     A blank line separates documents. A resumed run knows its files.
@@ -57,7 +53,7 @@ def command(corpus: tuple[Path, ...], run: RunOptions, fields: Mapping[str, Any]
     """
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
-    from tinytf.training.loop import train
+    from tinytf.training.loop import train as trained
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.tensorboard import summary_writer
@@ -66,7 +62,7 @@ def command(corpus: tuple[Path, ...], run: RunOptions, fields: Mapping[str, Any]
 
     if run.out is None and (run.resume or run.overwrite):
         raise UsageError("--resume and --overwrite need an existing run", "name it by --out")
-    out = _new_run(corpus) if run.out is None else run.out
+    out = _new_run(run.corpus) if run.out is None else run.out
     if out == Path():
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
@@ -76,9 +72,9 @@ def command(corpus: tuple[Path, ...], run: RunOptions, fields: Mapping[str, Any]
     if asked.tensorboard:
         summary_writer()  # raises before anything is removed or read
     resumed = out if run.resume else None
-    resolved = resolved_recipe(fields, run, resumed)
+    resolved = resolved_recipe(given, run, resumed)
     own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
-    files = _read(corpus, asked.skip_unreadable, resumed, output)
+    files = _read(run.corpus, asked.skip_unreadable, resumed, output)
     progress = TrainingProgress(resolved.steps, out)
 
     setups: list[Setup] = []
@@ -94,7 +90,7 @@ def command(corpus: tuple[Path, ...], run: RunOptions, fields: Mapping[str, Any]
 
     stop = current()
     with stop.held():
-        last = train(
+        last = trained(
             files,
             resolved,
             out,

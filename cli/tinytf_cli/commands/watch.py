@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
-from tinytf_cli.options import output_options
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, ReaderGone, Result
 
 if TYPE_CHECKING:
     from tinytf.training.reader import RunReader
 
 
-@click.command("watch")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--every", type=click.IntRange(1), default=100, show_default=True, help="Steps per line, off a terminal.")
-@click.option("--once", is_flag=True, help="Show the present state, and end.")
-@click.option(
-    "--interval", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between looks."
-)
-@output_options
-def command(run: Path, every: int, once: bool, interval: float, output: Output) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """Which run to follow, and how closely."""
+
+    run: Path = argument(type=click.Path(path_type=Path))
+    every: int = option(type=click.IntRange(1), shown=100, help="Steps per line, off a terminal.")
+    once: bool = option(is_flag=True, help="Show the present state, and end.")
+    interval: float = option(type=click.FloatRange(0.05, 3600), shown=1.0, help="Seconds between looks.")
+
+
+@command("watch")
+def watch(asked: Asked, output: Output) -> None:
     """Follow the training run in the folder RUN until it is finished; never writes there.
 
     A terminal shows a picture that is redrawn in place; elsewhere (and with --plain) a line appears now and then.
@@ -36,14 +39,15 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
     from tinytf_cli.paint.text import shown
     from tinytf_cli.views.run import RunView, event_in_words
 
+    run = asked.run
     reader, name = RunReader(run), run.resolve().name
     present = Result.of(RunView(RunReport(name, run, reader.read()), quiet=quiet_seconds(run)))
-    if once or output.file is not None or output.format == "json":
+    if asked.once or output.file is not None or output.format == "json":
         output.show(present)
     elif output.format == "text" and takes_pictures(output.terminal):
-        _on_screen(name, reader, interval, output)
+        _on_screen(name, reader, asked.interval, output)
     else:
-        events = partial(follow, name, reader, every, interval)
+        events = partial(follow, name, reader, asked.every, asked.interval)
 
         def lines(terminal: Any) -> Iterator[str]:
             return (shown(event_in_words(event), terminal) + "\n" for event in events())
