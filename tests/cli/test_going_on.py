@@ -31,7 +31,7 @@ def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
     ran = tinytf(*given, "--out", tmp_path / "run")
     assert ran.status == 130
     assert "stopped" in ran.err
-    assert "at step 3 of 6; --resume goes on" in ran.err
+    assert "at step 3 of 6; --resume continues" in ran.err
     kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["step-000002", "step-000003"]
     monkeypatch.undo()
