@@ -38,7 +38,7 @@ _MODEL = ("tokenizer.json", "model.safetensors", "config.json")
 class Progress:
     """The progress of a run: ``step`` optimiser steps are done. ``best`` is the lowest held-out loss, at ``best_step``.
 
-    ``corpus`` is the fingerprint of the text, ``processes`` how many train, ``milestones`` the state of Milestones.
+    ``corpus`` is the fingerprint of the text, ``processes`` how many train, ``milestones`` see ``update_milestones``.
     """
 
     step: int = 0

@@ -4,7 +4,6 @@ Shapes: B batch, H heads, T tokens (Q and K where query and key differ).
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -100,32 +99,22 @@ class Probe:
         return HeadScores(*(tuple(map(tuple, scores)) for scores in by_score))
 
 
-class Milestones:
-    """Which heads became what: a head is of a kind from a score of 0.5 on, until it falls below 0.4."""
+def update_milestones(since: dict[str, dict[str, int]], scores: HeadScores, step: int) -> list[str]:
+    """A sentence for each head that became something at this step, or is it no longer.
 
-    def __init__(self) -> None:
-        self.since: dict[str, dict[str, int]] = {name: {} for name in NAMES}  # kind, then head, to the step
-
-    def update(self, scores: HeadScores, step: int) -> list[str]:
-        """A sentence for each head that became something at this step, or is it no longer."""
-        sentences = []
-        for name, words in NAMES.items():
-            counted = self.since[name]
-            for layer, row in enumerate(getattr(scores, name) or ()):
-                for number, score in enumerate(row):
-                    head = f"L{layer}H{number}"
-                    if head not in counted and score >= _BECOMES:
-                        counted[head] = step
-                        sentences.append(f"{head} became {words}, score {score:.2f}")
-                    elif head in counted and score < _REMAINS:
-                        del counted[head]
-                        sentences.append(f"{head} is no longer {words}, score {score:.2f}")
-        return sentences
-
-    def state(self) -> dict[str, dict[str, int]]:
-        """Since which step each head is of a kind, as plain JSON data for a checkpoint."""
-        return {name: dict(heads) for name, heads in self.since.items()}
-
-    def restore(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Go on from a ``state``."""
-        self.since = {name: dict(state.get(name, {})) for name in NAMES}
+    A head is of a kind from a score of 0.5 on, until it falls below 0.4. ``since``, plain JSON data for a checkpoint,
+    maps kinds and then heads to the step from which they count; it is updated.
+    """
+    sentences = []
+    for name, words in NAMES.items():
+        counted = since.setdefault(name, {})
+        for layer, row in enumerate(getattr(scores, name) or ()):
+            for number, score in enumerate(row):
+                head = f"L{layer}H{number}"
+                if head not in counted and score >= _BECOMES:
+                    counted[head] = step
+                    sentences.append(f"{head} became {words}, score {score:.2f}")
+                elif head in counted and score < _REMAINS:
+                    del counted[head]
+                    sentences.append(f"{head} is no longer {words}, score {score:.2f}")
+    return sentences

@@ -21,7 +21,7 @@ from tinytf.training.lines import append_line, keep_lines, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import learning_rate, make_optimiser
-from tinytf.training.probe import HeadScores, Milestones, Probe
+from tinytf.training.probe import HeadScores, Probe, update_milestones
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, require_same, stored_recipe
 from tinytf.training.remembered import remember
@@ -95,12 +95,8 @@ class Trainer:
         self.pace = Pace(out / SPEED)
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
-        self.milestones = Milestones()
-        if self.progress.milestones:
-            self.milestones.restore(self.progress.milestones)
-        elif recipe.probe_every:  # heads that are something before training are not news
-            self.milestones.update(self.probe.measure(self.model), 0)
-            self.progress.milestones = self.milestones.state()
+        if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
+            update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
         self.loss = together.together(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
@@ -186,9 +182,7 @@ class Trainer:
         if not self.together.looks or not every or done % every:
             return None, ()
         scores = self.probe.measure(self.model)
-        said = tuple(self.milestones.update(scores, done))
-        self.progress.milestones = self.milestones.state()
-        return scores, said
+        return scores, tuple(update_milestones(self.progress.milestones, scores, done))
 
     def _backward(self, batch: Batch, step: int) -> float:
         """The mean loss of a batch, part after part where gradients accumulate; leaves them in the parameters."""

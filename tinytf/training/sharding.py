@@ -29,18 +29,20 @@ def divide(model: Transformer, device: torch.device) -> Transformer:
 
 def redivide(model: nn.Module) -> None:
     """Divide a model again after it was used outside of a training step."""
-    if hasattr(model, "reshard"):
-        model.reshard()
+    if reshard := getattr(model, "reshard", None):
+        reshard()
 
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor; every process has to call it."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
 
 
 def own(tensor: Tensor) -> Tensor:
     """This process's part of a tensor."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    part = getattr(tensor, "to_local", None)
+    return tensor if part is None else part()
 
 
 def part_like(like: Tensor, tensor: Tensor) -> Tensor:
@@ -48,6 +50,7 @@ def part_like(like: Tensor, tensor: Tensor) -> Tensor:
     tensor = tensor.to(like.device)
     if not hasattr(like, "placements"):
         return tensor
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
+    assert isinstance(like, DTensor)
     return distribute_tensor(tensor, like.device_mesh, like.placements)

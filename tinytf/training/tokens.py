@@ -195,7 +195,7 @@ def _trusted(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | N
         found = _opened(folder, index, dtype, reused=True)
         for part, ids in zip(_PARTS, (found.train, found.held_out), strict=True):
             whole = (folder / f"{part}.bin").stat().st_size == ids.nbytes
-            if not whole or zlib.crc32(ids) != index[part]["crc32"]:
+            if not whole or zlib.crc32(ids.data) != index[part]["crc32"]:
                 return None
     except (CheckpointError, OSError, LookupError, TypeError, ValueError):
         return None
