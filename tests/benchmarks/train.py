@@ -116,7 +116,7 @@ def begun(text: str, out: Path, dtype: str) -> Trainer:
     )  # fmt: skip
     out.mkdir()
     here = torch.device("cpu")
-    begin = {"going_on": False, "overwrite": False, "tokenizer": None, "model": None}
+    begin = {"resume": False, "overwrite": False, "tokenizer": None, "model": None}
     run = Trainer(find_files(text), recipe, out, here, Processes(), **begin)
     run.begin_files()
     return run

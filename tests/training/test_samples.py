@@ -136,7 +136,7 @@ def test_samples_of_work_that_was_lost_come_again_and_none_is_doubled(stop: int,
     train(STORY, recipe(), tmp_path / "run", interrupted=stopping_after(stop))
     with (tmp_path / "run" / "samples.jsonl").open("a") as lines:
         lines.write('{"step": 10, "prompt": "a", "text": "lost"}\n{"step": 11, "pro')
-    train(STORY, recipe(), tmp_path / "run", going_on=True)
+    train(STORY, recipe(), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
 
 
@@ -146,7 +146,7 @@ def test_a_run_that_was_begun_before_there_were_samples_goes_on(tmp_path: Path) 
     assert stored.pop("sample_tokens") == 40
     (tmp_path / "recipe.json").write_text(json.dumps(stored), "utf-8")
     (tmp_path / "samples.jsonl").unlink()
-    assert train(STORY, recipe(), tmp_path, going_on=True).step == 10
+    assert train(STORY, recipe(), tmp_path, resume=True).step == 10
     assert [sample.step for sample in samples_of(tmp_path)] == [8, 10]
 
 

@@ -95,7 +95,7 @@ def test_a_run_in_parts_has_the_events_of_a_run_in_one_go(tmp_path: Path) -> Non
     for file in newest.iterdir():
         file.unlink()
     newest.rmdir()  # as if it had been killed before: the events of step 9 are of work that was lost
-    train(STORY, RECIPE, run, tensorboard=True, going_on=True)
+    train(STORY, RECIPE, run, tensorboard=True, resume=True)
     assert len(list((run / "tensorboard").iterdir())) == 2
     assert all_scalars(run) == all_scalars(whole)
     assert texts(events_of(run), "sample") == texts(events_of(whole), "sample")

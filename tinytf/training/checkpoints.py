@@ -111,7 +111,7 @@ def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Pro
         kept = f"; the checkpoint of step {checkpoint_step(before[-1]):,} is whole" if before else ""
         raise TrainingError(
             f"cannot write the checkpoint of step {progress.step:,}: {error.strerror or error}{kept}",
-            "make room, then go on with --resume" if before else "make room, or give another --out",
+            "make room, then continue with --resume" if before else "make room, or give another --out",
         ) from None
     return place
 
@@ -132,7 +132,7 @@ def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
             remove_checkpoint(place)
 
 
-def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int) -> Progress:
+def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int) -> Progress:
     """Put model, optimiser and torch's random numbers where the checkpoint left them, in the process ``rank``.
 
     Raises CheckpointError, naming the file, for one that is damaged or of another model.

@@ -45,7 +45,7 @@ def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> No
                 os.fsync(lines.fileno())
     except OSError as error:
         raise TrainingError(
-            f"cannot write to {path}: {error.strerror}", "make room, then go on with --resume"
+            f"cannot write to {path}: {error.strerror}", "make room, then continue with --resume"
         ) from None
 
 

@@ -29,7 +29,7 @@ def train(
     on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None,
     device: torch.device | str = "cpu",
     *,
-    going_on: bool = False,
+    resume: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
     tokenizer: Tokenizer | None = None,
     model: Transformer | None = None,
@@ -42,7 +42,7 @@ def train(
 ) -> Metrics:
     """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
-    ``going_on`` resumes the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
+    ``resume`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
     the same machine and number of threads); a finished run is left as it is. ``overwrite`` removes a run in ``out``
     once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
     ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
@@ -55,12 +55,12 @@ def train(
     another process trains it; TrainingError when a number is not finite or a checkpoint cannot be written (the last
     good one stays).
     """
-    _require_place(out, going_on=going_on, overwrite=overwrite)
+    _require_place(out, resume=resume, overwrite=overwrite)
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where, shard=shard) as together, _locked(out, together):
+    with processes(where, shard=shard) as group, _locked(out, group):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
@@ -69,8 +69,8 @@ def train(
             recipe,
             out,
             where,
-            together,
-            going_on=going_on,
+            group,
+            resume=resume,
             overwrite=overwrite,
             tokenizer=tokenizer,
             model=model,
@@ -78,21 +78,21 @@ def train(
             explained=explained,
             tensorboard=tensorboard,
         )
-        last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
+        last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
         del run
         return last
 
 
 @contextmanager
-def _locked(out: Path, together: Processes) -> Iterator[None]:
+def _locked(out: Path, group: Processes) -> Iterator[None]:
     """Hold the lock of a run directory, which is made; the system releases it however the process ends.
 
     An error before anything was written leaves nothing behind.
     """
     new = not out.exists()
-    lock = _lock_of(out) if together.writes else None
-    together.wait()
+    lock = _lock_of(out) if group.writes else None
+    group.wait()
     try:
         yield
     except (UsageError, TrainingError):
@@ -120,17 +120,17 @@ def _lock_of(out: Path) -> FileLock:
     return lock
 
 
-def _require_place(out: Path, *, going_on: bool, overwrite: bool) -> None:
+def _require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Raise UsageError where a run must not write: over another one unasked, or beside files that no run wrote."""
     if not out.is_dir() or is_free(out):
         return
     if not holds_run(out):
-        what = " to go on with" if going_on else " to overwrite" if overwrite else ", and it is not empty"
+        what = " to resume" if resume else " to overwrite" if overwrite else ", and it is not empty"
         raise UsageError(f"there is no run in {out}{what}", "name another folder by --out")
-    if not (going_on or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
+    if not (resume or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
         raise UsageError(
             f"{out} holds a run already",
-            "go on with it by --resume, begin anew by --overwrite, or give another --out",
+            "continue it with --resume, replace it with --overwrite, or give another --out",
         )
 
 

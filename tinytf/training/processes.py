@@ -34,7 +34,7 @@ class Processes:
         return self.rank == 0
 
     @property
-    def looks(self) -> bool:
+    def measures(self) -> bool:
         """Whether this process takes part where the model is only measured; if divided, all do."""
         return self.writes or self.shard
 
@@ -59,12 +59,12 @@ class Processes:
         if self.count > 1:
             dist.barrier()
 
-    def together(self, module: nn.Module) -> nn.Module:
+    def synchronised(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over all processes."""
         return module if self.count == 1 or self.shard else nn.parallel.DistributedDataParallel(module)
 
     @staticmethod
-    def apart(module: nn.Module) -> AbstractContextManager[Any]:
+    def accumulating(module: nn.Module) -> AbstractContextManager[Any]:
         """Accumulate gradients in this process alone; the next pass outside shares them."""
         return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
@@ -104,8 +104,8 @@ def processes(device: torch.device, *, shard: bool = False) -> Iterator[Processe
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
         raise TrainingError(
-            "another process of this run has ended, and this one cannot go on without it",
-            "what that one said is the reason; --resume goes on from the last checkpoint",
+            "another process of this run has ended, and this one cannot continue without it",
+            "its own message says why; --resume continues from the last checkpoint",
         ) from None
     finally:
         dist.destroy_process_group()

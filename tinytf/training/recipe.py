@@ -137,16 +137,16 @@ FIELDS = fields_of(
 
 
 def stored_recipe(run: Path) -> Recipe | None:
-    """The recipe that a run was begun with; None before it was written."""
+    """The recipe that a run was started with; None before it was written."""
     path = run / "recipe.json"
     return Recipe.from_dict(read_json(path), str(path)) if path.exists() else None
 
 
 def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError for a field that differs from the recipe that a run was begun with."""
+    """Raise UsageError for a field that differs from the recipe that a run was started with."""
     for name, value in asked.items():
         if getattr(stored, name) != value:
             raise UsageError(
-                f"{run} was begun with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
+                f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
                 "leave the option out, or begin another run",
             )

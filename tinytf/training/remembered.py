@@ -27,7 +27,7 @@ def remember(run: Path, corpus: Corpus) -> None:
 
 
 def remembered(run: Path) -> Corpus | None:
-    """The text that a run was begun with; None if unknown.
+    """The text that a run was started with; None if unknown.
 
     Raises UsageError for a file that is missing or has changed, CheckpointError for a damaged corpus.json.
     """
@@ -36,11 +36,11 @@ def remembered(run: Path) -> Corpus | None:
     files = _files(run)
     for path, _ in files:
         if not path.is_file():
-            raise UsageError(f"{path}, which {run} was begun with, is gone", "name the files where they are now")
+            raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new place")
     corpus = find_files([path for path, _ in files])
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
-            raise UsageError(f"{path} is no longer what {run} was begun with", "name a copy of what it was")
+            raise UsageError(f"{path} is no longer what {run} was started with", "name an unchanged copy")
     return corpus
 
 

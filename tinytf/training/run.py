@@ -14,7 +14,7 @@ from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.checkpoints import Progress, State, keep_checkpoints, resume, save_checkpoint
+from tinytf.training.checkpoints import Progress, State, keep_checkpoints, restore, save_checkpoint
 from tinytf.training.corpus import Corpus
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, sync_lines
@@ -45,9 +45,9 @@ class Trainer:
         recipe: Recipe,
         out: Path,
         device: torch.device,
-        together: Processes,
+        group: Processes,
         *,
-        going_on: bool,
+        resume: bool,
         overwrite: bool,
         tokenizer: Tokenizer | None,
         model: Transformer | None,
@@ -55,11 +55,11 @@ class Trainer:
         explained: Sequence[str] = (),
         tensorboard: bool = False,
     ) -> None:
-        self.corpus, self.recipe, self.out, self.device, self.together = corpus, recipe, out, device, together
-        if together.writes:
+        self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
+        if group.writes:
             clear_leftovers(out)
         found = [] if overwrite else checkpoints_of(out)
-        if going_on and (stored := stored_recipe(out)) is not None:
+        if resume and (stored := stored_recipe(out)) is not None:
             require_same(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
@@ -67,37 +67,37 @@ class Trainer:
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
             tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
             model = model if model is None else load_run(found[-1])
-        if not together.writes:
-            together.wait()  # the first process writes the tokens for all
+        if not group.writes:
+            group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
-        if together.writes:
+        if group.writes:
             if overwrite:
                 remove_run(out)
-            together.wait()
+            group.wait()
         whole_model = self.setup.model
-        self.model = (divide(whole_model, device) if together.shard else whole_model.to(device)).train()
+        self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.parameters = list(self.model.parameters())
-        self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
-        torch.manual_seed(recipe.seed + together.rank)  # dropout differs between the processes
+        self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
+        torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = resume(found[-1], self.model, self.optimiser, together.rank)
-            if self.progress.processes != together.count:
+            self.progress = restore(found[-1], self.model, self.optimiser, group.rank)
+            if self.progress.processes != group.count:
                 raise UsageError(
-                    f"{out} was trained by {self.progress.processes} processes, and there are {together.count} now",
+                    f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
         self.saved = self.progress.step
         self.explain, self.updates = explain, list[Update]()
         self.explained = [chosen(self.model, text) for text in explained]
-        self.tensorboard = tensorboard and together.writes
+        self.tensorboard = tensorboard and group.writes
         self.events: EventFiles | None = None
         self.pace = Pace(out / SPEED)
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
-        self.loss = together.together(BatchLoss(self.model))
+        self.loss = group.synchronised(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
 
@@ -110,7 +110,7 @@ class Trainer:
             while self.progress.step < self.recipe.steps:
                 metrics = self.step()
                 on_metrics(metrics, self.setup)
-                if self.together.any(interrupted()) and self.progress.step < self.recipe.steps:
+                if self.group.any(interrupted()) and self.progress.step < self.recipe.steps:
                     self._save()
                     break
         self.model.eval()
@@ -118,7 +118,7 @@ class Trainer:
 
     def begin_files(self) -> None:
         """Write the recipe and the text's place, and remove the lines of steps that will be repeated."""
-        if not self.together.writes:
+        if not self.group.writes:
             return
         step = self.progress.step
         try:
@@ -136,10 +136,10 @@ class Trainer:
 
     def step(self) -> Metrics:
         """One step of the optimiser, with all that is due after it."""
-        recipe, step, together = self.recipe, self.progress.step, self.together
+        recipe, step, group = self.recipe, self.progress.step, self.group
         lr = learning_rate(step, recipe)
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if step + 1 == self.explain else None
@@ -152,7 +152,7 @@ class Trainer:
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = sample = speed = None
-        if self.together.looks and (last or done % recipe.eval_every == 0):
+        if self.group.measures and (last or done % recipe.eval_every == 0):
             limit = held_out_batches(recipe) if last else _HELD_OUT_BATCHES
             kept = held_out_loss(self.model, self.setup.examples, limit)
             if kept is not None and not math.isfinite(kept):
@@ -160,26 +160,26 @@ class Trainer:
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
             sample = self.sampler.sample(done)
-            if sample is not None and together.writes:
+            if sample is not None and group.writes:
                 append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
         redivide(self.model)
-        if together.writes:
+        if group.writes:
             append_line(self.out / METRICS, metrics.to_dict())
             speed = self.pace.step(done, batch.ids.numel(), last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
             finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
-            if self.together.any(not finite):
-                raise TrainingError(f"a weight is no finite number after step {done}", "try a smaller --lr")
+            if self.group.any(not finite):
+                raise TrainingError(f"a weight is not finite after step {done}", "try a smaller --lr")
             self._save()
         return metrics
 
     def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
         """The scores of the heads after so many steps, and what changed, in sentences."""
         every = self.recipe.probe_every
-        if not self.together.looks or not every or done % every:
+        if not self.group.measures or not every or done % every:
             return None, ()
         scores = self.probe.measure(self.model)
         return scores, tuple(update_milestones(self.progress.milestones, scores, done))
@@ -187,7 +187,7 @@ class Trainer:
     def _backward(self, batch: Batch, step: int) -> float:
         """The mean loss of a batch, part after part where gradients accumulate; leaves them in the parameters."""
         targets = (batch.targets != IGNORED).sum().to(self.device)
-        batch = self.together.share(batch).to(self.device)
+        batch = self.group.share(batch).to(self.device)
         self.optimiser.zero_grad(set_to_none=True)
         total = 0.0
         rows = -(-len(batch.ids) // self.recipe.accumulate)
@@ -195,13 +195,13 @@ class Trainer:
         for first in range(0, len(batch.ids), rows):
             part = batch[first : first + rows]
             last = first + rows >= len(batch.ids)
-            with nullcontext() if last else self.together.apart(self.loss):
+            with nullcontext() if last else self.group.accumulating(self.loss):
                 with half:
                     loss = self.loss(part.ids, part.targets, part.padding_mask) / targets
                 # The processes' gradients are averaged, and should be summed.
-                (loss * self.together.count if self.together.count > 1 else loss).backward()
+                (loss * self.group.count if self.group.count > 1 else loss).backward()
             total += loss.item()
-        total = self.together.total(total)
+        total = self.group.total(total)
         if not math.isfinite(total):
             self._stop(f"the loss is {total}", batch, step)
         return total
@@ -215,11 +215,11 @@ class Trainer:
         if self.saved == self.progress.step:
             return
         self.saved = self.progress.step
-        random = self.together.gathered(torch.get_rng_state())
-        if not self.together.looks:
+        random = self.group.gathered(torch.get_rng_state())
+        if not self.group.measures:
             return
         state = State.of(self.model, self.optimiser, random)
-        if not self.together.writes:
+        if not self.group.writes:
             return
         sync_lines(self.out / METRICS)
         if self.events is not None:

@@ -88,5 +88,5 @@ class EventFiles:
             yield
         except OSError as error:
             raise TrainingError(
-                f"cannot write to {self.folder}: {error.strerror or error}", "make room, then go on with --resume"
+                f"cannot write to {self.folder}: {error.strerror or error}", "make room, then continue with --resume"
             ) from None

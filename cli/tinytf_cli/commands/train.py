@@ -96,7 +96,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             out,
             on_metrics,
             pick_device(asked.device),
-            going_on=run.resume,
+            resume=run.resume,
             overwrite=run.overwrite,
             interrupted=lambda: stop.happened,
             tokenizer=own_tokenizer,
@@ -153,7 +153,7 @@ def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, 
         if (known := remembered(resumed)) is not None:
             return known
         if not (resumed / "recipe.json").exists():
-            raise UsageError(f"there is no run in {resumed} to go on with", "leave out --resume to begin one")
+            raise UsageError(f"there is no run in {resumed} to resume", "leave out --resume to begin one")
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError(f"{resumed} does not know where its text is", "name the same files, or pipe the text in")
     if not paths or paths == (Path("-"),):
