@@ -12,13 +12,12 @@ from gguf_files import Kind, model_and_parts
 from safetensors.torch import load_file
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 
-from tinytf.checkpoints.gguf import load_gguf
+from tinytf.checkpoints.gguf import read_gguf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface import export as export_room
 from tinytf.checkpoints.huggingface.export import export
-from tinytf.checkpoints.huggingface.families import FAMILIES
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
-from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.checkpoints.table import Key, Stored, fused
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
@@ -110,7 +109,7 @@ def test_a_family_of_such_layouts_is_written_and_opened_to_the_last_bit(tmp_path
     assert torch.equal(qkv[2, 1], key[2]), "of head 2 the key lies between query and value"
     settings = json.loads((tmp_path / "config.json").read_text("utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**settings, "sauce": 1}), "utf-8")
-    again = load_directory(read_header(tmp_path))
+    again = read_directory(tmp_path).load()
     assert again.notes == ()
     with torch.no_grad():
         assert torch.allclose(again.transformer(IDS), model(IDS), atol=1e-6), "1 + (w − 1) rounds once"
@@ -122,7 +121,7 @@ def test_a_family_of_such_layouts_is_written_and_opened_to_the_last_bit(tmp_path
 @pytest.mark.parametrize("by_head", ["", "n_heads"])
 def test_a_gguf_file_may_hold_queries_keys_and_values_as_one(tmp_path, monkeypatch, by_head):
     _, parts = model_and_parts("qwen2", num_key_value_heads=4)
-    plain = load_gguf(parts.write(tmp_path / "plain.gguf"), torch.float32).transformer
+    plain = read_gguf(parts.write(tmp_path / "plain.gguf")).load(torch.float32).transformer
     for n in range(2):
         for kind in ("weight", "bias"):
             three = [parts.tensors.pop(f"blk.{n}.attn_{name}.{kind}")[0] for name in "qkv"]
@@ -135,7 +134,7 @@ def test_a_gguf_file_may_hold_queries_keys_and_values_as_one(tmp_path, monkeypat
     stored = {**table.stored, **fused("blk.{n}.attn_qkv", by_head=by_head)}
     settings = (*table.settings, Key("qkv_bias", "qkv_bias", True))
     monkeypatch.setitem(ARCHITECTURES, "qwen2", replace(table, stored=stored, settings=settings))
-    joint = load_gguf(parts.write(tmp_path / "joint.gguf"), torch.float32).transformer
+    joint = read_gguf(parts.write(tmp_path / "joint.gguf")).load(torch.float32).transformer
     assert all(torch.equal(a, b) for a, b in zip(joint.parameters(), plain.parameters(), strict=True))
 
 

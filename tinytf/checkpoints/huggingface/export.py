@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.huggingface.families import FAMILIES
+from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
