@@ -15,7 +15,7 @@ from tinytf.generate import runner as runner_module
 from tinytf.generate.beam import search
 from tinytf.generate.decoder import Decoder, Kind
 from tinytf.generate.implemented import IMPLEMENTED, UNRELATED, unimplemented
-from tinytf.generate.kernels import NumpyKernels, TorchKernels
+from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import Looking
 from tinytf.generate.runner import Runner
 from tinytf.model.attention import FusedCore
@@ -169,20 +169,20 @@ def unscaled(kernels: NumpyKernels, q: Any, *others: Any) -> Any:
     return NUMPY_ATTEND(kernels, 2 * q, *others)
 
 
-def blind(kernels: TorchKernels, q: Tensor, k: Tensor, v: Tensor, stored: Any, place: Any) -> Tensor:
+def blind(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, stored: Any, place: Any) -> Tensor:
     """Writes where it should not, too."""
     stored[0].zero_()
     return TORCH_ATTEND(kernels, q, k, v, stored, place)
 
 
-NUMPY_ATTEND, TORCH_ATTEND = NumpyKernels.attend, TorchKernels.attend
+NUMPY_ATTEND, TORCH_ATTEND = NumpyKernels.attend, Kernels.attend
 BROKEN = [
     (NumpyKernels, unscaled, torch.float32, {}),
     (NumpyKernels, unscaled, torch.float32, {"looking": Looking(), "chunk": 2}),
     (NumpyKernels, unscaled, torch.float32, {"on_overflow": "slide", "max_tokens": 40}),
-    (TorchKernels, blind, torch.float32, {"samples": 3, "sampling": WARM}),
-    (TorchKernels, blind, torch.bfloat16, {}),
-    (TorchKernels, blind, torch.float64, {"samples": 2, "sampling": WARM}),
+    (Kernels, blind, torch.float32, {"samples": 3, "sampling": WARM}),
+    (Kernels, blind, torch.bfloat16, {}),
+    (Kernels, blind, torch.float64, {"samples": 2, "sampling": WARM}),
 ]
 
 
@@ -228,7 +228,7 @@ def test_beams_give_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model = untied("llama, grouped")
     expected = list(search(model, PROMPT, beams=3, max_tokens=6))
     assert {step.note for step in expected} == {""}
-    monkeypatch.setattr(TorchKernels, "attend", blind)
+    monkeypatch.setattr(Kernels, "attend", blind)
     found = list(search(model, PROMPT, beams=3, max_tokens=6))
     assert [one.ids for one in found[-1].finished] == [one.ids for one in expected[-1].finished]
     assert [bool(step.note) for step in found] == [False] + [True] * 5

@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.generate import kernels
 from tinytf.generate.decoder import Decoder
 from tinytf.generate.loop import stream
-from tinytf.generate.packing import by_packed, pack, packs
+from tinytf.generate.matrices import by_packed, pack, packs
 from tinytf.model import linear as module
 from tinytf.model.linear import Linear, linear
 

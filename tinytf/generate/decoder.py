@@ -15,18 +15,9 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from tinytf.errors import UsageError
 from tinytf.generate.implemented import unimplemented
-from tinytf.generate.kernels import (
-    Array,
-    CompiledKernels,
-    Int8Kernels,
-    Kernels,
-    Map,
-    NumpyKernels,
-    Stored,
-    TorchKernels,
-)
+from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, Stored
 from tinytf.generate.layout import joined, lay_out
-from tinytf.generate.quantized import multiplies_int8
+from tinytf.generate.matrices import multiplies_int8
 from tinytf.model.attention import FusedCore, SelfAttention
 from tinytf.model.cache import KVCache
 from tinytf.model.linear import Linear
@@ -157,7 +148,7 @@ class Decoder:
     @property
     def threads_of_torch(self) -> bool:
         """Whether its work is done by torch, rather than by numpy."""
-        return isinstance(self.kernels, TorchKernels)
+        return not isinstance(self.kernels, NumpyKernels)
 
     @staticmethod
     def fits(model: Transformer) -> bool:
@@ -239,7 +230,7 @@ def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:
     if kind.compile:
         return CompiledKernels(compiled=True)
     plain = texts == 1 and on_processor and all(parameter.dtype is torch.float32 for parameter in parameters)
-    return NumpyKernels() if plain else TorchKernels()
+    return NumpyKernels() if plain else Kernels()
 
 
 def _blocks(model: Transformer) -> list[Any]:
