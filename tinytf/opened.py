@@ -743,7 +743,7 @@ class Model:
 
         With ``int8`` also what 8-bit weights cost.
         """
-        from tinytf.generate.compared import quantization_cost
+        from tinytf.generate.score import quantization_cost
 
         require_decoder(self.config)
         encoding = self.encode(text, truncate=truncate)

@@ -35,9 +35,9 @@ def main() -> int:
 
     from tinytf.checkpoints.huggingface.export import export
     from tinytf.checkpoints.huggingface.load import read_directory
-    from tinytf.generate.compared import quantization_cost
     from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import stream
+    from tinytf.generate.score import quantization_cost
     from tinytf.loading import load
     from tinytf.model.transformer import Transformer
 
