@@ -19,9 +19,6 @@ from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
 from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.checkpoints.table import Key, Stored, fused
-from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError
-from tinytf.fields import Fields
 from tinytf.sources import ASSETS
 from tinytf.text.tokenizer import Tokenizer
 
@@ -136,26 +133,3 @@ def test_a_gguf_file_may_hold_queries_keys_and_values_as_one(tmp_path, monkeypat
     monkeypatch.setitem(ARCHITECTURES, "qwen2", replace(table, stored=stored, settings=settings))
     joint = read_gguf(parts.write(tmp_path / "joint.gguf")).load(torch.float32).transformer
     assert all(torch.equal(a, b) for a, b in zip(joint.parameters(), plain.parameters(), strict=True))
-
-
-def by_layer(**data):
-    words = {"full_attention": 0, "sliding_attention": 4}
-    key = Key("layer_types", "window", lambda found: ["full_attention"] * found["n_layers"], words, each=True)
-    return key.read(Fields(data, "config.json"), {"n_layers": 3}, {})["window"]
-
-
-def test_a_setting_of_every_layer_is_a_list_in_the_file_and_a_tuple_with_us():
-    assert by_layer(layer_types=["sliding_attention", "full_attention", "sliding_attention"]) == (4, 0, 4)
-    assert by_layer() == (0, 0, 0)
-    with pytest.raises(CheckpointError, match="layer_types has 2 entries, and has to have 3"):
-        by_layer(layer_types=["full_attention"] * 2)
-    with pytest.raises(CheckpointError, match="layer_types 'no_attention' is not implemented"):
-        by_layer(layer_types=["full_attention", "no_attention", "full_attention"])
-
-
-def test_a_setting_of_every_layer_is_written_as_it_was_read():
-    config = ModelConfig(vocab_size=9, d_model=8, n_layers=3, n_heads=2, d_ff=8, context=8)
-    object.__setattr__(config, "window", (4, 0, 4))  # as a field of layers would be
-    key = Key("layer_types", "window", words={"full_attention": 0, "sliding_attention": 4}, each=True)
-    assert key.write(config) == {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-    assert Key("windows", "window", each=True).write(config) == {"windows": [4, 0, 4]}

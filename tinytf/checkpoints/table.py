@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,42 +22,30 @@ class Key:
     """A key of a configuration file, and the field of ours that it is; several, with spaces between, have one value.
 
     ``default`` stands for a key that is missing or null, or makes it from what was found before; ``words`` are what
-    its words mean with us, the first of each meaning being the one that is written. With ``each`` the value is an array
-    with an entry for every layer.
+    its words mean with us, the first of each meaning being the one that is written.
     """
 
     name: str
     ours: str = ""
     default: Any = REQUIRED
     words: Mapping[str, Any] | None = None
-    each: bool = False
 
     def read(self, fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
         """Our fields of this key."""
-        return dict.fromkeys(self._fields, self._value(fields, found))
-
-    def _value(self, fields: Fields, found: Found) -> Any:
         default = self.default(found) if callable(self.default) else self.default
-        meaning = partial(fields.meaning, self.name, meanings=self.words or {})
-        if self.each:
-            of = str if self.words is not None else FIELDS[self._fields[0]].of
-            entries = fields.array(self.name, of or int, default, found["n_layers"])
-            return tuple(entries if self.words is None else map(meaning, entries))
-        if self.words is not None:
-            return meaning(fields.text(self.name, default))
         kind = FIELDS[self._fields[0]].kind
-        value = fields.get(Field(self.name, kind, default))
-        return float(value) if kind is float else value
+        if self.words is not None:
+            value = fields.word(self.name, self.words, default)
+        else:
+            value = fields.get(Field(self.name, kind, default))
+        return dict.fromkeys(self._fields, float(value) if kind is float else value)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """The key for a configuration of ours; null for what it has no word for."""
         value = getattr(config, self._fields[0])
-        return {self.name: [self._word(entry) for entry in value] if self.each else self._word(value)}
-
-    def _word(self, value: Any) -> Any:
-        if self.words is None:
-            return value
-        return next((word for word, meaning in self.words.items() if meaning == value), None)
+        if self.words is not None:
+            value = next((word for word, meaning in self.words.items() if meaning == value), None)
+        return {self.name: value}
 
     @property
     def _fields(self) -> list[str]:

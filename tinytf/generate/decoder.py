@@ -21,7 +21,7 @@ from tinytf.generate.matrices import multiplies_int8
 from tinytf.model.attention import FusedCore, SelfAttention
 from tinytf.model.cache import KVCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import FeedForward, GatedFeedForward
+from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Block, LanguageModelHead, Transformer, Unembedding
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.operation import repeat_groups
@@ -215,7 +215,7 @@ class Decoder:
 
 
 _KNOWN = {
-    Block, SelfAttention, FusedCore, FeedForward, GatedFeedForward, Linear,
+    Block, SelfAttention, FusedCore, FeedForward, Linear,
     nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic is here once more; what somebody put in their place is not."""

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tinytf.generate.matrices import Int8Product, by_packed, pack, packs
-from tinytf.model.linear import linear
+from tinytf.generate.matrices import Int8Product, pack, packs
+from tinytf.model.linear import linear, onednn
 
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any
@@ -109,7 +109,7 @@ class Kernels:
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
         if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
-            return _TorchProduct(by_packed, pack(weight), bias)
+            return _TorchProduct(onednn, pack(weight), bias)
         return _TorchProduct(linear, weight, bias)
 
     def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:

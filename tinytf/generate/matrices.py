@@ -11,30 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-@cache
-def packs() -> bool:
-    """Whether torch has the private operators that this takes, and they do what F.linear does."""
-    try:
-        weight = torch.arange(64.0 * 32).view(64, 32).sin().bfloat16()
-        x, bias = torch.arange(32.0).cos().bfloat16()[None], torch.ones(64, dtype=torch.bfloat16)
-        with torch.inference_mode():
-            found = by_packed(x, pack(weight), bias)
-        return torch.allclose(found.float(), F.linear(x.float(), weight.float(), bias.float()), atol=0.1, rtol=0.02)
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
-        return False
+from tinytf.model.linear import onednn, works
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A copy (out, in) in the packed layout. It is of this moment: what changes in ``weight`` later is not in it."""
+    """A copy (out, in) in the layout that ``onednn`` reads faster. A later change of ``weight`` is not in it."""
     laid_out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 1)
     return laid_out
 
 
-def by_packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x·Wᵀ + b with a packed matrix."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
-    return product
+@cache
+def packs() -> bool:
+    """Whether torch multiplies by packed matrices here."""
+    return works(lambda x, weight, bias: onednn(x, pack(weight), bias), torch.bfloat16, 0.1)
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,11 +72,5 @@ class Int8Product:
 
 @cache
 def multiplies_int8() -> bool:
-    """Whether torch has its operator for int8 weights here, and it is right."""
-    try:
-        weight = torch.arange(32.0 * 60).view(32, 60).sin()
-        x = torch.arange(60.0).cos()[None]
-        found = Int8Product.of(weight, None, compiled=False)(x)
-        return torch.allclose(found, F.linear(x, weight), atol=0.2)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return False
+    """Whether torch multiplies by int8 weights here."""
+    return works(lambda x, weight, bias: Int8Product.of(weight, bias, compiled=False)(x), torch.float32, 0.2)

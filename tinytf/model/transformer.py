@@ -17,7 +17,6 @@ from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     Embedding,
     FeedForward,
-    GatedFeedForward,
     LearnedPositions,
     SinusoidalPositions,
     make_norm,
@@ -66,7 +65,7 @@ class Block(nn.Module):
         self.attention = SelfAttention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if before or after else none
-        self.ffn = GatedFeedForward(config) if config.gated else FeedForward(config)
+        self.ffn = FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
         self.dropout = nn.Dropout(config.dropout)
         # The slots by place: tuples, so that a norm is registered under one name alone.
