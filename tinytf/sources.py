@@ -23,19 +23,11 @@ from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
-from tinytf.text.huggingface import load_tokenizer_directory
+from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).parent / "assets"
 BUILT_IN = ("tiny", "tiny-encoder")
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer, and in ``note`` where it is from when that is worth saying."""
-
-    tokenizer: Tokenizer
-    note: str = ""
 
 
 class Source(ABC):
@@ -142,8 +134,7 @@ class DirectorySource(Source):
         return self.checkpoint.config
 
     def vocabulary(self) -> Vocabulary:
-        found = load_tokenizer_directory(self.path)
-        return Vocabulary(found.tokenizer, found.note)
+        return load_tokenizer_directory(self.path)
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         return self.checkpoint.load(dtype)

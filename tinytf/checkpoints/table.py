@@ -157,10 +157,13 @@ class Table:
     def place(self, ours: str) -> tuple[str, Stored]:
         """Where a parameter of ours is stored: its name there, and how it lies. KeyError where it is not."""
         module, _, kind = ours.rpartition(".")
-        layer = module.split(".")[1] if module.startswith("blocks.") else ""
-        how = self.stored[module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module]
-        name = f"{how.module.replace('{n}', layer)}.{kind}"
-        return name, how if kind == "weight" else replace(how, offset=0.0)
+        name, layer = _without_layer(module)
+        how = self.stored[name]
+        return f"{how.module.replace('{n}', layer)}.{kind}", how if kind == "weight" else replace(how, offset=0.0)
+
+    def has(self, ours: str) -> bool:
+        """Whether a parameter of ours is stored."""
+        return _without_layer(ours.rpartition(".")[0])[0] in self.stored
 
     def plain(self, stored: str) -> str:
         """A stored name without the family's prefix and in today's spelling."""
@@ -176,3 +179,9 @@ class Table:
     def why_left(self, plain: str) -> Left | None:
         """Why a stored tensor is skipped, if the table says so."""
         return next((left for left in self.left if re.fullmatch(left.pattern, plain)), None)
+
+
+def _without_layer(module: str) -> tuple[str, str]:
+    """The name of a module with {n} for its layer, and the layer, empty where it is in none."""
+    layer = module.split(".")[1] if module.startswith("blocks.") else ""
+    return module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module, layer

@@ -43,14 +43,14 @@ _UNREAD = {
 
 
 @dataclass(frozen=True)
-class DirectoryTokenizer:
-    """A tokenizer, and what a banner should say of its files; nothing where it is a tokenizer.json as it stands."""
+class Vocabulary:
+    """A tokenizer, and in ``note`` where it is from when that is worth saying: not of a tokenizer.json as it stands."""
 
     tokenizer: Tokenizer
-    note: str
+    note: str = ""
 
 
-def load_tokenizer_directory(directory: Path) -> DirectoryTokenizer:
+def load_tokenizer_directory(directory: Path) -> Vocabulary:
     """The tokenizer of ``directory``: tokenizer.json, or vocab.json with merges.txt, or vocab.txt.
 
     Ids, offsets and added tokens are those of ``AutoTokenizer.from_pretrained(directory)``; texts are neither cut nor
@@ -66,7 +66,7 @@ def load_tokenizer_directory(directory: Path) -> DirectoryTokenizer:
         library.encode_special_tokens = settings.get("split_special_tokens") is True
         ends = _ends(directory, config, library, special)
         start = library.token_to_id(special.names.get("bos_token", ""))
-        return DirectoryTokenizer(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:
