@@ -10,7 +10,10 @@ import torch
 from architectures import KINDS, config_of, lively
 
 from tinytf.errors import UsageError
-from tinytf.lessons import NAMES, Lesson, Live, find, lesson, lessons
+from tinytf.lessons import NAMES, find
+from tinytf.lessons.course import lesson, lessons
+from tinytf.lessons.lesson import Lesson
+from tinytf.lessons.live import Live
 from tinytf.loading import Model, load
 from tinytf.text.train import train_bpe, train_wordpiece
 
@@ -238,6 +241,6 @@ def test_the_six_questions_of_the_attention_guide_are_among_them(opened: Callabl
 
 def test_positions_drown_embeddings_only_where_they_are_added_to_them(opened: Callable[[str], Model]) -> None:
     why = {name: lesson(find("embeddings"), Live(opened(name))).why for name in ("tiny", "tiny-encoder")}
-    assert all("multiplies what it finds by 11.31" in said for said in why.values())
+    assert all("multiplies the vector by √128 = 11.31" in said for said in why.values())
     assert "drown" in why["tiny-encoder"]
     assert "position" not in why["tiny"]

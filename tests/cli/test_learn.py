@@ -8,7 +8,9 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES, TITLES, Live, lesson
+from tinytf.lessons import NAMES, TITLES
+from tinytf.lessons.course import lesson
+from tinytf.lessons.live import Live
 from tinytf.loading import load
 
 
@@ -24,7 +26,7 @@ def test_without_a_terminal_all_lessons_are_printed_in_their_order(tinytf: Tinyt
     assert headings == [f"{place} {name}   {title}" for place, (name, title) in enumerate(TITLES.items(), 1)]
 
 
-def test_the_answer_stands_behind_the_question_and_its_choices(tinytf: Tinytf, decoder: Path) -> None:
+def test_the_answer_follows_the_question_and_its_choices(tinytf: Tinytf, decoder: Path) -> None:
     out = learn(tinytf, "scores", model=decoder).out
     asked = lesson("scores", Live(load(str(decoder)), SENTENCE)).question
     for place, choice in enumerate(asked.choices, 1):

@@ -10,23 +10,17 @@ from tinytf.config import ModelConfig
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
-from tinytf.lessons.asking import Asked
+from tinytf.lessons import NAMES, TEXTS
+from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
 from tinytf.loading import Model
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import Step
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 Numbers = NDArray[np.float64]
 _LAST = 8
-"""Places at the end of a text whose predictions are weighed against each other."""
-_TEXTS = {True: "The cat sat on the mat", False: "the little dog [MASK] to the park"}
-
-
-def default_text(model: Model) -> str:
-    """A short sentence for a model; one with a mask to fill where it is an encoder that has one."""
-    if not model.config.causal and model.tokenizer.mask_id is None:
-        return _TEXTS[True]
-    return _TEXTS[model.config.causal]
+"""Positions at the end of a text whose predictions are compared."""
 
 
 class Live:
@@ -38,7 +32,10 @@ class Live:
 
     def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
         self.model, self.seed = model, seed
-        self.encoding = model.encode(default_text(model) if text is None else text, truncate=truncate)
+        if text is None:
+            fills = not model.config.causal and model.tokenizer.mask_id is not None
+            text = "the little dog [MASK] to the park" if fills else "The cat sat on the mat"
+        self.encoding = model.encode(text, truncate=truncate)
 
     @property
     def config(self) -> ModelConfig:
@@ -53,14 +50,59 @@ class Live:
         """Every step of the text."""
         return record(self.model.transformer, self.encoding, self.model.tokenizer.mask_id)
 
-    def asked(self, name: str) -> Asked:
+    @cached_property
+    def steps(self) -> dict[str, Step]:
+        """The steps of the model by name, as they are in the first layer."""
+        table = self.trace.steps
+        return {name: table.at(name, 0) for name in table.by_name}
+
+    def ask(self, name: str) -> Asker:
         """What makes the question of a lesson."""
-        return Asked(name, self.seed)
+        return Asker(name, self.seed)
+
+    def lesson(
+        self,
+        name: str,
+        question: Question,
+        figures: Figures | None = None,
+        revealed_figures: Figures | None = None,
+        *,
+        variant: str = "",
+        **words: object,
+    ) -> Lesson:
+        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``."""
+        texts = {"role": "residual", "focus": "0", "shown": (), "revealed": ()} | TEXTS[name]
+        texts |= texts.get(variant, {})
+        own = {"live": self, "config": self.config, "here": self.here, "row": self.row, "token": self.token(self.here)}
+
+        def fill(text: str) -> str:
+            return text.format(**own, **words)
+
+        return Lesson(
+            number=NAMES.index(name) + 1,
+            name=name,
+            title=texts["title"],
+            why=fill(" ".join(texts["why"].split())),
+            formula=fill(texts["formula"]),
+            pytorch=fill(texts["pytorch"]),
+            cell=fill(texts["cell"]),
+            question=question,
+            role=texts["role"],
+            focus=int(fill(texts["focus"])),
+            shown=tuple(map(fill, texts["shown"])),
+            figures=figures,
+            revealed=tuple(map(fill, texts["revealed"])),
+            revealed_figures=revealed_figures,
+        )
 
     def at(self, address: str) -> Numbers:
         """The numbers at an address, in float64."""
         found: Numbers = self.trace[address].detach().double().cpu().numpy()
         return found
+
+    def parameters(self, module: str) -> int:
+        """How many parameters a module of the model has."""
+        return sum(parameter.numel() for parameter in self.model.transformer.get_submodule(module).parameters())
 
     def token(self, place: int) -> str:
         """A token as it is printed."""

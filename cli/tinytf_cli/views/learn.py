@@ -1,15 +1,14 @@
 """A lesson as blocks: what the step is for, its numbers, the question, and what the answer is."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.cells import cell_len
 
-from tinytf.lessons.data import Figures, Lesson
+from tinytf.lessons import NAMES, TITLES, LessonList
+from tinytf.lessons.course import Course
+from tinytf.lessons.lesson import Figures, Lesson
 from tinytf.lessons.live import Live
-from tinytf.lessons.titles import TITLES
-from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.trace.summary import visible
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
@@ -60,13 +59,11 @@ class LessonView:
         yield from self._numbers(self.lesson.figures, self.lesson.shown, rows)
 
     def revealed(self, rows: int) -> Iterator[Block]:
-        """Those that hold the answer, where it has its own; else those of before."""
-        lesson = self.lesson
-        figures = lesson.revealed_figures or (None if lesson.revealed else lesson.figures)
-        yield from self._numbers(figures, lesson.revealed or (() if lesson.revealed_figures else lesson.shown), rows)
+        """The numbers of the answer, where it has its own."""
+        yield from self._numbers(self.lesson.revealed_figures, self.lesson.revealed, rows)
 
     def both(self, rows: int) -> Iterator[Block]:
-        """Those of before and, where they are others, those that hold the answer."""
+        """The numbers of the answer, after those shown before it where these are not among them."""
         lesson = self.lesson
         if not (lesson.revealed_figures or set(lesson.shown) <= set(lesson.revealed)):
             yield from self.numbers(rows)
@@ -76,11 +73,12 @@ class LessonView:
     def _numbers(self, figures: Figures | None, addresses: Sequence[str], rows: int) -> Iterator[Block]:
         if figures is not None:
             yield from _figures(figures, rows, self.lesson.role)
-        cells = [address for address in addresses if "[" in address]
-        if cells:
-            yield from self._vectors(cells)
+        rows_of_steps = [address for address in addresses if "[" in address]
+        if rows_of_steps:  # each has digits and a scale of its own
+            found = np.stack([self.live.at(address) for address in rows_of_steps]).astype(np.float32)
+            yield Values(rows_of_steps, found, self.dims, self.lesson.role, several=True)
         for address in addresses:
-            if address not in cells:
+            if address not in rows_of_steps:
                 yield from self._step(address, rows)
 
     def question(self, terminal: Terminal) -> Iterator[Block]:
@@ -88,7 +86,7 @@ class LessonView:
         asked = self.lesson.question
         yield _labelled(Span("predict", "attention"), Span(asked.text, "strong"))
         choices = [self._choice(place) for place in range(len(asked.choices))]
-        wide = max(map(cell_len, asked.choices)) + len("1 ") + len(" ✓") + 3  # as wide before an answer as behind it
+        wide = max(map(cell_len, asked.choices)) + len("1 ") + len(" ✓") + 3  # as wide before an answer as after it
         abreast = max(1, (terminal.width - _MARGIN) // wide)
         abreast = abreast if abreast >= len(choices) else min(2, abreast)
         for first in range(0, len(choices), abreast):
@@ -96,27 +94,27 @@ class LessonView:
             yield Line([span for spans in row for span in _padded(spans, wide)], indent=_MARGIN, single=abreast > 1)
 
     def _choice(self, place: int) -> list[Span]:
-        asked = self.lesson.question
+        number, choice = str(place + 1), self.lesson.question.choices[place]
         if self.chosen is None:
-            return [Span(str(place + 1), "strong"), Span(f" {asked.choices[place]}")]
-        if place == asked.answer:
-            return [Span(f"{place + 1} {asked.choices[place]} ✓", "good")]
+            return [Span(number, "strong"), Span(f" {choice}")]
+        if place == self.lesson.question.answer:
+            return [Span(f"{number} {choice} ✓", "good")]
         if place == self.chosen:
-            return [Span(f"{place + 1} {asked.choices[place]} ✗", "bad")]
-        return [Span(f"{place + 1} {asked.choices[place]}", "dim")]
+            return [Span(f"{number} {choice} ✗", "bad")]
+        return [Span(f"{number} {choice}", "dim")]
 
     def answer(self) -> Line:
         """Why the right choice is right, and whether it was the one that was chosen."""
-        asked = self.lesson.question
-        right = asked.answer + 1
+        asked, reveal = self.lesson.question, Span(self.lesson.question.reveal)
+        right = str(asked.answer + 1)
         if self.chosen is None:
-            return _labelled(Span("answer", "dim"), Span(f"{right}  ", "strong"), Span(asked.reveal))
+            return _labelled(Span("answer", "dim"), Span(f"{right}  ", "strong"), reveal)
         if self.chosen == asked.answer:
-            return _labelled(Span("right", "good"), Span(asked.reveal))
-        return _labelled(Span(f"no, {right}", "bad"), Span(asked.reveal))
+            return _labelled(Span("right", "good"), reveal)
+        return _labelled(Span(f"no, {right}", "bad"), reveal)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The whole lesson for paper, the answer behind the question."""
+        """The whole lesson for paper, the answer after the question."""
         lesson = self.lesson
         yield Heading(f"{lesson.number} {lesson.name}", lesson.title, lesson.role)
         yield from self.why()
@@ -128,11 +126,6 @@ class LessonView:
         if self.has_more:
             yield Line("")
             yield from self.revealed(_ROWS)
-
-    def _vectors(self, addresses: Sequence[str]) -> Iterator[Block]:
-        """Rows of several steps, each with digits and a scale of its own."""
-        found = np.stack([self.live.at(address) for address in addresses]).astype(np.float32)
-        yield Values(list(addresses), found, self.dims, self.lesson.role, several=True)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
         trace = self.live.trace
@@ -163,11 +156,6 @@ class LessonView:
         first = max(0, min(focus, count - 1) + 1 - rows)
         return list(range(first, min(count, first + rows)))
 
-    def data(self) -> dict[str, Any]:
-        """The lesson with the numbers at its addresses."""
-        addresses = dict.fromkeys((*self.lesson.shown, *self.lesson.revealed))
-        return {**self.lesson.to_dict(), "values": {address: self.live.at(address).tolist() for address in addresses}}
-
 
 def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
@@ -188,11 +176,11 @@ def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
             columns.append(Column(title, _cells(cells), "left" if texts else "right", shrink=8 if texts else 0))
     yield Table(columns, header=any(figures.titles))
     if len(kept) < len(figures.rows):
-        yield Line(Span(f"  {len(figures.rows) - len(kept)} of {len(figures.rows)} rows are left out", "dim"))
+        yield Line(Span(f"  {len(figures.rows) - len(kept)} of {len(figures.rows)} rows are omitted", "dim"))
 
 
 def _cells(values: Sequence[str | int | float]) -> list[Cell]:
-    """Numbers of a column with the same digits, where they are not of quite different sizes."""
+    """The cells of a column, its numbers with the same digits unless their sizes differ widely."""
     floats = [value for value in values if isinstance(value, float)]
     sizes = [abs(value) for value in floats if value]
     even = sizes and max(sizes) < 30 * min(sizes)
@@ -203,54 +191,26 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
     ]
 
 
-class LessonsView:
-    """Several lessons as one text; each is made when it is its turn."""
+class CourseView:
+    """Several lessons as one text."""
 
-    def __init__(self, live: Live, made: Sequence[Lesson]) -> None:
-        self.live, self.views = live, [LessonView(live, one) for one in made]
+    def __init__(self, found: Course) -> None:
+        self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """One lesson after the other."""
-        yield from banner(self.live.model, self.live.encoding)
-        for view in self.views:
-            yield from view.blocks(terminal)
-
-    def data(self) -> dict[str, Any]:
-        """The lessons as one JSON object."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "lessons",
-            "model": self.live.model.to_dict(),
-            **text_data(self.live.encoding),
-            "seed": self.live.seed,
-            "lessons": [view.data() for view in self.views],
-        }
-
-    def events(self) -> Iterator[Mapping[str, Any]]:
-        """The same data, one event a line."""
-        data = self.data()
-        tokens, found = data.pop("tokens"), data.pop("lessons")
-        yield {"type": data.pop("kind"), **data}
-        for token in tokens:
-            yield {"type": "token", **token}
-        for one in found:
-            yield {"type": "lesson", **one}
+        live = self.found.live
+        yield from banner(live.model, live.encoding)
+        for one in self.found.lessons:
+            yield from LessonView(live, one).blocks(terminal)
 
 
-def list_blocks(_: Terminal) -> Iterator[Block]:
+class ListView:
     """Number, name and title of every lesson."""
-    numbers = [str(place) for place in range(1, len(TITLES) + 1)]
-    yield Table([Column("#", numbers, "right"), Column("lesson", list(TITLES)), Column("", list(TITLES.values()))])
 
+    def __init__(self, found: LessonList) -> None:
+        self.found = found
 
-def list_data() -> dict[str, Any]:
-    rows = [{"number": place, "name": name, "title": title} for place, (name, title) in enumerate(TITLES.items(), 1)]
-    return {"schema_version": SCHEMA_VERSION, "kind": "lesson_list", "lessons": rows}
-
-
-def list_events() -> Iterator[Mapping[str, Any]]:
-    data = list_data()
-    found = data.pop("lessons")
-    yield {"type": data.pop("kind"), **data}
-    for one in found:
-        yield {"type": "lesson", **one}
+    def blocks(self, _: Terminal) -> Iterator[Block]:
+        numbers = [str(place) for place in range(1, len(TITLES) + 1)]
+        yield Table([Column("#", numbers, "right"), Column("lesson", NAMES), Column("", list(TITLES.values()))])
