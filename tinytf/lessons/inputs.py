@@ -83,11 +83,11 @@ def _rotary(live: Live) -> Lesson:
         f"{place} × {figure(turn)} = {figure(place * turn)}. The key {before} positions earlier is rotated by "
         f"{figure((place - before) * turn)}: a score depends only on the difference of the two angles.",
     )
-    rows = tuple((f"{i}: d{i}, d{i + half}", turns[i], 2 * math.pi / turns[i]) for i in sorted({0, pair, half - 1}))
+    rows = tuple((i, f"d{i}, d{i + half}", turns[i], 2 * math.pi / turns[i]) for i in sorted({0, pair, half - 1}))
     return live.lesson(
         "positions",
         question,
-        Figures(("pair", "radians per position", "positions per turn"), rows),
+        Figures(("pair", "rotates", "radians per position", "positions per turn"), rows),
         variant="rotary",
         half=half,
         next=half + pair,
