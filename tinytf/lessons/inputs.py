@@ -90,7 +90,6 @@ def _rotary(live: Live) -> Lesson:
         Figures(("pair", "rotates", "radians per position", "positions per turn"), rows),
         variant="rotary",
         half=half,
-        next=half + pair,
         pair=pair,
         bare="q_norm" if live.config.qk_norm else "q",
     )
