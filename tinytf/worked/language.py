@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -96,7 +97,9 @@ class Formula:
         _require_shallow(tree)
         calls = set[str]()
         _require_sound(tree, known, operations, calls)
-        shown = ast.unparse(tree) if "\n" in text.strip() else " ".join(text.split())
+        shown = " ".join(text.split())
+        if "\n" in text.strip():
+            shown = re.sub(r"(?<=[\[(]) |,? (?=[\])])", "", shown)  # what only the line ends had needed
         return cls(shown, tree, frozenset(calls))
 
     def compute(self, values: Values) -> Any:

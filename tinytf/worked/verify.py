@@ -47,12 +47,22 @@ class CheckedStep:
         return 0 if self.holds is None else int(self.holds.sum())
 
     @property
+    def carrying(self) -> int:
+        return 0 if self.carried is None else int(self.carried.sum())
+
+    @property
     def of_one_shape(self) -> bool:
         """Whether the claim has as many cells as the truth along every axis: a claim that omits some does not hold."""
         return self.holds is None or self.true is None or self.holds.shape == self.true.shape
 
     @property
+    def right(self) -> bool:
+        """Whether every claimed cell holds and none is omitted."""
+        return self.holding == self.claims and self.of_one_shape
+
+    @property
     def agrees(self) -> bool:
+        """Whether both computations give the same numbers."""
         return self.apart <= self.allowed
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,8 +123,7 @@ class Verification(Report):
     @property
     def holds(self) -> bool:
         """Whether every claim holds that could be checked, and both computations agree on all of them."""
-        right = self.claims == self.holding and all(step.of_one_shape for step in self.steps)
-        return right and self.worst.agrees
+        return all(step.right for step in self.steps) and self.worst.agrees
 
     def summary(self) -> dict[str, Any]:
         """Which example it is, and how much of it holds."""

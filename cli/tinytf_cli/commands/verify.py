@@ -13,25 +13,25 @@ from tinytf_cli.output import Output, Result
 @click.option(
     "--tokenizer",
     metavar="MODEL",
-    help="Whose token ids to hold claims against: a model's folder, a tokenizer.json, or any name that --model takes.",
+    help="Check token ids with the tokenizer of a model's folder, a tokenizer.json, or any name that --model takes.",
 )
 @output_options
 def command(files: tuple[str, ...], full: bool, wrong: bool, tokenizer: str | None, output: Output) -> int:
-    """Recompute the worked examples in FILE, and hold every claimed number against the true one.
+    """Recompute the worked examples in FILE, and compare every claimed number with the true one.
 
-    A FILE is TOML (see samples/worked/README.md), or the name of an example that comes with tinytf; without one these
-    are listed with their scores. The status is 1 where a claim is off by more than its printed digits allow.
+    A FILE is TOML (see samples/worked/README.md), or the name of an example that comes with tinytf; without a FILE
+    these are listed with their scores. The status is 1 where a claim is off by more than its printed digits allow.
     """
     from tinytf.sources import open_tokenizer
-    from tinytf.worked import open_example, shipped, verify
+    from tinytf.worked import Scores, open_example, shipped, verify
     from tinytf_cli.several import show_views
     from tinytf_cli.views.verify import ScoresView, VerifyView
 
     words = open_tokenizer(tokenizer) if tokenizer is not None else None
-    found = [verify(example, words) for example in [open_example(name) for name in files or shipped()]]
+    examples = [open_example(name) for name in files or shipped()]  # all of them before the first takes its time
+    found = [verify(example, words) for example in examples]
     if not files:
-        scores = ScoresView(found)
-        output.show(Result(scores.blocks, scores.data, scores.events))
+        output.show(Result.of(ScoresView(Scores(tuple(found)))))
         return 0
     views = [VerifyView(one, full=full, wrong=wrong) for one in found]
     return show_views(output, views, "verifications", len(views) > 1)

@@ -9,12 +9,11 @@ from tinytf.lessons import NAMES, TITLES, LessonList
 from tinytf.lessons.course import Course
 from tinytf.lessons.lesson import Figures, Lesson
 from tinytf.lessons.live import Live
-from tinytf.trace.summary import visible
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
-from tinytf_cli.views.steps import as_array, labels, largest
+from tinytf_cli.views.steps import as_array, labels, largest, visible_array
 
 _DIMS = 8
 _MARGIN = 9
@@ -138,12 +137,10 @@ class LessonView:
         said = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
         yield Line([Span(address, step.role), Span(said, "dim")], single=True)
         if step.is_map:
-            allowed = visible(trace, step, 0)
-            seen = None if allowed is None else allowed.cpu().numpy()
-            shares = step.is_distribution
-            limit = 1.0 if shares else largest(values, seen)
+            seen = visible_array(trace, step, 0)
+            scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))
             part = None if seen is None else seen[keep]
-            yield Heat(values[keep], [names[i] for i in keep], names, "unit" if shares else "signed", part, limit)
+            yield Heat(values[keep], [names[i] for i in keep], names, scale, part, limit)
         else:
             yield Values([names[i] for i in keep], values[keep], self.dims, step.role)
         if len(keep) < len(names):
