@@ -1,6 +1,7 @@
 """tinytf learn, where nobody presses keys: lessons as text and data, their list, and what it refuses."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     assert [one["name"] for one in data["lessons"]] == list(NAMES)
     softmax = dict(data["lessons"][7])
     values = softmax.pop("values")
-    assert softmax == json.loads(json.dumps(lesson("softmax", live).to_dict()))
+    assert softmax == json.loads(json.dumps(asdict(lesson("softmax", live))))
     assert values["L0H0.masked"][0][1] is None
     assert sum(values["L0H0.weights"][3]) == pytest.approx(1, abs=1e-6)
     events = [json.loads(line) for line in learn(tinytf, "--format", "ndjson", model=decoder).lines]

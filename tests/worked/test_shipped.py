@@ -190,7 +190,7 @@ def test_the_sample_holds() -> None:
 def test_a_formula_over_several_lines_is_shown_on_one() -> None:
     (found,) = [one for one in open_example("transformer-flow").steps if one.name == "ffn_share_of_blocks"]
     feed_forward, attention = 'parameters("gpt2", "feed-forward")', 'parameters("gpt2", "attention")'
-    assert found.formula.text == f"({feed_forward} / ({feed_forward} + {attention}))"
+    assert found.formula.text == f"{feed_forward} / ({feed_forward} + {attention})"
 
 
 def test_a_rounded_count_is_shown_with_its_digits_and_allows_half_of_the_last_one_that_was_written() -> None:

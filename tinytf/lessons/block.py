@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from tinytf.lessons import TEXTS
 from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations import Norm
@@ -40,14 +41,6 @@ def residual(live: Live) -> Lesson:
     )
 
 
-_WHEN = {
-    "pre": "before each part, so the residual stream itself is never normed",
-    "post": "after each sum, so what goes up the stack is always normed",
-    "both": "before each part and what each part adds, and the residual stream itself is never normed",
-    "output": "what each part adds, and the residual stream itself is never normed",
-}
-
-
 def norm(live: Live) -> Lesson:
     config, here, layer_norm = live.config, live.here, live.config.norm == "layernorm"
     first = next(step for step in live.trace.steps.layer_steps if isinstance(step.operation, Norm) and step.reads)
@@ -75,7 +68,13 @@ def norm(live: Live) -> Lesson:
         f"{figure(got)}.",
     )
     return live.lesson(
-        "norm", question, variant=config.norm, own=own, source=source, place=place, when=_WHEN[config.norm_order]
+        "norm",
+        question,
+        variant=config.norm,
+        own=own,
+        source=source,
+        place=place,
+        when=TEXTS["norm"]["when"][config.norm_order],
     )
 
 

@@ -1,7 +1,7 @@
 """``lesson`` computes one lesson, ``Course`` is several of them as a report."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from tinytf.lessons import NAMES, attention, block, find, inputs, output, training
@@ -59,6 +59,6 @@ class Course(Report):
 
         def told(one: Lesson) -> dict[str, Any]:
             addresses = dict.fromkeys((*one.shown, *one.revealed))
-            return {**one.to_dict(), "values": {address: self.live.at(address).tolist() for address in addresses}}
+            return {**asdict(one), "values": {address: self.live.at(address).tolist() for address in addresses}}
 
         return {"seed": self.live.seed, "lessons": [told(one) for one in self.lessons]}

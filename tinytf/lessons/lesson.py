@@ -3,8 +3,8 @@
 import math
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 Figure: TypeAlias = "str | int | float"
 
@@ -62,9 +62,6 @@ class Lesson:
     figures: Figures | None
     revealed: tuple[str, ...]
     revealed_figures: Figures | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def figure(value: float) -> str:

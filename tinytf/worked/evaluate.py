@@ -1,7 +1,6 @@
 """Every step of a worked example, computed with tinytf's operations and again in float64 numpy."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +19,10 @@ _MOST_ENTRIES = 5_000
 """Entries of a tensor whose gradient finite differences check."""
 
 
-class Evaluation(ABC):
-    """The values of an example's names in one kind of arithmetic, each computed when it is first asked for.
+class Evaluation:
+    """The values of an example's names, each computed when it is first asked for.
 
+    This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
     ``instead`` replaces values: what the author claims, or a tensor with one entry moved.
     """
 
@@ -72,29 +72,45 @@ class Evaluation(ABC):
         words = parts and all(isinstance(part, str) for part in parts)
         return np.array(parts, dtype=np.str_) if words else self.stacked(parts)
 
-    @abstractmethod
     def operate(self, operation: Operation, arguments: list[Any]) -> Any:
-        """What an operation gives in this arithmetic."""
+        return operation.by_numpy(*arguments)
 
-    @abstractmethod
     def taken(self, value: Any) -> Any:
         """A given value in this arithmetic."""
+        return value
 
-    @abstractmethod
     def stacked(self, parts: list[Any]) -> Any:
-        """Tensors or numbers of one shape as one tensor, along a new first axis."""
+        return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
 
-    @abstractmethod
     def transposed(self, value: Any) -> Any:
-        """A value with its last two axes swapped."""
+        return np.swapaxes(value, -1, -2) if np.ndim(value) > 1 else value
 
-    @abstractmethod
     def gradient(self, loss: str, name: str) -> Any:
-        """∂loss/∂name, in the shape of the latter. Raises LanguageError where there is none."""
+        """∂loss/∂name by five points, of order h⁴ (Abramowitz and Stegun 1964, 25.3.6).
+
+        Raises LanguageError where there is none.
+        """
+        of = np.asarray(self[name], dtype=np.float64)
+        if of.size > _MOST_ENTRIES:
+            raise LanguageError(f"{name} has {of.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most")
+        found = np.zeros_like(of)
+        for place in np.ndindex(of.shape):
+            h = _STEP * max(1.0, abs(float(of[place])))
+            near, far = (
+                (self._moved(loss, name, place, k * h) - self._moved(loss, name, place, -k * h)) for k in (1, 2)
+            )
+            found[place] = (8 * near - far) / (12 * h)
+        return found
+
+    def _moved(self, loss: str, name: str, place: tuple[int, ...], by: float) -> float:
+        value = np.array(self[name], dtype=np.float64)
+        value[place] += by
+        kept = {given: self.values[given] for given in self.example.given}
+        return float(Evaluation(self.example, self.tokenizer, kept | {name: value})[loss])
 
 
 class ByTinytf(Evaluation):
-    """With torch in float64 and the functions that tinytf's model is made of; gradients by autograd."""
+    """The same in torch's float64 by the functions that tinytf's model is made of, with gradients by autograd."""
 
     def operate(self, operation: Operation, arguments: list[Any]) -> Any:
         return operation.by_tinytf(*arguments)
@@ -122,42 +138,6 @@ class ByTinytf(Evaluation):
             return torch.zeros_like(of)
         (found,) = torch.autograd.grad(top.reshape(()), of, retain_graph=True, allow_unused=True)
         return torch.zeros_like(of) if found is None else found
-
-
-class ByNumpy(Evaluation):
-    """In numpy's float64 by textbook formulas; gradients by finite differences of the whole chain."""
-
-    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
-        return operation.by_numpy(*arguments)
-
-    def taken(self, value: Any) -> Any:
-        return value
-
-    def stacked(self, parts: list[Any]) -> Any:
-        return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
-
-    def transposed(self, value: Any) -> Any:
-        return np.swapaxes(value, -1, -2) if np.ndim(value) > 1 else value
-
-    def gradient(self, loss: str, name: str) -> Any:
-        """By five points, of order h⁴ (Abramowitz and Stegun 1964, 25.3.6)."""
-        of = np.asarray(self[name], dtype=np.float64)
-        if of.size > _MOST_ENTRIES:
-            raise LanguageError(f"{name} has {of.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most")
-        found = np.zeros_like(of)
-        for place in np.ndindex(of.shape):
-            h = _STEP * max(1.0, abs(float(of[place])))
-            near, far = (
-                (self._moved(loss, name, place, k * h) - self._moved(loss, name, place, -k * h)) for k in (1, 2)
-            )
-            found[place] = (8 * near - far) / (12 * h)
-        return found
-
-    def _moved(self, loss: str, name: str, place: tuple[int, ...], by: float) -> float:
-        value = np.array(self[name], dtype=np.float64)
-        value[place] += by
-        kept = {given: self.values[given] for given in self.example.given}
-        return float(ByNumpy(self.example, self.tokenizer, kept | {name: value})[loss])
 
 
 def cells(value: Any) -> NDArray[Any]:

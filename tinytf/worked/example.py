@@ -75,8 +75,6 @@ def open_example(name: str) -> Example:
     path = Path(name)
     if not path.exists() and not path.suffix:
         raise ExampleError(f"there is no worked example {name!r}, and no such file", did_you_mean(name, shipped()))
-    if path.is_dir():
-        raise ExampleError(f"{path} is a folder", "name a .toml file in it")
     return parse(path)
 
 

@@ -94,10 +94,9 @@ class Formula:
             raise LanguageError(f"{text!r} is no formula{place}") from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise LanguageError(f"the formula cannot be read: {error}") from None
-        _require_shallow(tree)
         calls = set[str]()
         _require_sound(tree, known, operations, calls)
-        shown = " ".join(text.split())
+        shown = " ".join((ast.get_source_segment(text.strip(), tree) or text).split())
         if "\n" in text.strip():
             shown = re.sub(r"(?<=[\[(]) |,? (?=[\])])", "", shown)  # what only the line ends had needed
         return cls(shown, tree, frozenset(calls))
@@ -115,18 +114,12 @@ class Formula:
             raise LanguageError(f"cannot be computed: {said[:160]}") from None
 
 
-def _require_shallow(tree: ast.AST) -> None:
-    """Level by level, so that no depth is too much for this itself."""
-    level, depth = [tree], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            raise LanguageError("the formula is nested too deeply")
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-
-
-def _require_sound(node: ast.AST, known: Collection[str], operations: Collection[str], calls: set[str]) -> None:
+def _require_sound(
+    node: ast.AST, known: Collection[str], operations: Collection[str], calls: set[str], depth: int = 1
+) -> None:
     """Walk the whole tree and note its ``calls``, so that nothing but the language is ever computed."""
+    if depth > DEEPEST:
+        raise LanguageError("the formula is nested too deeply")
     parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
     match node:
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
@@ -152,7 +145,7 @@ def _require_sound(node: ast.AST, known: Collection[str], operations: Collection
             kind = type(node).__name__
             raise LanguageError(f"{kind} has no place in a formula", "arithmetic, @, slices, .T and calls")
     for part in parts:
-        _require_sound(part, known, operations, calls)
+        _require_sound(part, known, operations, calls, depth + 1)
 
 
 def _value(node: ast.AST, values: Values) -> Any:

@@ -110,14 +110,6 @@ def _clip_factor(norm: float, most: float) -> Any:
     return weight.grad[0] / norm if norm else torch.tensor(1.0, dtype=torch.float64)
 
 
-_PART_NAMES = {
-    "attention": "attention,",
-    "feed-forward": "feed-forward,",
-    "tokens": "token emb",
-    "positions": "positions,",
-}
-
-
 def _parameters(name: str, part: str = "") -> int:
     try:
         config = preset(name)
@@ -125,9 +117,10 @@ def _parameters(name: str, part: str = "") -> int:
         raise ValueError(error.message) from None
     if not part:
         return parameter_count(config)
-    if part not in _PART_NAMES:
-        raise ValueError(f"there is no part {part!r}: {', '.join(_PART_NAMES)}")
-    return sum(one.total for one in parameter_parts(config) if one.name.startswith(_PART_NAMES[part]))
+    if part not in plainly.PARTS:
+        raise ValueError(f"there is no part {part!r}: {', '.join(plainly.PARTS)}")
+    begins = plainly.PARTS[part][0]
+    return sum(one.total for one in parameter_parts(config) if one.name.startswith(begins))
 
 
 def _split_heads(x: torch.Tensor, n_heads: int) -> Any:
@@ -147,6 +140,10 @@ def _ones(*shape: int) -> Any:
 def _linspace(first: float, last: float, count: int) -> Any:
     _require(count)
     return torch.linspace(first, last, count, dtype=torch.float64)
+
+
+def _where(condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.where(condition != 0, a, b)
 
 
 def _size(x: Any, axis: int | None = None) -> int:
@@ -187,21 +184,9 @@ _ALL = (
     Operation("linspace(first, last, count)", "count numbers, evenly spaced", _linspace, np.linspace, tensors=0),
     Operation("tril(x, k)", "the lower triangle, from the diagonal k on", torch.tril, np.tril),
     Operation("triu(x, k)", "the upper triangle", torch.triu, np.triu),
-    Operation(
-        "where(condition, a, b)",
-        "a where the condition holds, else b",
-        lambda condition, a, b: torch.where(condition.bool(), a, b),
-        lambda condition, a, b: np.where(condition.astype(bool), a, b),
-        tensors=3,
-    ),
+    Operation("where(condition, a, b)", "a where the condition holds, else b", _where, np.where, tensors=3),
     Operation("windows(ids, length)", "every run of length ids", lambda x, n: x.unfold(0, n, 1), plainly.windows),
-    Operation(
-        "parameters(preset, part)",
-        "weights of a preset or of its attention, feed-forward …",
-        _parameters,
-        plainly.parameters,
-        tensors=0,
-    ),
+    Operation("parameters(preset, part)", "weights of a preset or a part", _parameters, plainly.parameters, tensors=0),
     Operation(
         "adam(theta, g, m, v, t, lr, beta1, beta2, eps)",
         "m, v, m̂, v̂ and θ after step t",
@@ -216,13 +201,7 @@ _ALL = (
         plainly.learning_rate,
         tensors=0,
     ),
-    Operation(
-        "clip_factor(norm, most)",
-        "what clipping multiplies gradients by",
-        _clip_factor,
-        plainly.clip_factor,
-        tensors=0,
-    ),
+    Operation("clip_factor(norm, most)", "what clipping multiplies by", _clip_factor, plainly.clip_factor, tensors=0),
     Operation("gradient(loss, W)", "∂loss/∂W, by autograd and by finite differences"),
     Operation("learns(loss, W)", "whether W is given and its gradient is not 0"),
     Operation("token_ids(text)", "ids by the tokenizer of --tokenizer"),

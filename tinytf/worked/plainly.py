@@ -13,13 +13,13 @@ from tinytf.presets import preset
 
 Array = NDArray[np.float64]
 
-_PARTS = {
-    "": "",
-    "attention": ".attention.",
-    "feed-forward": ".ffn.",
-    "tokens": "embed.tokens",
-    "positions": "embed.positions",
+PARTS = {
+    "attention": ("attention,", ".attention."),
+    "feed-forward": ("feed-forward,", ".ffn."),
+    "tokens": ("token emb", "embed.tokens"),
+    "positions": ("positions,", "embed.positions"),
 }
+"""Of each part of a model, how its rows of the size report begin, and what the names of its weights hold."""
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
@@ -86,7 +86,7 @@ def _weights(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def parameters(name: str, part: str = "") -> int:
-    return sum(count for where, count in _weights(name) if _PARTS[part] in where)
+    return sum(count for where, count in _weights(name) if not part or PARTS[part][1] in where)
 
 
 def split_heads(x: Array, n_heads: int) -> Array:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tinytf.report import Report
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Claim, Numbers, compare
-from tinytf.worked.evaluate import ByNumpy, ByTinytf, Evaluation, cells, largest_difference
+from tinytf.worked.evaluate import ByTinytf, Evaluation, cells, largest_difference
 from tinytf.worked.example import ClaimedStep, Example, ExampleError
 from tinytf.worked.language import LanguageError, NeedsTokenizer
 
@@ -173,8 +173,8 @@ def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification
     """
     claims = {step.name: step.claim for step in example.steps if step.claim is not None}
     claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
-    ours, theirs = ByTinytf(example, tokenizer), ByNumpy(example, tokenizer)
-    author = ByNumpy(example, tokenizer, claimed)
+    ours, theirs = ByTinytf(example, tokenizer), Evaluation(example, tokenizer)
+    author = Evaluation(example, tokenizer, claimed)
     with np.errstate(all="ignore"):  # infinities and NaN are shown as such
         return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))
 
