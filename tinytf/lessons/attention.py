@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def mask(live: Live) -> Lesson:
         range(place + 1), range(count), range(place, count), range(place), range(place, place + 1), range(0),
         range(place + 2),
     ]  # fmt: skip
-    words: dict[str, object]
+    words: dict[str, Any]
     if config.causal:
         hidden = sum(count - len(live.seen(query)) for query in range(count))
         text = f"{asked} with the causal mask?"

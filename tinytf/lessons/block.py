@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tinytf.lessons import TEXTS
-from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
+from tinytf.lessons.lesson import Figure, Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations import Norm
 
@@ -67,15 +67,8 @@ def norm(live: Live) -> Lesson:
         f"{taken} / {figure(size)} = {figure(right)}. The learned {learned} of that dimension {makes} it "
         f"{figure(got)}.",
     )
-    return live.lesson(
-        "norm",
-        question,
-        variant=config.norm,
-        own=own,
-        source=source,
-        place=place,
-        when=TEXTS["norm"]["when"][config.norm_order],
-    )
+    when = TEXTS["norm"]["when"][config.norm_order]
+    return live.lesson("norm", question, variant=config.norm, own=own, source=source, place=place, when=when)
 
 
 def feed_forward(live: Live) -> Lesson:
@@ -116,7 +109,7 @@ def stack(live: Live) -> Lesson:
         f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head are there once, however deep the model is.",
     )
     out = live.trace.steps.output
-    rows = []
+    rows: list[tuple[Figure, ...]] = []
     for layer in range(layers):
         x, attn, ffn, after = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
         sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, after)]

@@ -15,6 +15,7 @@ from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
 from tinytf.loading import Model
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
+from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -184,36 +185,23 @@ class Live:
         return self.model.tokenizer.shown(token_id)
 
     @cached_property
+    def asked(self) -> tuple[Encoding, Targets, str]:
+        """What the loss is of: a text, the tokens that are right, and in words what is asked for."""
+        tokenizer = self.model.tokenizer
+        if self.config.causal and self.length > 1:
+            targets = Targets(tuple(range(self.length - 1)), tuple(self.encoding.ids[1:]))
+            return self.encoding, targets, "Each token is asked for the one that comes next in the text"
+        if not self.config.causal and self.mask is None and tokenizer.mask_id is not None:
+            encoding, targets = choose_targets(tokenizer, self.encoding, causal=False, positions=str(self.here))
+            return encoding, targets, f"Token {self.here}, {self.token(self.here)}, is masked and asked for"
+        targets = Targets((self.open,), (self.likeliest[0],))
+        return self.encoding, targets, "Nothing says what is right here, so the model's first guess is taken for it"
+
+    @cached_property
     def gradients(self) -> GradientTrace:
-        """The text with its backward pass; what is to be predicted, ``goal`` says."""
-        encoding, tokenizer = self.encoding, self.model.tokenizer
-        if self.config.causal and self.length > 1:
-            targets = Targets(tuple(range(self.length - 1)), tuple(encoding.ids[1:]))
-        elif self._hides:
-            encoding, targets = choose_targets(tokenizer, encoding, causal=False, positions=str(self.here))
-        else:
-            targets = Targets((self.open,), (self.likeliest[0],))
+        """The text of ``asked`` with its backward pass."""
+        encoding, targets, _ = self.asked
         return record_gradients(self.model.transformer, encoding, targets)
-
-    @property
-    def _hides(self) -> bool:
-        """Whether a word of the text is masked to be found again: an encoder's text has no mask of its own."""
-        return not self.config.causal and self.mask is None and self.model.tokenizer.mask_id is not None
-
-    @property
-    def goal(self) -> str:
-        """What the loss asks for, in words."""
-        if self.config.causal and self.length > 1:
-            return "each token is asked for the one that comes next in the text"
-        if self._hides:
-            return f"token {self.here}, {self.token(self.here)}, is masked and asked for"
-        return "nothing says what is right here, so the model's own first guess is taken for it"
-
-    @property
-    def standing(self) -> str:
-        """How a target came to be one, in two or three words."""
-        known = (self.config.causal and self.length > 1) or self._hides
-        return "is right" if known else "is taken for right"
 
     @property
     def target(self) -> tuple[int, int, float]:

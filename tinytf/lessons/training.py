@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tinytf.lessons.lesson import Figures, Lesson, figure
+from tinytf.lessons.lesson import Figure, Figures, Lesson, figure
 from tinytf.lessons.live import Live
 from tinytf.training.optimiser import make_optimiser
 from tinytf.training.recipe import Recipe
@@ -22,7 +22,7 @@ def loss(live: Live) -> Lesson:
     place, token_id, value = live.target
     p, found, ignorant = math.exp(-value), live.gradients, math.log(live.config.vocab_size)
     question = live.ask("loss").number(
-        f"At token {place}, {found.tokens[place].shown}, the model gave {live.piece(token_id)}, which {live.standing}, "
+        f"At token {place}, {found.tokens[place].shown}, the target is {live.piece(token_id)}, and the model gives it "
         f"probability {figure(p)}. What is the loss there, in nats?",
         value,
         [1 - p, value / math.log(2), p, 1 / p if p > 1e-12 else 1e12, -math.log10(p) if p else math.inf],
@@ -39,7 +39,7 @@ def loss(live: Live) -> Lesson:
         Figures(("at", "right", "probability"), tuple(row[:3] for row in told), share=2),
         Figures(("at", "right", "probability", "loss"), told, share=2),
         variant="" if live.config.causal else "encoder",
-        goal=live.goal[0].upper() + live.goal[1:],
+        goal=live.asked[2],
         cell=f"probs[{place},{token_id}]" if found.encoding is live.encoding else f"L0.ffn[{live.here},0]",
     )
 
@@ -74,12 +74,11 @@ def backward(live: Live) -> Lesson:
         f"smaller. Autograd found {figure(float(found.grad['logits'][place, token_id]))}.",
     )
     parts = ("in", "attn", "ffn")
-    rows = tuple(
-        (f"L{layer}", *(float(found.grad[f"L{layer}.{name}"].double().norm()) for name in parts))
-        for layer in range(live.config.n_layers)
-    )
+    rows: list[tuple[Figure, ...]] = []
+    for layer in range(live.config.n_layers):
+        rows.append((f"L{layer}", *(float(found.grad[f"L{layer}.{name}"].double().norm()) for name in parts)))
     asked = token_id if found.encoding is live.encoding else live.likeliest[0]
-    figures = Figures(("gradient's length at", *parts), rows, layers=True)
+    figures = Figures(("gradient's length at", *parts), tuple(rows), layers=True)
     return live.lesson("backward", question, figures, cell=f"logits[{place},{asked}]")
 
 

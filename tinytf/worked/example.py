@@ -263,7 +263,7 @@ def _read(data: Any, tolerance: float | None, fault: _Fault) -> Claim:
 
 
 def _random(value: Mapping[str, Any], generator: np.random.Generator, fault: _Fault) -> Any:
-    shape, scale = value.get("random"), value.get("scale", 1)
+    shape, scale = value.get("random", ()), value.get("scale", 1)
     sound = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
     if not sound or set(value) - {"random", "scale"} or not isinstance(scale, (int, Decimal)):
         raise fault("a given table is {random = [rows, columns]}, with a scale if need be")
