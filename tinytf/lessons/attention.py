@@ -26,27 +26,23 @@ def _keys(live: Live, keys: Sequence[int]) -> str:
 def qkv(live: Live) -> Lesson:
     config, length = live.config, live.length
     heads, groups, width = config.n_heads, config.n_kv_heads, config.d_head
+    shared = f" Here {config.heads_per_kv} query heads share one key and value head." if groups != heads else ""
 
     def shape(*sizes: int) -> str:
-        return ("×" if groups != heads else " × ").join(map(str, sizes))
+        return ("×" if shared else " × ").join(map(str, sizes))
 
+    def said(q: str, kv: str) -> str:
+        return f"Q {q}, K and V {kv}" if shared else q
+
+    what = "the shape of Q, and of K and V" if shared else "the shape of Q, of K and of V"
     query, key = shape(_TEXTS, heads, length, width), shape(_TEXTS, groups, length, width)
-    if groups == heads:
-        what, shared, right = "the shape of Q, of K and of V", "", query
-        wrong = [
-            shape(_TEXTS, heads, length, config.d_model),
-            shape(_TEXTS, heads, length, length),
-            shape(heads, length, width),
-        ]
-    else:
-        what, right = "the shape of Q, and of K and V", f"Q {query}, K and V {key}"
-        shared = f" Here {config.heads_per_kv} query heads share one key and value head."
-        halved = shape(_TEXTS, heads, length, max(1, width // 2))
-        wrong = [f"Q, K and V {query}", f"Q {key}, K and V {query}", f"Q {query}, K and V {halved}"]
+    wrong = [said(query, query), said(key, query), said(query, shape(_TEXTS, heads, length, max(1, width // 2)))]
+    for sizes in ((_TEXTS, heads, length, config.d_model), (_TEXTS, heads, length, length), (heads, length, width)):
+        wrong.append(said(shape(*sizes), shape(*sizes)))
     question = live.ask("qkv").words(
         f"{_TEXTS} texts of {_tokens(length)} each go through this model: d_model {config.d_model}, {heads} heads of "
         f"{width}. What is {what}, heads before tokens?",
-        right,
+        said(query, key),
         wrong,
         f"A vector of {width} for each token, in each head, of each text.{shared} "
         f"W_Q computes {heads} × {width} = {heads * width:,} numbers of a token at once.",
@@ -195,20 +191,15 @@ def heads(live: Live) -> Lesson:
     if groups != count:
         shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
     core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
-    if isinstance(core, FusedCore) and not config.window and not config.attention_divisor:
-        formula = f"head h = softmax(q_h·k_hᵀ / √{width})·v_h"
-        options = (", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else "")
-        pytorch = f"head_out = F.scaled_dot_product_attention(q, k, v{options})"
-    else:  # torch's fused attention alone does not do it
-        formula = f"head h = weights_h·v_h with weights = softmax({live.steps['weights'].inputs[0]})"
-        pytorch = "head_out = weights @ " + ("v.repeat_interleave(H // G, 1)" if shared else "v")
+    fused = isinstance(core, FusedCore) and not config.window and not config.attention_divisor
     return live.lesson(
         "heads",
         question,
         Figures(("head", f"{live.token(row)} attends most to", "weight"), rows, share=2),
+        variant="" if fused else "stepwise",
         shared=shared,
-        formula=formula,
-        pytorch=pytorch,
+        options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else ""),
+        repeated=".repeat_interleave(H // G, 1)" if shared else "",
         last=count - 1,
         key=best[-1],
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from torch.optim.adam import adam
 
 from tinytf.analysis.size import parameter_count, parameter_parts
@@ -185,7 +186,7 @@ _ALL = (
     Operation("tril(x, k)", "the lower triangle, from the diagonal k on", torch.tril, np.tril),
     Operation("triu(x, k)", "the upper triangle", torch.triu, np.triu),
     Operation("where(condition, a, b)", "a where the condition holds, else b", _where, np.where, tensors=3),
-    Operation("windows(ids, length)", "every run of length ids", lambda x, n: x.unfold(0, n, 1), plainly.windows),
+    Operation("windows(ids, length)", "every run of length ids", lambda x, n: x.unfold(0, n, 1), sliding_window_view),
     Operation("parameters(preset, part)", "weights of a preset or a part", _parameters, plainly.parameters, tensors=0),
     Operation(
         "adam(theta, g, m, v, t, lr, beta1, beta2, eps)",

@@ -96,7 +96,3 @@ def split_heads(x: Array, n_heads: int) -> Array:
 def join_heads(x: Array) -> Array:
     x = np.swapaxes(x, -3, -2)
     return x.reshape(*x.shape[:-2], -1)  # (…, T, H, D) -> (…, T, C)
-
-
-def windows(ids: Array, length: int) -> Array:
-    return np.stack([ids[first : first + length] for first in range(len(ids) - length + 1)])
