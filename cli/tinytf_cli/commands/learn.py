@@ -1,12 +1,14 @@
 """``tinytf learn``: lessons on a text and a model of one's own."""
 
 import sys
+from dataclasses import dataclass
 
 import click
 from click.shell_completion import CompletionItem
 
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import TRUNCATE, Opening, model_options, output_options
+from tinytf_cli.options import Opening
 from tinytf_cli.output import Output, Result
 
 
@@ -16,25 +18,28 @@ def _complete_lesson(ctx: click.Context, param: click.Parameter, incomplete: str
     return [CompletionItem(name, help=title) for name, title in TITLES.items() if name.startswith(incomplete)]
 
 
-@click.command("learn")
-@click.argument("lesson", required=False, shell_complete=_complete_lesson)
-@click.option("--text", metavar="TEXT", help="The text to learn on; - reads it from a pipe.")
-@TRUNCATE
-@click.option("--list", "listed", is_flag=True, help="Number, name and title of every lesson.")
-@model_options
-@output_options
-def command(
-    lesson: str | None, text: str | None, truncate: bool, listed: bool, opening: Opening, output: Output
-) -> None:
-    """Go through the pipeline in 21 lessons, each with real numbers and a question to answer first.
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
 
-    LESSON is a number or a name, such as 7 or softmax; without one, continue where you left. On a terminal: space goes
-    on, b back, a number answers, e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
+    lesson: str | None = argument(required=False, shell_complete=_complete_lesson)
+    text: str | None = option(metavar="TEXT", help="The text to learn on; - reads it from a pipe.")
+    truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+    listed: bool = option("--list", is_flag=True, help="Number, name and title of every lesson.")
+
+
+@command("learn")
+def learn(asked: Asked, opening: Opening, output: Output) -> None:
+    """Learn the pipeline in 21 lessons on your model and text.
+
+    Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
+    such as 7 or softmax; without one, continue where you left. On a terminal: space goes on, b back, a number answers,
+    e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
     """
     from tinytf.lessons import LessonList, find
 
-    number = None if lesson is None else find(lesson)
-    if listed:
+    number = None if asked.lesson is None else find(asked.lesson)
+    if asked.listed:
         from tinytf_cli.views.learn import ListView
 
         output.show(Result.of(ListView(LessonList())))
@@ -43,8 +48,8 @@ def command(
     from tinytf.lessons.live import Live
     from tinytf_cli.board import takes_pictures
 
-    given = None if text is None else read_texts((text,), lines=False)[0]
-    live = Live(opening.open(), given, seed=opening.seed, truncate=truncate)
+    text = None if asked.text is None else read_texts((asked.text,), lines=False)[0]
+    live = Live(opening.open(), text, seed=opening.seed, truncate=asked.truncate)
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():
         from tinytf_cli.learn import run_lessons
