@@ -1,6 +1,8 @@
 """tinytf learn, where nobody presses keys: lessons as text and data, their list, and what it refuses."""
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -120,3 +122,8 @@ def test_files_are_written_in_every_format(tinytf: Tinytf, decoder: Path, tmp_pa
     for name, start in (("a.txt", "decoder"), ("a.svg", "<svg"), ("a.html", "<!DOCTYPE"), ("a.json", "{")):
         assert learn(tinytf, "7", "-o", tmp_path / name, model=decoder, screen=True).status == 0
         assert (tmp_path / name).read_text("utf-8").startswith(start)
+
+
+def test_the_list_of_lessons_needs_no_torch() -> None:
+    code = "import sys; from tinytf_cli.main import run; run(['learn', '--list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

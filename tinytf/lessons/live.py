@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tinytf.config import ModelConfig
+from tinytf.generate.samplers import with_temperature
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
@@ -32,19 +32,13 @@ class Live:
     """
 
     def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
-        self.model, self.seed = model, seed
+        self.model, self.config, self.seed = model, model.config, seed
         if text is None:
             fills = not model.config.causal and model.tokenizer.mask_id is not None
             text = "the little dog [MASK] to the park" if fills else "The cat sat on the mat"
         self.encoding = model.encode(text, truncate=truncate)
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.model.config
-
-    @property
-    def length(self) -> int:
-        return len(self.encoding.tokens)
+        self.length = len(self.encoding.tokens)
+        self.has_head = model.config.head != "none"
 
     @cached_property
     def trace(self) -> Trace:
@@ -150,10 +144,6 @@ class Live:
         table = self.trace.steps
         return table.by_name[table.final].full_name(self.config.n_layers - 1)
 
-    @property
-    def has_head(self) -> bool:
-        return self.config.head != "none"
-
     @cached_property
     def open(self) -> int:
         """The place whose prediction is looked at: where the last few leave the choice most open; an encoder's mask."""
@@ -169,10 +159,9 @@ class Live:
         found: Numbers = self.trace.logits_at(self.open).detach().double().cpu().numpy()
         return found
 
-    @cached_property
-    def probabilities(self) -> Numbers:
-        """The probabilities (V,) at ``open``."""
-        found: Numbers = probabilities(torch.from_numpy(self.logits)).double().numpy()
+    def probabilities(self, temperature: float = 1.0) -> Numbers:
+        """The probabilities (V,) at ``open``, where the logits are divided by ``temperature``."""
+        found: Numbers = with_temperature(torch.from_numpy(self.logits), temperature).softmax(-1).numpy()
         return found
 
     @cached_property

@@ -5,9 +5,8 @@ import math
 import torch
 
 from tinytf.analysis.size import cache_bytes_per_token, step_work
-from tinytf.generate.samplers import with_temperature
 from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
-from tinytf.lessons.live import Live, Numbers
+from tinytf.lessons.live import Live
 
 _COLD, _WARM = 0.5, 2.0
 
@@ -29,7 +28,8 @@ def logits(live: Live) -> Lesson:
         f"{figure(times)}.",
     )
     table = tuple((live.piece(i), i, float(live.logits[i])) for i in chosen)
-    told = tuple((*row, float(live.probabilities[row[1]])) for row in table)
+    shares = live.probabilities()
+    told = tuple((*row, float(shares[row[1]])) for row in table)
     product = f"x @ {'E.T' if config.tied_head else 'W_U.T'}{' + b' if config.head_bias else ''}"
     if config.logit_cap:
         product = f"{config.logit_cap:g} * torch.tanh(({product}) / {config.logit_cap:g})"
@@ -59,16 +59,11 @@ def _no_logits(live: Live) -> Lesson:
     return live.lesson("logits", question, variant="headless", pooled=pooled)
 
 
-def _at_temperature(live: Live, temperature: float) -> Numbers:
-    found: Numbers = with_temperature(torch.from_numpy(live.logits), temperature).softmax(-1).numpy()
-    return found
-
-
 def sampling(live: Live) -> Lesson:
     if not live.has_head:
         return _nothing_drawn(live)
     causal, place, first = live.config.causal, live.open, live.likeliest[0]
-    plain, cold, warm = live.probabilities, _at_temperature(live, _COLD), _at_temperature(live, _WARM)
+    plain, cold, warm = (live.probabilities(temperature) for temperature in (1.0, _COLD, _WARM))
     p, sharp, flat = float(plain[first]), float(cold[first]), float(warm[first])
     question = live.ask("sampling").number(
         f"{'After' if causal else 'At'} token {place}, {live.token(place)}, {live.piece(first)} is the likeliest, with "

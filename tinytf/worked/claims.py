@@ -46,7 +46,10 @@ def read_claim(data: Any, tolerance: float | None) -> Claim:
     if any(words):
         nothing = np.zeros(shape)
         return Claim(shown, nothing, nothing, words=True)
-    values = np.array([_float(cell) for cell in cells]).reshape(shape)
+    try:
+        values = np.array([float(cell) for cell in cells]).reshape(shape)
+    except OverflowError:
+        raise ValueError("holds a number that is too large") from None
     allowed = [_half_unit(cell) if tolerance is None else tolerance for cell in cells]
     return Claim(shown, values, np.array(allowed).reshape(shape))
 
@@ -89,13 +92,6 @@ def _half_unit(cell: bool | int | Decimal) -> float:
     if isinstance(cell, int):
         return 0.5
     return float(Decimal((0, (5,), _exponent(cell) - 1))) if cell.is_finite() else 0.0
-
-
-def _float(cell: int | Decimal) -> float:
-    try:
-        return float(cell)
-    except OverflowError:
-        raise ValueError("holds a number that is too large") from None
 
 
 def compare(claim: Claim, truth: NDArray[Any]) -> tuple[NDArray[np.bool_], Numbers]:

@@ -1,19 +1,20 @@
 """A lesson as blocks: what the step is for, its numbers, the question, and what the answer is."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
 
 from tinytf.lessons import NAMES, TITLES, LessonList
-from tinytf.lessons.course import Course
 from tinytf.lessons.lesson import Figures, Lesson
-from tinytf.lessons.live import Live
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
-from tinytf_cli.views.steps import as_array, labels, largest, visible_array
+
+if TYPE_CHECKING:  # the list of lessons needs no torch
+    from tinytf.lessons.course import Course
+    from tinytf.lessons.live import Live
 
 _DIMS = 8
 _MARGIN = 9
@@ -28,17 +29,13 @@ def _labelled(label: Span, *words: Span) -> Line:
     return Line([label, gap, *words], hanging=_MARGIN, said=said)
 
 
-def _padded(spans: Sequence[Span], width: int) -> list[Span]:
-    return [*spans, Span(" " * (width - sum(cell_len(span.text) for span in spans)))]
-
-
 class LessonView:
     """One lesson; ``chosen`` is the choice that its question was answered with, from 0, or None.
 
     Of every vector ``dims`` dimensions are shown as numbers.
     """
 
-    def __init__(self, live: Live, lesson: Lesson, chosen: int | None = None, *, dims: int = _DIMS) -> None:
+    def __init__(self, live: "Live", lesson: Lesson, chosen: int | None = None, *, dims: int = _DIMS) -> None:
         self.live, self.lesson, self.chosen, self.dims = live, lesson, chosen, dims
 
     @property
@@ -84,23 +81,24 @@ class LessonView:
         """The question and its choices, side by side where they are short."""
         asked = self.lesson.question
         yield _labelled(Span("predict", "attention"), Span(asked.text, "strong"))
-        choices = [self._choice(place) for place in range(len(asked.choices))]
-        wide = max(map(cell_len, asked.choices)) + len("1 ") + len(" ✓") + 3  # as wide before an answer as after it
-        abreast = max(1, (terminal.width - _MARGIN) // wide)
-        abreast = abreast if abreast >= len(choices) else min(2, abreast)
-        for first in range(0, len(choices), abreast):
-            row = choices[first : first + abreast]
-            yield Line([span for spans in row for span in _padded(spans, wide)], indent=_MARGIN, single=abreast > 1)
+        count, wide = len(asked.choices), max(map(cell_len, asked.choices)) + len(" ✓") + 3
+        abreast = max(1, (terminal.width - _MARGIN) // (wide + len("1 ")))
+        abreast = abreast if abreast >= count else min(2, abreast)
+        for first in range(0, count, abreast):
+            row = range(first, min(count, first + abreast))
+            spans = [span for place in row for span in self._choice(place, wide)]
+            yield Line(spans, indent=_MARGIN, single=abreast > 1)
 
-    def _choice(self, place: int) -> list[Span]:
-        number, choice = str(place + 1), self.lesson.question.choices[place]
-        if self.chosen is None:
-            return [Span(number, "strong"), Span(f" {choice}")]
-        if place == self.lesson.question.answer:
-            return [Span(f"{number} {choice} ✓", "good")]
-        if place == self.chosen:
-            return [Span(f"{number} {choice} ✗", "bad")]
-        return [Span(f"{number} {choice}", "dim")]
+    def _choice(self, place: int, wide: int) -> Iterator[Span]:
+        """A number and a choice, as wide before an answer as after it."""
+        choice, number, role, mark = self.lesson.question.choices[place], "strong", "", ""
+        if self.chosen is not None:
+            right, chosen = place == self.lesson.question.answer, place == self.chosen
+            role, mark = ("good", " ✓") if right else ("bad", " ✗") if chosen else ("dim", "")
+            number = role
+        yield Span(f"{place + 1} ", number)
+        yield Span(f"{choice}{mark}", role)
+        yield Span(" " * (wide - cell_len(f"{choice}{mark}")))
 
     def answer(self) -> Line:
         """Why the right choice is right, and whether it was the one that was chosen."""
@@ -127,6 +125,8 @@ class LessonView:
             yield from self.revealed(_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
+        from tinytf_cli.views.steps import as_array, labels, largest, visible_array
+
         trace = self.live.trace
         where = trace.address(address)
         step = where.step
@@ -191,11 +191,13 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
 class CourseView:
     """Several lessons as one text."""
 
-    def __init__(self, found: Course) -> None:
+    def __init__(self, found: "Course") -> None:
         self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """One lesson after the other."""
+        from tinytf_cli.views.banner import banner
+
         live = self.found.live
         yield from banner(live.model, live.encoding)
         for one in self.found.lessons:
