@@ -194,7 +194,7 @@ class Pages:
         return list(paint(blocks, prose))
 
     def _foot(self, *, longer: bool) -> Line:
-        """What the keys do, and of what all this is; or what is to be said first."""
+        """What the keys do, and which model and text this is; or a note."""
         if self.note:
             return Line(Span(self.note, "strong"), single=True)
         keys = {"up down": "scroll"} if longer else {}

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from architectures import KINDS, config_of, lively
 
 from tinytf.errors import UsageError
 from tinytf.lessons import NAMES, find
-from tinytf.lessons.course import lesson, lessons
+from tinytf.lessons.course import lesson
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
 from tinytf.loading import Model, load
@@ -39,6 +39,10 @@ def opened() -> Callable[[str], Model]:
         return found[name]
 
     return model
+
+
+def lessons(live: Live) -> Iterator[Lesson]:
+    return (lesson(name, live) for name in NAMES)
 
 
 MODELS = ("tiny", "tiny-encoder", "llama, grouped")

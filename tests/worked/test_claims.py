@@ -146,7 +146,7 @@ claim = 1
     ("text", "where", "said"),
     [
         ("titel = 1", "line 1, field 'titel'", "no such field"),
-        ("title = 1", "line 1, field 'title'", "is a number, and should be a text"),
+        ("title = 1", "line 1, field 'title'", "is a number, but must be a text"),
         ("title = 'x'", "line 1", "there is no [[step]]"),
         ("[given]\nA = [[1], [1, 2]]", "line 2, field 'A'", "rows of different lengths"),
         ("[given]\nA = []", "line 2, field 'A'", "is empty"),
@@ -156,11 +156,11 @@ claim = 1
         ("[given]\nA = [1, 'x']", "line 2, field 'A'", "side by side"),
         ("[[step]]\nname = 'a'", "line 1 of step 'a'", "a step needs 'value'"),
         ("[[step]]\nvalue = '1'", "line 1 of step 1", "a step needs 'name'"),
-        ("[[step]]\nname = 'a b'\nvalue = '1'", "line 2, field 'name' of step 'a b'", "is no name"),
+        ("[[step]]\nname = 'a b'\nvalue = '1'", "line 2, field 'name' of step 'a b'", "is not a name"),
         (
             "[[step]]\nname='a'\nvalue='1'\n[[step]]\nname='a'\nvalue='1'",
             "line 5, field 'name' of step 'a'",
-            "there already",
+            "already defined",
         ),
         ("[[step]]\nname='a'\nvalue='b'", "line 3, field 'value' of step 'a'", "no 'b' before this step"),
         ("[[step]]\nname='a'\nvalue='1/0'", "line 3, field 'value' of step 'a'", "divides by 0"),
@@ -174,7 +174,7 @@ claim = 1
         ("[given]\na = [" + "9" * 400 + "]", "line 2, field 'a'", "too large"),
         ("[[step]]\nname='a'\nvalue='1'\nclaim=" + "9" * 400, "line 4, field 'claim' of step 'a'", "too large"),
         ("[[step]]\nname='a'\nvalue='softmax()'", "line 3, field 'value' of step 'a'", "cannot take these arguments"),
-        ("[[step]]\nname='a'\nvalue='sinusoidal(3, 5)'", "line 3, field 'value' of step 'a'", "d_model is even"),
+        ("[[step]]\nname='a'\nvalue='sinusoidal(3, 5)'", "line 3, field 'value' of step 'a'", "d_model must be even"),
         ("[[step]]\nname='a'\nvalue='9**250 * 9**250'", "line 3", "too large"),
     ],
 )

@@ -11,7 +11,7 @@ from tinytf.lessons.live import Live
 from tinytf.model.attention import FusedCore
 
 _TEXTS = 32
-"""Texts in the batch whose shapes are asked for."""
+"""Texts in the batch of the question about shapes."""
 
 
 def _tokens(count: int) -> str:
@@ -67,7 +67,7 @@ def scores(live: Live) -> Lesson:
         f"The largest product here is {figure(float(products[np.abs(products).argmax()]))}.",
     )
     rotated = live.config.positions == "rotary"
-    turned = " Here RoPE has rotated both by their positions before." if rotated else ""
+    turned = " RoPE has already rotated both by their positions." if rotated else ""
     return live.lesson("scores", question, key=key, turned=turned)
 
 
@@ -113,8 +113,8 @@ def mask(live: Live) -> Lesson:
     else:
         text = f"{asked} in this encoder?"
         reveal = f"To all of them: none of the {count**2:,} scores is hidden, and the text has no padding."
-        trained = "training hides words of the text instead, as [MASK], and asks for them"
-        instead = trained if live.has_head else "what it makes of a text is read whole, not token by token"
+        trained = "training hides words as [MASK] instead, and asks for them"
+        instead = trained if live.has_head else "its output is read as a whole, not token by token"
         words = {"taken": live.steps["weights"].inputs[0], "instead": instead}
     question = live.ask("mask").words(text, _attended(seen), map(_attended, others), reveal, seen)
     return live.lesson(

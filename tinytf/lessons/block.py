@@ -61,7 +61,7 @@ def norm(live: Live) -> Lesson:
         of, taken, learned, makes = f"root mean square {figure(size)}", figure(value), "gain", "makes"
     question = live.ask("norm").number(
         f"Token {here}, {live.token(here)}, has {of}; its dimension {place} is {figure(value)}. "
-        f"What does the norm make of that, before its {learned}?",
+        f"What is that after the norm, before its {learned}?",
         right,
         [value - size, right / size, value * size, right * right, value, -right],
         f"{taken} / {figure(size)} = {figure(right)}. The learned {learned} of that dimension {makes} it "
@@ -106,7 +106,7 @@ def stack(live: Live) -> Lesson:
         f"block{'s' if layers > 1 else ''}. How many parameters has a model that is twice as deep?",
         right,
         [2 * total, total + one, total + 2 * layers * one, total, layers * one],
-        f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head are there once, however deep the model is.",
+        f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head exist once, however deep the model is.",
     )
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []

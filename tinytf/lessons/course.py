@@ -1,6 +1,5 @@
 """``lesson`` computes one lesson, ``Course`` is several of them as a report."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -33,11 +32,6 @@ def lesson(number: int | str, live: Live) -> Lesson:
     return _MAKERS[NAMES[find(str(number)) - 1]](live)
 
 
-def lessons(live: Live) -> Iterator[Lesson]:
-    """All lessons, each computed when it is asked for."""
-    return (lesson(name, live) for name in NAMES)
-
-
 @dataclass(frozen=True)
 class Course(Report):
     """Lessons about one text and model."""
@@ -51,8 +45,8 @@ class Course(Report):
     @classmethod
     def of(cls, live: Live, number: int | None = None) -> "Course":
         """The lesson of a number (from 1), or all of them."""
-        made = lessons(live) if number is None else (lesson(number, live),)
-        return cls(live, tuple(made), about=About(live.model, live.encoding))
+        wanted = NAMES if number is None else (number,)
+        return cls(live, tuple(lesson(one, live) for one in wanted), about=About(live.model, live.encoding))
 
     def fields(self) -> dict[str, Any]:
         """Each lesson with the numbers at its addresses."""

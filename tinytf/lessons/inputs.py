@@ -10,7 +10,7 @@ from tinytf.steps.operations.rotate import rotary_frequencies
 def tokens(live: Live) -> Lesson:
     count = live.length
     question = live.ask("tokens").number(
-        f"This text is {count} token{'s' if count > 1 else ''}, and each head compares each with each: "
+        f"This text has {count} token{'s' if count > 1 else ''}, and each head compares each token with each: "
         f"{count:,} × {count:,} = {count**2:,} scores. How many scores has a text of twice as many tokens?",
         4 * count**2,
         [2 * count**2, 8 * count**2, count**2 + 2 * count, 3 * count**2],

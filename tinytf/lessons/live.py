@@ -146,7 +146,7 @@ class Live:
 
     @cached_property
     def open(self) -> int:
-        """The place whose prediction is looked at: where the last few leave the choice most open; an encoder's mask."""
+        """The position whose prediction is shown: the least certain of the last few, an encoder's mask."""
         if not self.config.causal:
             return self.here
         places = range(max(self.length // 2, self.length - _LAST), self.length)

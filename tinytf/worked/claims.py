@@ -58,7 +58,7 @@ def _cells(data: Any) -> tuple[tuple[int, ...], list[Any]]:
     """The shape of nested lists, and their cells in order."""
     if not isinstance(data, list):
         if not isinstance(data, (bool, int, str, Decimal)):
-            raise ValueError(f"holds a {type(data).__name__}, which is no number and no word")
+            raise ValueError(f"holds a {type(data).__name__}, which is neither a number nor a word")
         return (), [data]
     parts = [_cells(part) for part in data]
     shapes = {shape for shape, _ in parts}

@@ -58,7 +58,7 @@ class Evaluation:
 
     def _encoded(self, text: Any) -> tuple[Token, ...]:
         if self.tokenizer is None:
-            raise NeedsTokenizer("it takes a tokenizer: --tokenizer PATH")
+            raise NeedsTokenizer("this needs a tokenizer: --tokenizer PATH")
         if not isinstance(text, str):
             raise LanguageError("a tokenizer takes a text")
         return self.tokenizer.encode(text).tokens
@@ -131,9 +131,9 @@ class ByTinytf(Evaluation):
     def gradient(self, loss: str, name: str) -> Any:
         top, of = self[loss], self[name]
         if not isinstance(of, torch.Tensor) or not of.requires_grad:
-            raise LanguageError(f"{name} is no tensor that a gradient could be of")
+            raise LanguageError(f"{name} is not a tensor, so it has no gradient")
         if not isinstance(top, torch.Tensor) or top.numel() != 1:
-            raise LanguageError(f"{loss} is no single number that a gradient could start from")
+            raise LanguageError(f"{loss} is not a single number, so it has no gradient")
         if not top.requires_grad:
             return torch.zeros_like(of)
         (found,) = torch.autograd.grad(top.reshape(()), of, retain_graph=True, allow_unused=True)

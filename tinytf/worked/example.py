@@ -93,7 +93,7 @@ def parse(path: Path) -> Example:
     except tomllib.TOMLDecodeError as error:
         raise ExampleError(f"{path} is not TOML: {str(error)[:1].lower()}{str(error)[1:]}") from None
     except (RecursionError, ValueError) as error:
-        raise ExampleError(f"{path} is not TOML that can be read: {error}") from None
+        raise ExampleError(f"cannot read {path} as TOML: {error}") from None
     return _Reader(path, data, _Lines(text)).example()
 
 
@@ -214,7 +214,7 @@ class _Reader:
                 raise fault(f"a step needs {field!r}")
         for field in ("rows", "columns"):
             if not all(isinstance(label, str) for label in step.get(field, ())):
-                raise fault("is a list of words", field=field)
+                raise fault("must be a list of words", field=field)
         _require_name(step["name"], known, partial(fault, field="name"))
         try:
             formula = Formula.parse(step["value"], known, OPERATIONS)
@@ -223,7 +223,7 @@ class _Reader:
         known.add(step["name"])
         tolerance = float(step["tolerance"]) if "tolerance" in step else None
         if tolerance is not None and not tolerance >= 0:
-            raise fault("a tolerance is 0 or more", field="tolerance")
+            raise fault("a tolerance must be 0 or more", field="tolerance")
         return ClaimedStep(
             name=step["name"],
             title=step.get("title", ""),
@@ -243,16 +243,16 @@ def _require_fields(data: Mapping[str, Any], known: Mapping[str, tuple[type, ...
         if not isinstance(value, known[field]) or (isinstance(value, bool) and field != "claim"):
             kinds = " or ".join(dict.fromkeys(_WORDS[kind] for kind in known[field]))
             kind = _WORDS.get(type(value), type(value).__name__)
-            raise fault(f"is a {kind}, and should be a {kinds}", field=field)
+            raise fault(f"is a {kind}, but must be a {kinds}", field=field)
 
 
 def _require_name(name: str, known: Collection[str], fault: _Fault) -> None:
     if not _NAME.fullmatch(name):
-        raise fault(f"{name!r} is no name: letters, digits and _")
+        raise fault(f"{name!r} is not a name: use letters, digits and _")
     if name in CONSTANTS:
         raise fault(f"{name!r} is a constant")
     if name in known:
-        raise fault(f"{name!r} is there already")
+        raise fault(f"{name!r} is already defined")
 
 
 def _read(data: Any, tolerance: float | None, fault: _Fault) -> Claim:
@@ -266,7 +266,7 @@ def _random(value: Mapping[str, Any], generator: np.random.Generator, fault: _Fa
     shape, scale = value.get("random", ()), value.get("scale", 1)
     sound = isinstance(shape, list) and shape and all(type(n) is int and n > 0 for n in shape)
     if not sound or set(value) - {"random", "scale"} or not isinstance(scale, (int, Decimal)):
-        raise fault("a given table is {random = [rows, columns]}, with a scale if need be")
+        raise fault("a table must be {random = [rows, columns]}, with an optional scale")
     if math.prod(shape) > MOST_RANDOM:
         raise fault(f"random tensors have at most {MOST_RANDOM:,} numbers")
     return generator.standard_normal(tuple(shape)) * float(scale)

@@ -86,12 +86,12 @@ class Formula:
     def parse(cls, text: str, known: Collection[str], operations: Collection[str]) -> "Formula":
         """Raises LanguageError for a text that is no formula, and for unknown names and operations."""
         if len(text) > LONGEST:
-            raise LanguageError(f"the formula has {len(text):,} characters; {LONGEST:,} are the most")
+            raise LanguageError(f"the formula has {len(text):,} characters, more than {LONGEST:,}")
         try:
             tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as error:
             place = f" at character {error.offset}" if error.offset else ""
-            raise LanguageError(f"{text!r} is no formula{place}") from None
+            raise LanguageError(f"{text!r} is not a formula{place}") from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise LanguageError(f"the formula cannot be read: {error}") from None
         calls = set[str]()
@@ -158,7 +158,7 @@ def _value(node: ast.AST, values: Values) -> Any:
         case ast.BinOp(left=left, op=op, right=right):
             first, second = _value(left, values), _value(right, values)
             if isinstance(first, str) or isinstance(second, str):
-                raise LanguageError("words cannot be computed with")
+                raise LanguageError("cannot compute with words")
             return _BINARY[type(op)](first, second)
         case ast.UnaryOp(op=op, operand=operand):
             return _UNARY[type(op)](_value(operand, values))
@@ -187,7 +187,7 @@ def _index(node: ast.AST, values: Values) -> Any:
             ends = (None if end is None else _whole(_value(end, values)) for end in (lower, upper, by))
             start, stop, step = ends
             if step is not None and step < 1:
-                raise LanguageError("a slice goes forwards")
+                raise LanguageError("a slice must go forward")
             return slice(start, stop, step)
     return _whole(_value(node, values))
 

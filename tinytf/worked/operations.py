@@ -74,7 +74,7 @@ def _normed(name: str) -> Callable[..., Any]:
 
 def _sinusoidal(length: int, d_model: int) -> Any:
     if d_model % 2:
-        raise ValueError(f"d_model is even, a sine and a cosine of each frequency, and not {d_model}")
+        raise ValueError(f"d_model must be even, with a sine and a cosine per frequency, and is {d_model}")
     _require(length * d_model)
     return sinusoidal_table(length, d_model, torch.device("cpu"), torch.float64)
 
@@ -130,7 +130,7 @@ def _split_heads(x: torch.Tensor, n_heads: int) -> Any:
 
 def _require(numbers: int) -> None:
     if numbers > LARGEST:
-        raise ValueError(f"this would make {numbers:,} numbers; {LARGEST:,} are the most")
+        raise ValueError(f"this would make {numbers:,} numbers, more than {LARGEST:,}")
 
 
 def _ones(*shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""``tinytf learn``: lessons on a text and a model of one's own."""
+"""``tinytf learn``: lessons on your own text and model."""
 
 import sys
 from dataclasses import dataclass

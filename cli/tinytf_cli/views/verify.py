@@ -36,7 +36,7 @@ class VerifyView:
         if worst.agrees:
             yield Line([Span("checked", "good"), Span(f": tinytf and {said.format('agree on every step')}")])
         else:
-            yield Line([Span("check failed", "bad"), Span(f": tinytf and {said.format('do not agree')}")])
+            yield Line([Span("check failed", "bad"), Span(f": tinytf and {said.format('disagree')}")])
 
 
 class ScoresView:
@@ -103,11 +103,11 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
         return
     if not checked.of_one_shape and checked.holds is not None and checked.true is not None:
         claimed, true = (" × ".join(map(str, one.shape)) or "one number" for one in (checked.holds, checked.true))
-        yield Line(Span(f"of another shape: {claimed} claimed, {true} true", "bad"), indent=2)
+        yield Line(Span(f"wrong shape: {claimed} claimed, {true} true", "bad"), indent=2)
     if full or not (claims and checked.right):
         yield from claimed_cells(checked, terminal)
     if checked.carrying:
-        yield Line(Span(f"{_follow(checked)} from what the author claims before", "dim"), indent=2)
+        yield Line(Span(f"{_follow(checked)} from the author's earlier claims", "dim"), indent=2)
     if step.note:
         yield Line(safe(step.note), indent=2)
     if not checked.agrees:
