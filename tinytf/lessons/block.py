@@ -103,7 +103,7 @@ def stack(live: Live) -> Lesson:
     right = total + layers * one
     question = live.ask("stack").number(
         f"This model has {total:,} parameters, {one:,} of them in each of its {layers} "
-        f"block{'s' if layers > 1 else ''}. How many parameters has a model that is twice as deep?",
+        f"block{'s' if layers > 1 else ''}. How many parameters does a model twice as deep have?",
         right,
         [2 * total, total + one, total + 2 * layers * one, total, layers * one],
         f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head exist once, however deep the model is.",

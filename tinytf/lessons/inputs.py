@@ -11,7 +11,7 @@ def tokens(live: Live) -> Lesson:
     count = live.length
     question = live.ask("tokens").number(
         f"This text has {count} token{'s' if count > 1 else ''}, and each head compares each token with each: "
-        f"{count:,} × {count:,} = {count**2:,} scores. How many scores has a text of twice as many tokens?",
+        f"{count:,} × {count:,} = {count**2:,} scores. How many scores does a text with twice as many tokens have?",
         4 * count**2,
         [2 * count**2, 8 * count**2, count**2 + 2 * count, 3 * count**2],
         f"{2 * count:,} × {2 * count:,} = {4 * count**2:,}: attention grows with the square of the length.",

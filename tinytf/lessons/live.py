@@ -184,7 +184,7 @@ class Live:
             encoding, targets = choose_targets(tokenizer, self.encoding, causal=False, positions=str(self.here))
             return encoding, targets, f"Token {self.here}, {self.token(self.here)}, is masked and asked for"
         targets = Targets((self.open,), (self.likeliest[0],))
-        return self.encoding, targets, "Nothing says what is right here, so the model's first guess is taken for it"
+        return self.encoding, targets, "Nothing says what is right here, so the model's first guess is taken as right"
 
     @cached_property
     def gradients(self) -> GradientTrace:

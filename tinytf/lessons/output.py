@@ -41,7 +41,7 @@ def logits(live: Live) -> Lesson:
         Figures(("token", "id", "logit", "probability"), told, share=3),
         wanted="the next token" if config.causal else "the token that belongs there",
         vector="the mask's last vector, after one more layer and norm," if bent else "a token's last vector",
-        tied=" It is the table of embeddings again, read the other way round." if config.tied_head else "",
+        tied=" These vectors are the embedding table again." if config.tied_head else "",
         product=product,
     )
 
