@@ -88,9 +88,9 @@ class Pages:
         return self.number in self._made
 
     def farewell(self) -> str:
-        """Where the learner left, how many answers were predicted, and how to continue."""
+        """Where the learner left, how many answers were predicted correctly, and how to continue."""
         right = sum(self._made[number].question.answer == choice for number, choice in self.chosen.items())
-        answered = f"; {right} of {len(self.chosen)} predicted" if self.chosen else ""
+        answered = f"; {right} of {len(self.chosen)} predicted correctly" if self.chosen else ""
         if self.finished:
             return f"that was the last of {len(NAMES)} lessons{answered}"
         onward = "" if self.place.trouble else "; tinytf learn continues there"
@@ -151,7 +151,7 @@ class Pages:
         view = LessonView(self.live, one, chosen, dims=max(4, terminal.width // 10))
         body = list(paint([self._head(one, terminal)], terminal))
         words, asked = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
-        answer = list(paint([view.answer()], prose))  # its rows are kept free before, so that nothing jumps
+        answer = list(paint([view.answer()], prose))  # its rows stay free until it is shown, so that nothing jumps
         for gaps in ((1, 1, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0)):
             room = self._height - len(body) - len(words) - len(asked) - len(answer) - sum(gaps)
             numbers = self._numbers(view, terminal, room)

@@ -197,7 +197,7 @@ def test_after_the_last_lesson_the_next_time_starts_at_the_first(tmp_path: Path)
     pages.press(str(pages.lesson().question.answer + 1))
     assert pages.press("next") is False
     assert place.read(21) == 1
-    assert pages.farewell() == "that was the last of 21 lessons; 1 of 1 predicted"
+    assert pages.farewell() == "that was the last of 21 lessons; 1 of 1 predicted correctly"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10), (20, 3)])

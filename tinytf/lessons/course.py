@@ -8,20 +8,15 @@ from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
 from tinytf.report import About, Report
 
-_MAKERS = dict(
-    zip(
-        NAMES,
-        (
-            inputs.tokens, inputs.embeddings, inputs.positions,
-            attention.qkv, attention.scores, attention.scaling, attention.mask, attention.softmax, attention.values,
-            attention.heads, attention.concat,
-            block.residual, block.norm, block.feed_forward, block.stack,
-            output.logits, output.sampling, output.cache,
-            training.loss, training.backward, training.optimiser,
-        ),
-        strict=True,
-    )
+_MAKERS = (
+    inputs.tokens, inputs.embeddings, inputs.positions,
+    attention.qkv, attention.scores, attention.scaling, attention.mask, attention.softmax, attention.values,
+    attention.heads, attention.concat,
+    block.residual, block.norm, block.feed_forward, block.stack,
+    output.logits, output.sampling, output.cache,
+    training.loss, training.backward, training.optimiser,
 )  # fmt: skip
+"""In the order of NAMES."""
 
 
 def lesson(number: int | str, live: Live) -> Lesson:
@@ -29,7 +24,7 @@ def lesson(number: int | str, live: Live) -> Lesson:
 
     Raises UsageError for an unknown one or a text that is too long, MemoryShortage where a trace does not fit.
     """
-    return _MAKERS[NAMES[find(str(number)) - 1]](live)
+    return _MAKERS[find(str(number)) - 1](live)
 
 
 @dataclass(frozen=True)

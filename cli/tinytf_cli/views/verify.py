@@ -89,16 +89,8 @@ def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Bloc
         sign, role = "✗", "bad"
     title, formula = f"   {safe(step.title)}" if step.title else "", f"   {safe(step.formula.text)}"
     yield Line("")
-    yield Line(
-        [
-            Span(sign, role),
-            Span(" "),
-            Span(safe(step.name), "strong"),
-            Span(f"   {said}", role),
-            Span(title),
-            Span(formula, "dim"),
-        ]
-    )
+    head = [Span(f"{sign} ", role), Span(safe(step.name), "strong"), Span(f"   {said}", role)]
+    yield Line([*head, Span(title), Span(formula, "dim")])
     if checked.skipped:
         return
     if not checked.of_one_shape and checked.holds is not None and checked.true is not None:
