@@ -642,9 +642,9 @@ class Model:
         self, at: str | Sequence[str], how: str, reference: str | Path | None
     ) -> "tuple[list[Intervention], str]":
         """What takes the place of the steps, and where it is from."""
-        from tinytf.analysis.interventions import Intervention, sites_of, values_for
+        from tinytf.analysis.interventions import Intervention, hook_points, values_for
 
-        sites = sites_of(_listed(at), StepTable(self.config))
+        sites = hook_points(_listed(at), StepTable(self.config))
         texts = None if how == "zero" else self.reference(reference)
         values = values_for(self.transformer, sites, how, texts)
         return [Intervention(site, values.of[site]) for site in sites], values.source

@@ -4,7 +4,7 @@ Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and wi
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -13,6 +13,44 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
+
+
+def plain(value: Any) -> Any:
+    """A value as plain JSON data: an object is its ``to_dict`` or its fields, a tensor or an array nested lists."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+class Data:
+    """A frozen part of a report: its fields, and the properties of ``ALSO``, as plain JSON data."""
+
+    ALSO: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        names = (*(one.name for one in fields(self)), *self.ALSO)  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Verified(Data):
+    """The same numbers, as ``what`` says, computed in two ways; ``difference`` is the largest."""
+
+    ALSO: ClassVar = ("holds",)
+
+    what: str
+    difference: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= self.allowed  # false for a NaN
 
 
 class Described(Protocol):
@@ -69,6 +107,10 @@ class Report:
     def fields(self) -> dict[str, Any]:
         """What was found, as plain JSON data."""
         raise NotImplementedError
+
+    def members(self, *names: str) -> dict[str, Any]:
+        """Some of its fields and properties, as plain JSON data."""
+        return {name: plain(getattr(self, name)) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """What it is, what it is of, what was found."""

@@ -126,7 +126,7 @@ def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
         ((CLEAN, CORRUPT, *TOKENS, "--position", "1"), "--position goes with --at"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.in", "--position", "99"), "token 99 is out of range"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0", "--sweep", "attn"), "two things at once"),
-        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.weights"), "no step that can be exchanged"),
+        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.weights"), "no step that can be replaced"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -104,6 +104,16 @@ class Step:
         return isinstance(self.operation, Softmax)
 
     @property
+    def in_stream(self) -> bool:
+        """Whether it is recorded in every layer and as wide as the residual stream: the stream, or what is added."""
+        return self.in_layer and self.recorded and self.axes == _WIDE
+
+    @property
+    def can_intervene(self) -> bool:
+        """Whether it can be ablated and patched: the residual stream, and what heads, attention, feed-forward give."""
+        return self.in_stream or (self.core and self.recorded)
+
+    @property
     def replaceable(self) -> bool:
         """Whether a tap may put another tensor in its place: not where it is only seen on its way into a module."""
         return self.core or (self.seen is not None and self.seen.argument is None)
@@ -428,6 +438,12 @@ class StepTable:
         # What the stream is between attention and feed-forward; empty where they stand side by side.
         self.between = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
+        self.input = next(step.name for step in self.layer_steps if step.from_stream)
+        self.weights = next(step.name for step in self.layer_steps if step.is_map and step.is_distribution)
+        self.head_out = next(step.name for step in self.layer_steps if step.core and step.recorded)
+        # What attention and the feed-forward give to the residual stream, before any norm.
+        self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
+        self.activated = self.added[-1].inputs[0]
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from typing import TypeVar
 
 from torch import Tensor
 
 from tinytf.analysis.interventions.prediction import log_probabilities, predicted_at
 from tinytf.errors import UsageError
+from tinytf.report import Data
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.trace import Trace
+
+Difference = TypeVar("Difference", float, Tensor)
 
 
 class UnevenTexts(UsageError):
@@ -47,7 +50,7 @@ def require_even(clean: Encoding, corrupt: Encoding) -> None:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Contrast(Data):
     """The difference of two logits, ``answer`` − ``versus``, at ``position``, in the clean run and in the corrupt."""
 
     position: int
@@ -61,12 +64,9 @@ class Contrast:
         found = logits[:, self.answer].double() - logits[:, self.versus].double()
         return [float(one) for one in found.tolist()]
 
-    def normalised(self, difference: float) -> float:
-        """1 where a difference is the clean run's, 0 where it is the corrupt one's."""
+    def normalised(self, difference: Difference) -> Difference:
+        """1 where a difference (or each of a tensor of them) is the clean run's, 0 where it is the corrupt one's."""
         return (difference - self.corrupt) / (self.clean - self.corrupt)
-
-    def to_dict(self) -> dict[str, Any]:
-        return vars(self).copy()
 
 
 def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: int | None = None) -> Contrast:

@@ -8,24 +8,9 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.report import Verified
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.trace import Trace
-
-
-@dataclass(frozen=True)
-class Verified:
-    """Logits that are the same, as ``what`` says, computed in two ways; ``difference`` is the largest."""
-
-    what: str
-    difference: float
-    allowed: float
-
-    @property
-    def holds(self) -> bool:
-        return self.difference <= self.allowed  # false for a NaN
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"what": self.what, "holds": self.holds, "difference": self.difference, "allowed": self.allowed}
 
 
 @dataclass(frozen=True)
@@ -56,7 +41,7 @@ class Effect:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kl": self.kl, "log_probability_before": self.log_p_before, "log_probability_after": self.log_p_after,
-                "change": self.change, "best": self.best}  # fmt: skip
+                "change": self.change}  # fmt: skip
 
 
 def predicted_at(trace: Trace) -> int:
