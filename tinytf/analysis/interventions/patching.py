@@ -181,32 +181,23 @@ def patch_sweep(
         raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, steps))
     require_even(clean.encoding, corrupt.encoding)
     found = contrast(clean, corrupt, answer, versus)
-    step, layers, length = steps[what], range(clean.config.n_layers), len(clean.tokens)
-    cells: dict[tuple[int, int], Interventions]
-    if what == "heads":
-        first, width = 0, clean.config.n_heads
-        points = {(layer, head): HookPoint(step, layer, head) for layer in layers for head in range(width)}
-        cells = {cell: (Intervention(point, point.value(clean)),) for cell, point in points.items()}
-    else:
-        first, width = first_different(clean.encoding.ids, corrupt.encoding.ids) if clean.config.causal else 0, length
-        values = {layer: clean.step(step, layer) for layer in layers}
-        cells = {
-            (layer, place): (Intervention(HookPoint(step, layer), value, (place,)),)
-            for layer, value in values.items()
-            for place in range(first, width)
-        }
-    where = [(one.point, "" if one.positions is None else f" at position {one.first}") for (one,) in cells.values()]
+    step, layers, of_heads = steps[what], range(clean.config.n_layers), what == "heads"
+    width = clean.config.n_heads if of_heads else len(clean.tokens)
+    alike = clean.config.causal and not of_heads
+    first = first_different(clean.encoding.ids, corrupt.encoding.ids) if alike else 0
+    rows: dict[str, Interventions] = {}
+    for layer in layers:
+        value = clean.step(step, layer)  # (H, T, D), or (T, C)
+        for column in range(first, width):
+            point = HookPoint(step, layer, column if of_heads else None)
+            name = str(point) if of_heads else f"{point} at position {column}"
+            one = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
+            rows[name] = (one,)
     moved, check = sweep(
-        corrupt,
-        {f"{point}{place}": row for (point, place), row in zip(where, cells.values(), strict=True)},
-        found.position,
-        found.of,
-        lambda difference: abs(difference - found.corrupt),
-        on_progress,
+        corrupt, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress
     )
     differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
-    for cell, difference in zip(cells, moved, strict=True):
-        differences[cell] = difference
+    differences[:, first:] = torch.tensor(moved, dtype=torch.float64).view(len(layers), -1)
     return PatchSweep(
         contrast=found,
         checks=(*_ends(clean, corrupt, found.position), check),
