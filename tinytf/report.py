@@ -29,12 +29,13 @@ def plain(value: Any) -> Any:
 
 
 class Data:
-    """A frozen part of a report: its fields, and the properties of ``ALSO``, as plain JSON data."""
+    """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
 
+    LESS: ClassVar[tuple[str, ...]] = ()
     ALSO: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        names = (*(one.name for one in fields(self)), *self.ALSO)  # type: ignore[arg-type]
+        names = (*(one.name for one in fields(self) if one.name not in self.LESS), *self.ALSO)  # type: ignore[arg-type]
         return {name: plain(getattr(self, name)) for name in names}
 
 

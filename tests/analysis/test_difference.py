@@ -11,8 +11,8 @@ from architectures import KINDS, config_of, encoding_of, lively
 from caught_gradients import model_of
 
 from tinytf.analysis.alignment import Side
+from tinytf.analysis.compared import moved_weights
 from tinytf.analysis.difference import Difference, difference, parse_head
-from tinytf.analysis.moved import moved_weights
 from tinytf.errors import AddressError, UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer

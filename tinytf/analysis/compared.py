@@ -1,4 +1,4 @@
-"""One step in both runs: how far its numbers are apart.
+"""One step, or one parameter, in both runs: how far its numbers are apart.
 
 A token of a large model may hold numbers a thousand times those of the others (the first one, often, which attention
 rests on). So each token is measured by its own largest number, in both runs; of a map each query by its row's.
@@ -7,17 +7,21 @@ Shapes: T tokens or queries, N all that a step has of one.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tinytf.model.transformer import Transformer
+from tinytf.report import Data
 from tinytf.steps.table import Step
+
+_CHUNK = 2**22  # numbers of a parameter that are held in float64 at a time
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(Data):
     """One step in both runs.
 
     ``largest`` is the largest difference of two cells, at the cell ``at``, where the numbers are ``values``.
@@ -26,6 +30,9 @@ class Compared:
     that of a token's numbers, the mean over the tokens. ``kl`` is KL(first ‖ second) in nats, the mean over the
     positions, of logits and probabilities alone.
     """
+
+    LESS: ClassVar = ("step",)
+    ALSO: ClassVar = ("head",)
 
     name: str
     step: Step
@@ -43,21 +50,6 @@ class Compared:
     def head(self) -> int | None:
         """The head with the largest difference, where the step has heads."""
         return self.at[0] if self.step.has_heads else None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "layer": self.layer,
-            "shape": list(self.shape),
-            "largest": self.largest,
-            "relative": self.relative,
-            "token": self.token,
-            "cosine": self.cosine,
-            "at": list(self.at),
-            "values": list(self.values),
-            "head": self.head,
-            "kl": self.kl,
-        }
 
 
 class Sums:
@@ -131,3 +123,45 @@ class Sums:
             return torch.cat(self.parts, dim=1)
         parts = torch.stack(self.parts)  # (parts, 5, T)
         return torch.cat((parts[:, :2].amax(dim=0), parts[:, 2:].sum(dim=0)))
+
+
+@dataclass(frozen=True)
+class Moved(Data):
+    """One parameter in two models: the norm of the change ‖Δ‖ and that of the first model's weights ‖W‖."""
+
+    ALSO: ClassVar = ("ratio",)
+
+    name: str
+    shape: tuple[int, ...]
+    change: float
+    norm: float
+
+    @property
+    def ratio(self) -> float:
+        """‖Δ‖ ÷ ‖W‖; infinite where weights that were all 0 moved, and 0 where nothing did."""
+        if not self.change:
+            return 0.0
+        return self.change / self.norm if self.norm else float("inf")
+
+
+@torch.no_grad()
+def moved_weights(first: Transformer, second: Transformer) -> tuple[Moved, ...]:
+    """The parameters that both have in one shape, the one that moved most for its size first; in float64."""
+    others = dict(second.named_parameters())
+    found = [
+        _moved(name, weight, others[name])
+        for name, weight in first.named_parameters()
+        if name in others and others[name].shape == weight.shape
+    ]
+    return tuple(sorted(found, key=lambda one: -one.ratio))
+
+
+def _moved(name: str, first: Tensor, second: Tensor) -> Moved:
+    if first is second:  # a model without some steps has the weights of the whole one
+        return Moved(name, tuple(first.shape), 0.0, float(torch.linalg.vector_norm(first, dtype=torch.float64)))
+    change = norm = 0.0
+    ends = zip(first.flatten().split(_CHUNK), second.to(first.device).flatten().split(_CHUNK), strict=True)
+    for before, after in ends:
+        change += float((after.double() - before.double()).square().sum())
+        norm += float(before.double().square().sum())
+    return Moved(name, tuple(first.shape), change**0.5, norm**0.5)

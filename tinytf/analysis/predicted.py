@@ -1,4 +1,4 @@
-"""What two runs predict: at every position, behind their texts or at their masks, and how well they foretell a text.
+"""What two runs predict: at every position, after their texts or at their masks, and their loss on a text.
 
 Shapes: P positions, C width, V vocabulary.
 """
@@ -28,8 +28,8 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The most probable ids of either run behind its text, or at a mask, with their probabilities in both runs.
+class PairOfPredictions:
+    """The most probable ids of either run after its text, or at a mask, with their probabilities in both runs.
 
     ``kl`` is KL(first ‖ second) in nats.
     """
@@ -79,22 +79,18 @@ class Ends:
         ends = (one.compared(name, None, mean if name in ("logits", "probs") else None) for name, one in sums.items())
         return tuple(ends), tuple(positions)
 
-    def predictions(self, top: int) -> Iterator[Prediction]:
-        """What comes behind either text, or goes into the masks that both have."""
+    def predictions(self, top: int) -> Iterator[PairOfPredictions]:
+        """What comes after either text, or fills the masks that both have."""
         for places in self.alignment.asked:
-            logits = self._read(*places)
+            read = zip(self.sides, self.hidden, places, strict=True)
+            logits = [side.model.unembed(hidden[at]) for side, hidden, at in read]
             p, q = (probabilities(one) for one in logits)
             kl = float(divergence(*logits))
             best = [one.topk(min(top, len(one))).indices.tolist() for one in (p, q)]
             ids = sorted({*best[0], *best[1]}, key=lambda i: -max(float(p[i]), float(q[i])))
-            yield Prediction(*places, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids))
-
-    def _read(self, first: int | slice, second: int | slice) -> tuple[Tensor, Tensor]:
-        a, b = (
-            side.model.unembed(hidden[at])
-            for side, hidden, at in zip(self.sides, self.hidden, (first, second), strict=True)
-        )
-        return a, b
+            yield PairOfPredictions(
+                *places, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids)
+            )
 
 
 def divergence(first: Tensor, second: Tensor) -> Tensor:

@@ -432,6 +432,7 @@ class StepTable:
         self.layer_steps = tuple(
             one for row in STEPS for one in inside if (one.name, one.title) == (row.name, row.title)
         )
+        self.before, self.after = tuple(before), tuple(after)
         self.by_name = {step.name: step for step in (*before, *self.layer_steps, *after)}
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
         self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
