@@ -7,7 +7,7 @@ held at what it was is linear, so each part goes through it by itself, and the p
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.report import Report
+from tinytf.report import Data, Report
+from tinytf.steps.operations import Activate, Add, Norm
 from tinytf.steps.table import Step
 from tinytf.tolerance import PARTS, allowed
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 _ROUNDINGS = 4
@@ -37,8 +39,10 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Data):
     """One term of the logit; ``layer`` and ``head`` are None where it has none, ``kind`` is one of KINDS."""
+
+    LESS: ClassVar = ("name",)
 
     name: str
     kind: str
@@ -83,24 +87,14 @@ class Attribution(Report):
     def fields(self) -> dict[str, Any]:
         """The parts in the order in which the model adds them."""
         return {
-            "position": self.position,
+            **self.members("position"),
             "target": self.named(self.token),
             "versus": None if self.versus is None else self.named(self.versus),
-            "logit": self.logit,
-            "frozen": self.frozen,
-            "parts": [
-                {"part": part.name, "kind": part.kind, "layer": part.layer, "head": part.head, "value": part.value}
-                for part in self.parts
-            ],
+            **self.members("logit", "frozen"),
+            "parts": [{"part": part.name, **part.to_dict()} for part in self.parts],
             "by_kind": self.by_kind(),
             "heads": self.heads().tolist(),
-            "check": {
-                "holds": self.holds,
-                "parts": len(self.parts),
-                "sum": self.sum,
-                "difference": self.difference,
-                "allowed": self.allowed,
-            },
+            "check": {"parts": len(self.parts), **self.members("holds", "sum", "difference", "allowed")},
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -126,19 +120,19 @@ def total(parts: Iterable[Part]) -> float:
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
 
 
-@dataclass
 class _Parts:
-    """Vectors in the residual stream at one position, (N, C) in float64, that add up to it."""
+    """Vectors in the residual stream of a trace at one place, (N, C) in float64, that add up to it."""
 
-    width: int
-    names: list[tuple[str, str, int | None, int | None]] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
+    def __init__(self, trace: Trace, place: int) -> None:
+        self.trace, self.place = trace, place
+        self.names: list[tuple[str, str, int | None, int | None]] = []
+        self.rows: list[Tensor] = []
 
     def add(self, name: str, kind: str, vector: Tensor | None, layer: int | None = None) -> None:
         """One more part; a bias that the model does not have is None, and none is added."""
         if vector is not None:
             self.names.append((name if layer is None else f"L{layer}.{name}", kind, layer, None))
-            self.rows.append(vector.detach().double().cpu()[None])
+            self.rows.append(_wide(vector)[None])
 
     def add_heads(self, layer: int, vectors: Tensor) -> None:
         self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
@@ -149,23 +143,33 @@ class _Parts:
         self.names += others.names
         self.rows += others.rows
 
-    def replace(self, name: str, vector: Tensor, layer: int) -> None:
-        """One part that was put in the place of all before, which add nothing any more."""
-        self.rows = [torch.zeros_like(row) for row in self.rows]
-        self.add(name, "exchanged", vector, layer)
+    def replace(self, step: str, layer: int) -> None:
+        """Where an intervention replaced the stream, it is the one part; all before add nothing any more."""
+        if self.trace.is_exchanged(step, layer):
+            self.rows = [torch.zeros_like(row) for row in self.rows]
+            self.add(step, "exchanged", self.trace.step(step, layer)[self.place], layer)
 
-    def through(self, how: Any) -> None:
-        """Send every part through a linear map of (N, C)."""
-        self.rows = [how(torch.cat(self.rows))]
+    def through(self, step: Step | None, layer: int | None = None) -> None:
+        """Send every part through a step that is linear, or that is linear with what it was at this place held."""
+        if step is None:
+            return
+        site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
+        taken, given = (_wide(one[self.place]) for one in (site.input(), site.value))
+        if isinstance(step.operation, Norm):  # the scale that it had for the whole of what it took is held
+            weight, centred = _wide(site.module.weight), isinstance(site.module, nn.LayerNorm)
+            x = taken - taken.mean() if centred else taken
+            scale = weight / (x.square().mean() + site.module.eps).sqrt()
+            self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
+            self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
+        elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is held
+            self.rows = [rows * torch.where(taken == 0, 0.0, given / taken)]
+        else:
+            self.rows = [rows @ _wide(site.weight).T]
+            self.add(f"{step.name} bias", "dense bias", site.module.bias, layer)
 
-    def norm(self, norm: Any, taken: Tensor, name: str, layer: int | None = None) -> None:
-        """Send every part through a norm with the scale that it had for the whole of what it took, ``taken`` (C,)."""
-        x = taken.double().cpu()
-        centred = isinstance(norm, nn.LayerNorm)
-        x = x - x.mean() if centred else x
-        scale = norm.weight.detach().double().cpu() / (x.square().mean() + norm.eps).sqrt()
-        self.through(lambda rows: (rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale)
-        self.add(name, "norm bias", getattr(norm, "bias", None), layer)
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().cpu()
 
 
 def require_logits(model: Transformer) -> None:
@@ -203,14 +207,13 @@ def attribute(
             )
     if chosen == versus:
         raise UsageError("a token compared with itself has no lead", "name another by --versus")
-    parts = _Parts(config.d_model)
-    _embeddings(trace, place, parts)
+    parts = _Parts(trace, place)
+    _embeddings(parts)
     for layer in range(config.n_layers):
-        _block(trace, layer, place, parts)
-    if config.final_norm:
-        parts.norm(model.final_norm, trace.last_output[place], "final.norm bias")
-    if config.head == "mlm":
-        _masked_head(trace, place, parts)
+        _block(parts, layer)
+    for step in trace.steps.after:
+        if step.to_loss and not step.is_vocabulary:
+            parts.through(step)
     values = torch.cat(parts.rows) @ _direction(model.unembedding, chosen, versus)  # (N, C) · (C,) -> (N,)
     found = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
     bias = getattr(getattr(model.head, "decoder", None), "bias", None)
@@ -239,75 +242,49 @@ def _place(trace: Trace, position: int | None) -> int:
     raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "say which by --position")
 
 
-def _embeddings(trace: Trace, place: int, parts: _Parts) -> None:
-    for name in ("embed.tokens", "embed.positions", "embed.types"):
-        if name in trace.steps.by_name:
-            parts.add(name, "embedding", trace.step(name)[place])
-    if trace.config.embed_norm:
-        parts.norm(trace.model.embed.norm, trace.step("embed.sum")[place], "embed.norm bias")
+def _embeddings(parts: _Parts) -> None:
+    before = parts.trace.steps.before
+    total = next(step for step in before if isinstance(step.operation, Add))
+    for name in total.inputs:
+        parts.add(name, "embedding", parts.trace.step(name)[parts.place])
+    parts.through(next((step for step in before if total.name in step.inputs), None))
 
 
-def _block(trace: Trace, layer: int, place: int, parts: _Parts) -> None:
+def _block(parts: _Parts, layer: int) -> None:
     """What a block adds, in the order of its steps, each part through the norms that the stream or it goes through."""
-    block: Any = trace.model.blocks[layer]
-    if trace.is_exchanged("in", layer):
-        parts.replace("in", trace.step("in", layer)[place], layer)
-    norms = {step.inputs[0]: step for step in trace.steps.stream_norms}
-    for name, add in (("attn", _attention), ("ffn", _feed_forward)):
-        added = _Parts(parts.width)
-        add(trace, block, layer, place, added, exchanged=trace.is_exchanged(name, layer))
-        _through(trace, norms.get(name), layer, place, added)
+    table = parts.trace.steps
+    parts.replace(table.input, layer)
+    norms = {step.inputs[0]: step for step in table.stream_norms}
+    for step in table.added:
+        added, norm = _added(parts, step, layer), norms.get(step.name)
+        added.through(norm, layer)
         parts.take(added)
-        _through(trace, norms.get("mid" if name == "attn" else "sum"), layer, place, parts)
-    out = trace.steps.output
-    if trace.is_exchanged(out, layer):
-        parts.replace(out, trace.step(out, layer)[place], layer)
+        last = step if norm is None else norm
+        total = next(one for one in table.layer_steps if isinstance(one.operation, Add) and last.name in one.inputs)
+        parts.through(norms.get(total.name), layer)
+    parts.replace(table.output, layer)
 
 
-def _attention(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
-    config = trace.config
-    heads = trace.step("head_out", layer)[:, place].double().cpu()  # (H, D)
-    output = block.attention.o.weight.double().cpu().unflatten(1, (config.n_heads, config.d_head))  # (C, H, D)
-    each = torch.einsum("hd,chd->hc", heads, output)
+def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
+    """What attention or the feed-forward gives, by heads and bias."""
+    trace, place = stream.trace, stream.place
+    parts, linear = _Parts(trace, place), Site(trace, step, layer).module
+    weight, of_heads, exchanged = _wide(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
+    if of_heads:
+        heads = _wide(trace.step(trace.steps.head_out, layer)[:, place])  # (H, D)
+        each = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
+        parts.add_heads(layer, torch.zeros_like(each) if exchanged else each)
+    elif not exchanged:
+        parts.add(step.name, "feed-forward", weight @ _wide(trace.step(step.inputs[0], layer)[place]), layer)
     if exchanged:
-        parts.add_heads(layer, torch.zeros_like(each))
-        parts.add("attn", "exchanged", trace.step("attn", layer)[place], layer)
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
     else:
-        parts.add_heads(layer, each)
-        parts.add("attn bias", "attention bias", block.attention.o.bias, layer)
-
-
-def _feed_forward(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
-    if exchanged:
-        parts.add("ffn", "exchanged", trace.step("ffn", layer)[place], layer)
-        return
-    activated = trace.step("ffn.act", layer)[place].double().cpu()
-    parts.add("ffn", "feed-forward", block.ffn.down.weight.double().cpu() @ activated, layer)
-    parts.add("ffn bias", "feed-forward bias", block.ffn.down.bias, layer)
-
-
-def _through(trace: Trace, step: Step | None, layer: int, place: int, parts: _Parts) -> None:
-    """Send parts through a norm, where there is one."""
-    if step is not None:
-        module = trace.model.blocks[layer].get_submodule(step.module)
-        parts.norm(module, trace.step(step.inputs[0], layer)[place], f"{step.name} bias", layer)
-
-
-def _masked_head(trace: Trace, place: int, parts: _Parts) -> None:
-    """Through dense, activation and norm; each activation is x·gate(x), 0 at 0, so that a frozen gate is exact."""
-    head: Any = trace.model.head
-    weight = head.dense.weight.double().cpu()
-    parts.through(lambda rows: rows @ weight.T)
-    parts.add("head.dense bias", "dense bias", head.dense.bias)
-    taken, given = (trace.step(name)[place].double().cpu() for name in ("head.dense", "head.act"))
-    gate = torch.where(taken == 0, 0.0, given / taken)
-    parts.through(lambda rows: rows * gate)
-    parts.norm(head.norm, given, "head.norm bias")
+        parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", linear.bias, layer)
+    return parts
 
 
 def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
-    row = table[token].detach().double().cpu()
-    return row if versus is None else row - table[versus].detach().double().cpu()
+    return _wide(table[token]) if versus is None else _wide(table[token]) - _wide(table[versus])
 
 
 def _allowed(trace: Trace, parts: list[Part]) -> float:
