@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from tinytf.analysis.prediction import require_positions, require_tokens
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Report
@@ -200,11 +201,7 @@ def attribute(
     unembedded = trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [place])[0].double()
     chosen = int(logits.argmax()) if token is None else token
-    for one in (chosen, versus):
-        if one is not None and not 0 <= one < config.vocab_size:
-            raise UsageError(
-                f"there is no token {one:,}: the model has {config.vocab_size:,}, 0 to {config.vocab_size - 1:,}"
-            )
+    require_tokens(config, [one for one in (chosen, versus) if one is not None])
     if chosen == versus:
         raise UsageError("a token compared with itself has no lead", "name another by --versus")
     parts = _Parts(trace, place)
@@ -225,13 +222,8 @@ def attribute(
 
 
 def _place(trace: Trace, position: int | None) -> int:
-    length = len(trace.tokens)
     if position is not None:
-        if not 0 <= position < length:
-            raise UsageError(
-                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
-                "tinytf tokens numbers them",
-            )
+        require_positions(trace, [position])
         return position
     rows = trace.recording.logit_rows
     if trace.config.causal or len(rows) == 1:
