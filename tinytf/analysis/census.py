@@ -1,4 +1,4 @@
-"""What every head of a model does: its scores on random tokens said twice and on text, and a label in a line.
+"""What every head of a model does: its scores on repeated random tokens and on text, and a label in a line.
 
 Attention weights are scored as they pass, one layer of a few sequences at a time; none are kept. Shapes: B sequences
 of a batch, H heads, T tokens (Q and K where query and key differ).
@@ -17,6 +17,7 @@ from tinytf.analysis.head_labels import LABELS, Named, named
 from tinytf.analysis.heads import (
     by_offset,
     choosing,
+    copy_losses,
     distance,
     duplicate,
     entropy,
@@ -26,14 +27,15 @@ from tinytf.analysis.heads import (
     overlap,
     own,
     previous,
+    repeated_tokens,
 )
-from tinytf.analysis.repeats import copy_losses, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.steps.operations.mask import Sight
+from tinytf.steps.table import table_of
 from tinytf.trace.taps import stepwise
 
 SEQUENCES = 16
@@ -68,29 +70,25 @@ Progress = Callable[[int, int], None]
 class Scores:
     """``values`` are scores of every head by their names in SCORES, each (layers, heads), float64.
 
-    They are means over so many ``sequences`` of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of tokens
-    that are said twice, and lack on text. ``agreement`` is NaN for a head that is alone in its layer.
+    They are means over so many ``sequences`` of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of repeated
+    tokens, and missing on text. ``agreement`` is NaN for a head that is alone in its layer.
     """
 
     sequences: int
     tokens: int
     values: Mapping[str, Tensor]
 
+    def size(self) -> dict[str, int]:
+        return {"sequences": self.sequences, "tokens": self.tokens}
+
     def of(self, layer: int, head: int) -> dict[str, float]:
         """The scores of one head by name."""
         return {name: float(score[layer, head]) for name, score in self.values.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data: a score is layers × heads, null where it is no number."""
-        found: dict[str, Any] = {"sequences": self.sequences, "tokens": self.tokens}
-        for name, score in self.values.items():
-            found[name] = [[one if math.isfinite(one) else None for one in row] for row in score.tolist()]
-        return found
-
 
 @dataclass(frozen=True)
 class Census(Report):
-    """Every head of a model. ``repeats`` are its scores on random tokens said twice, ``text`` those on text, if any.
+    """Every head of a model. ``repeats`` are its scores on repeated random tokens, ``text`` those on text, if any.
 
     A copy has ``length`` tokens. The losses, in nats a token, are over either copy; None where no next token is
     predicted. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score, and only the ``top`` ones
@@ -114,33 +112,24 @@ class Census(Report):
 
     def fields(self) -> dict[str, Any]:
         """The heads with the highest score first: all of them, or the ``top`` ones."""
-        repeats, text = self.repeats, self.text
         return {
-            "repeats": {
-                "length": self.length,
-                "sequences": repeats.sequences,
-                "tokens": repeats.tokens,
-                "seed": self.seed,
-                "first_loss": self.first_loss,
-                "second_loss": self.second_loss,
-            },
-            "text": text and {"corpus": self.corpus, "sequences": text.sequences, "tokens": text.tokens},
+            "repeats": {**self.repeats.size(), **self.members("length", "seed", "first_loss", "second_loss")},
+            "text": self.text and {"corpus": self.corpus, **self.text.size()},
             "by": self.by,
             "scores": SCORES,
-            "labels": [
-                {"name": one.name, "score": one.score, "least": one.least, "meaning": one.meaning} for one in LABELS
-            ],
+            "labels": plain(LABELS),
             "heads": [self._head(layer, head) for layer, head in self.order()[: self.top]],
         }
 
     def _head(self, layer: int, head: int) -> dict[str, Any]:
         named = self.labels[layer][head]
-        found: dict[str, Any] = {"layer": layer, "head": head, "label": named.label and named.label.name}
-        found["evidence"] = named.evidence
-        for name, scores in (("repeats", self.repeats), ("text", self.text)):
-            of = None if scores is None else scores.of(layer, head)
-            found[name] = of and {score: value if math.isfinite(value) else None for score, value in of.items()}
-        return found
+        scores = {name: one and one.of(layer, head) for name, one in (("repeats", self.repeats), ("text", self.text))}
+        finite = {
+            name: of and {score: value if math.isfinite(value) else None for score, value in of.items()}
+            for name, of in scores.items()
+        }
+        label = named.label and named.label.name
+        return {"layer": layer, "head": head, "label": label, "evidence": named.evidence, **finite}
 
     @property
     def key(self) -> str:
@@ -178,13 +167,13 @@ def require_score(by: str) -> str:
 def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 0) -> int:
     """The length of a copy: the one given, else 50 or what fits the context beside ``added`` tokens.
 
-    With a window every token must be seen from where it is said again. UsageError for a length that does not fit.
+    In a window every token must be visible from its repetition. Raises UsageError for a length that does not fit.
     """
     most = (config.context - added) // 2
     most = min(most, config.window - 1) if config.window else most
     where = f"a context of {config.context:,}" + (f" with a window of {config.window:,}" if config.window else "")
     if most < SHORTEST_COPY:
-        raise UsageError(f"not even {SHORTEST_COPY} tokens can be said twice in {where}", "heads are told apart there")
+        raise UsageError(f"not even {SHORTEST_COPY} tokens fit {where} twice", "heads are told apart there")
     if length is not None and not SHORTEST_COPY <= length <= most:
         said = "is too short to tell heads apart" if length < SHORTEST_COPY else f"does not fit {where} twice"
         raise UsageError(f"a copy of {length:,} tokens {said}", f"give a length from {SHORTEST_COPY} to {most:,}")
@@ -202,7 +191,7 @@ def census(
     after: Sequence[int] = (),
     progress: Progress = lambda done, of: None,
 ) -> Census:
-    """Score every head on ``count`` sequences of random tokens said twice, and on at most as many ``windows`` of text.
+    """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
     ``windows`` are ids (T,), all of one length; ``before`` and ``after`` are put around the random ones, as a tokenizer
     does around a text; ``length`` is that of a copy. ``progress`` hears how many sequences are done, of how many at
@@ -231,22 +220,20 @@ def census(
         heard = _Tally(config, len(opening))
         _run(model, islice(chain((opening,), text), count), heard, lambda done: progress(count + done, of))
     on_repeats, on_text = repeats.scores(), None if heard is None else heard.scores()
-    places = ((layer, range(config.n_heads)) for layer in range(config.n_layers))
+    labels = (
+        tuple(named(on_repeats.of(layer, head), on_text and on_text.of(layer, head)) for head in range(config.n_heads))
+        for layer in range(config.n_layers)
+    )
+    means = [sum(some) / len(losses) for some in zip(*losses, strict=True)] or [None, None]
     return Census(
         config=config,
         length=length,
         seed=seed,
         repeats=on_repeats,
         text=on_text,
-        first_loss=sum(first for first, _ in losses) / len(losses) if losses else None,
-        second_loss=sum(second for _, second in losses) / len(losses) if losses else None,
-        labels=tuple(
-            tuple(
-                named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
-                for head in heads
-            )
-            for layer, heads in places
-        ),
+        first_loss=means[0],
+        second_loss=means[1],
+        labels=tuple(labels),
     )
 
 
@@ -261,8 +248,10 @@ def _run(
     """Let sequences (T,) go through the model, a few at a time, and ``tally`` see the weights of each layer."""
     device = model.embed.tokens.weight.device
 
+    weights = table_of(model.config).weights
+
     def tap(name: str, tensor: Tensor) -> Tensor:
-        if name == "weights":  # (B, H, T, T), once a layer
+        if name == weights:  # (B, H, T, T), once a layer
             tally.add(tensor.float())
         return tensor
 
@@ -277,7 +266,7 @@ def _run(
 class _Tally:
     """Sums of the scores of one kind of sequence of ``tokens`` tokens, over sequences; layers come in their order.
 
-    ``copies`` are the places of what is said twice, where something is.
+    ``copies`` are the places of both copies, where tokens are repeated.
     """
 
     def __init__(self, config: ModelConfig, tokens: int, copies: slice | None = None) -> None:

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from tinytf.report import Data
 
 
 @dataclass(frozen=True)
-class Label:
-    """A kind of head: the ``score`` that tells it, ``least`` how much of that it takes, and what it means.
+class Label(Data):
+    """A kind of head: the ``score`` that identifies it, ``least`` how much of it is needed, and what it means.
 
-    One ``of_repeats`` is told on random tokens said twice, the others on text where there is some.
+    A label ``of_repeats`` is read on repeated random tokens, the others on text where there is some.
     """
+
+    LESS: ClassVar = ("of_repeats",)
 
     name: str
     score: str
@@ -19,11 +24,11 @@ class Label:
 
 
 LABELS: tuple[Label, ...] = (
-    Label("induction", "induction", 0.5, "finds what followed the last time, and so can say it again", True),
-    Label("duplicate", "duplicate", 0.5, "finds the same token where it stood before", True),
-    Label("previous", "previous", 0.5, "brings each token what stood before it", True),
+    Label("induction", "induction", 0.5, "finds what followed the last time, and so can repeat it", True),
+    Label("duplicate", "duplicate", 0.5, "finds the earlier copy of its own token", True),
+    Label("previous", "previous", 0.5, "brings each token the one before it", True),
     Label("self", "self", 0.5, "stays at its own token"),
-    Label("offset", "offset_weight", 0.5, "looks so many tokens back, or ahead, whatever stands there"),
+    Label("offset", "offset_weight", 0.5, "looks so many tokens back, or ahead, whatever token is there"),
     Label("first", "first", 0.5, "rests on the first token: a sink, where attention goes that is not needed"),
     Label("broad", "entropy_share", 0.9, "looks at all tokens nearly alike, and so takes their mean"),
 )

@@ -1,6 +1,7 @@
 """One number a head: where its attention goes. Every score of a head has its one definition here.
 
-Weights are (…, Q, K). What is said twice are ``length`` tokens, and the same ``length`` again right behind them.
+Weights are (…, Q, K). Repeated tokens are ``length`` tokens, and right after them the same ``length`` again: what
+previous-token and induction heads are measured on (Olsson et al. 2022, "In-context Learning and Induction Heads").
 """
 
 import math
@@ -9,12 +10,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
+
+
+def repeated_tokens(vocab_size: int, length: int, count: int, seed: int) -> Tensor:
+    """``count`` sequences of ``length`` uniformly random ids, each twice in a row: (count, 2 · length)."""
+    generator = torch.Generator().manual_seed(seed)
+    once = torch.randint(0, vocab_size, (count, length), generator=generator)
+    return torch.cat((once, once), dim=1)
+
+
+def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]:
+    """The mean next-token loss, in nats, within the first copy and in the second: logits (B, 2T, V), ids (B, 2T)."""
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    by_position = losses.view(len(ids), -1).mean(dim=0)  # (2T - 1,)
+    return float(by_position[: length - 1].mean()), float(by_position[length:].mean())
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -44,7 +60,7 @@ def duplicate(weights: Tensor, length: int) -> Tensor:
 
 
 def induction(weights: Tensor, length: int) -> Tensor:
-    """Mean weight, in the second copy, on the token that followed the query's in the first (Olsson et al. 2022)."""
+    """Mean weight, in the second copy, on the token that followed the query's in the first."""
     return weights[..., length:, :].diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=-1)
 
 
@@ -80,7 +96,7 @@ def overlap(weights: Tensor, visible: Tensor) -> Tensor:
 def by_offset(weights: Tensor) -> Tensor:
     """The sum of the weights on each diagonal: (…, T, T) -> (…, 2T − 1), from key − query = 1 − T to T − 1."""
     size = weights.shape[-1]
-    padded = torch.nn.functional.pad(weights.flip(-2), (0, size))  # (…, T, 2T)
+    padded = F.pad(weights.flip(-2), (0, size))  # (…, T, 2T)
     # Rows of one column less: each begins one place earlier, so that a column of them is a diagonal.
     skewed = padded.flatten(-2)[..., : size * (2 * size - 1)].unflatten(-1, (size, 2 * size - 1))
     return skewed.sum(dim=-2)
@@ -121,4 +137,4 @@ def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) ->
     if by not in MEASURES:
         raise UsageError(f"there is no measure {by!r}", did_you_mean(by, MEASURES))
     chosen = range(trace.config.n_layers) if layers is None else layers
-    return torch.stack([MEASURES[by][0](trace.step("weights", layer).float()) for layer in chosen])
+    return torch.stack([MEASURES[by][0](trace.step(trace.steps.weights, layer).float()) for layer in chosen])
