@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tinytf.api import Model, named_places
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.opened import Model, named_places
 from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
 

@@ -3,7 +3,7 @@
 Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and with ``--format ndjson`` its ``events``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
+
+Progress = Callable[[int, int], None]
+"""Hears how much is done, of how much."""
+
+
+def unheard(done: int, of: int) -> None:
+    """Progress that nobody follows."""
 
 
 def plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ flow is the largest that they can carry, where rollout multiplies along each way
 position from several tokens are searched one by one, each with all pipes for itself: they do not sum to 1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.report import Progress, unheard
 
 _UNIT = 2**44  # capacities are whole numbers, so that a largest flow is exact and found in finitely many steps
 MOST_PIPES = 2_000_000  # some 2 kB each while the flow is searched
 
-Progress = Callable[[int, int], None]
 _Node = tuple[int, int]
 """How many layers are below, and the position."""
 
@@ -40,9 +40,7 @@ def count_pipes(maps: Sequence[Tensor]) -> int:
     return sum(int((one > 0).sum()) for one in maps)
 
 
-def attention_flow(
-    maps: Sequence[Tensor], queries: Sequence[int], progress: Progress = lambda done, of: None
-) -> AttentionFlow:
+def attention_flow(maps: Sequence[Tensor], queries: Sequence[int], progress: Progress = unheard) -> AttentionFlow:
     """The largest flow from every input token to each of ``queries`` behind the last of ``maps`` (Q, K), first first.
 
     ``maps`` are those of ``rollout``. ``progress`` hears how many pairs are done. Raises UsageError for a network too

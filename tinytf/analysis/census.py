@@ -33,7 +33,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report, plain
+from tinytf.report import Progress, Report, plain, unheard
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.trace.taps import stepwise
@@ -63,8 +63,6 @@ SCORES = {
 ON_REPEATS = ("induction", "duplicate", "previous")
 """Scores that are read on random tokens, where nothing but place and repetition says where to look."""
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -81,7 +79,7 @@ class Scores:
     def size(self) -> dict[str, int]:
         return {"sequences": self.sequences, "tokens": self.tokens}
 
-    def of(self, layer: int, head: int) -> dict[str, float]:
+    def of(self, layer: int, head: int) -> Mapping[str, float]:
         """The scores of one head by name."""
         return {name: float(score[layer, head]) for name, score in self.values.items()}
 
@@ -123,13 +121,12 @@ class Census(Report):
 
     def _head(self, layer: int, head: int) -> dict[str, Any]:
         named = self.labels[layer][head]
-        scores = {name: one and one.of(layer, head) for name, one in (("repeats", self.repeats), ("text", self.text))}
-        finite = {
-            name: of and {score: value if math.isfinite(value) else None for score, value in of.items()}
-            for name, of in scores.items()
-        }
-        label = named.label and named.label.name
-        return {"layer": layer, "head": head, "label": label, "evidence": named.evidence, **finite}
+        found: dict[str, Any] = {"layer": layer, "head": head, "label": named.label and named.label.name}
+        found["evidence"] = named.evidence
+        for name, scores in (("repeats", self.repeats), ("text", self.text)):
+            of = None if scores is None else scores.of(layer, head)
+            found[name] = of and {score: value if math.isfinite(value) else None for score, value in of.items()}
+        return found
 
     @property
     def key(self) -> str:
@@ -189,7 +186,7 @@ def census(
     seed: int = 0,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
-    progress: Progress = lambda done, of: None,
+    progress: Progress = unheard,
 ) -> Census:
     """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
@@ -220,8 +217,11 @@ def census(
         heard = _Tally(config, len(opening))
         _run(model, islice(chain((opening,), text), count), heard, lambda done: progress(count + done, of))
     on_repeats, on_text = repeats.scores(), None if heard is None else heard.scores()
-    labels = (
-        tuple(named(on_repeats.of(layer, head), on_text and on_text.of(layer, head)) for head in range(config.n_heads))
+    labels = tuple(
+        tuple(
+            named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
+            for head in range(config.n_heads)
+        )
         for layer in range(config.n_layers)
     )
     means = [sum(some) / len(losses) for some in zip(*losses, strict=True)] or [None, None]
@@ -233,7 +233,7 @@ def census(
         text=on_text,
         first_loss=means[0],
         second_loss=means[1],
-        labels=tuple(labels),
+        labels=labels,
     )
 
 

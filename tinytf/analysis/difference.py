@@ -258,7 +258,7 @@ class _Run:
             sizes = " and ".join(f"{side.model.config.vocab_size:,}" for side in self.sides)
             self._skip(names, f"the vocabularies are different ones, of {sizes} tokens")
         else:
-            for which, here, other in (("second", *both), ("first", *reversed(both))):
+            for which, here, other in (("second", *both), ("first", both[1], both[0])):
                 own = [step.name for step in here.steps.over_vocabulary]
                 self._skip(
                     [name for name in own if name not in other.steps.by_name], f"the {which} model has no such step"

@@ -4,7 +4,7 @@ Every state of the stream goes through the model's own final norm and head (nost
 logit lens").
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from tinytf.analysis.prediction import require_positions, require_tokens
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
-from tinytf.report import Report
+from tinytf.report import Progress, Report, unheard
 from tinytf.steps.table import Place
 from tinytf.trace.trace import Trace
 
@@ -114,7 +114,7 @@ def lens(
     top: int = 5,
     tracked: Sequence[int] = (),
     sublayers: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, of: None,
+    on_progress: Progress = unheard,
     force: bool = False,
 ) -> Lens:
     """Read the embeddings and every layer of ``trace`` at ``positions``, with ``sublayers`` after attention too.

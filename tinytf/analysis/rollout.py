@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.attention_flow import AttentionFlow, Progress, attention_flow, count_pipes
+from tinytf.analysis.attention_flow import AttentionFlow, attention_flow, count_pipes
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Progress, Report, unheard
 from tinytf.trace.trace import Trace
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -105,7 +105,7 @@ def rollout(
     query: int | None = None,
     flow: Sequence[int] | str = (),
     force: bool = False,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = unheard,
 ) -> Rollout:
     """Multiply the maps of the layers of a trace, the first to ``layer`` (the last one without it).
 

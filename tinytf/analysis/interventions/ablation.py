@@ -1,6 +1,6 @@
 """Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,10 +29,8 @@ from tinytf.analysis.interventions.sweep import sweep
 from tinytf.analysis.interventions.values import Reference, values_for
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report, Verified
+from tinytf.report import Progress, Report, Verified, unheard
 from tinytf.trace.trace import Trace
-
-Progress = Callable[[int, int], None]
 
 SWEEPS = ("heads", "ffn", "layers")
 
@@ -152,7 +150,7 @@ def ablate(
     target: int | None = None,
     seed: int = 0,
     top: int = 5,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> Ablation:
     """Ablate all the steps of ``at`` together, and compare the prediction with that of ``trace``, the plain run.
 
@@ -194,7 +192,7 @@ def ablation_sweep(
     reference: Reference | None = None,
     target: int | None = None,
     seed: int = 0,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> AblationSweep:
     """Ablate every head (``heads``), feed-forward (``ffn``) or layer (``layers``) alone, batched.
 

@@ -3,7 +3,7 @@
 How much of the clean run's logit difference comes back says what those activations carry (Wang et al. 2022).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,11 +16,9 @@ from tinytf.analysis.interventions.prediction import Choice, choices, compared, 
 from tinytf.analysis.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report, Verified, text_data
+from tinytf.report import Progress, Report, Verified, text_data, unheard
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.trace import Trace
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,7 @@ def patch_sweep(
     *,
     answer: int | None = None,
     versus: int | None = None,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> PatchSweep:
     """Patch each layer at each position (``residual``, ``attn``, ``ffn``), or each head at all positions (``heads``).
 

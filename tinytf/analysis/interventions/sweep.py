@@ -13,10 +13,9 @@ from torch import Tensor
 
 from tinytf.analysis.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
 from tinytf.analysis.interventions.prediction import compared
-from tinytf.report import Verified
+from tinytf.report import Progress, Verified, unheard
 from tinytf.trace.trace import Trace
 
-Progress = Callable[[int, int], None]
 Interventions = tuple[Intervention, ...]
 """What one row of a batch carries; all of it in one layer."""
 Found = TypeVar("Found")
@@ -32,7 +31,7 @@ def sweep(
     read: int,
     measured: Callable[[Tensor], Sequence[Found]],
     size: Callable[[Found], float],
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> tuple[list[Found], Verified]:
     """What is ``measured`` of the logits (B, V) at position ``read`` under each of ``rows``, in their order.
 

@@ -12,10 +12,9 @@ from tinytf.analysis.interventions.hooks import HookPoint
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.report import Progress, unheard
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
-
-Progress = Callable[[int, int], None]
 
 HOWS = ("zero", "mean", "resample")
 
@@ -96,7 +95,7 @@ def values_for(
     *,
     text: Encoding | None = None,
     seed: int = 0,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> Values:
     """What goes in the place of each hook point in an ablation.
 
