@@ -12,7 +12,7 @@ from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
 
 if TYPE_CHECKING:
-    from tinytf.analysis.info import Info
+    from tinytf.analysis.size import Info
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "named_places", "open_source", "pick_device"]
 
@@ -41,7 +41,7 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
     ``preset:NAME`` or ``hub:ORG/NAME``.
 
-    ``seed`` makes the weights of a preset. Raises UsageError for a name that is nothing known (with the nearest),
+    ``seed`` makes the weights of a preset. Raises UsageError for an unknown name (with the nearest),
     CheckpointError for files that are damaged or of an architecture that is not implemented.
     """
     if dtype not in DTYPES:
@@ -50,7 +50,7 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
 
 
 def open_source(source: Source, *, device: str = "auto", dtype: str = "float32", seed: int = 0) -> Model:
-    """The model of a source, on a device and in a dtype; errors as of ``load``."""
+    """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
     where = pick_device(device)
     config, vocabulary = source.config(), source.vocabulary()
     notes: tuple[str, ...] = ()
@@ -59,32 +59,31 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
-    weighed = source.weigh(DTYPES[dtype], seed)
+    transformer, ignored = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
-    transformer = weighed.transformer.to(device=where)
     return Model(
         source.name,
-        transformer,
+        transformer.to(device=where),
         vocabulary.tokenizer,
         words,
         vocabulary.note,
-        (*notes, *weighed.notes),
+        (*notes, *ignored),
         source.corpus(),
     )
 
 
 def info(model: str, opened: Model | None = None) -> "Info":
-    """What ``model`` amounts to; of one that is ``opened`` already nothing is read again. Errors as of ``load``."""
-    from tinytf.analysis.info import Info
+    """What ``model`` amounts to; of one that is ``opened`` already nothing is read again. Raises as ``load`` does."""
+    from tinytf.analysis.size import Info
 
     if model.startswith("preset:"):
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)
     if opened is None:
-        weighed = source.weigh(torch.float32, seed=0)
-        parameters = dict(weighed.transformer.named_parameters())
+        transformer, ignored = source.weigh(torch.float32, seed=0)
+        parameters = dict(transformer.named_parameters())
         counted = sum(parameter.numel() for parameter in parameters.values())
-        notes = (*weighed.notes, *not_finite(parameters))
+        notes = (*ignored, *not_finite(parameters))
     else:
         counted, notes = opened.n_parameters, opened.notes
     return Info(source.name, source.config(), source.family, counted, notes, source.card())

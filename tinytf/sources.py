@@ -35,19 +35,20 @@ class Vocabulary:
     note: str = ""
 
 
+Weighed = tuple[Transformer, tuple[str, ...]]
+"""A transformer with its weights, on the CPU in eval mode, and notes: what was ignored or looks wrong."""
+
+
 @dataclass(frozen=True)
-class Weighed:
-    """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was passed over or looks wrong."""
-
-    transformer: Transformer
-    notes: tuple[str, ...] = ()
-
-
 class Source(ABC):
-    """A model that can be opened. ``where`` says what it is in a few words, ``family`` is the kind of its files."""
+    """A model that can be opened: ``where`` says what it is in a few words, its files are at ``path``.
+
+    ``family`` is the kind of its files.
+    """
 
     name: str
     where: str
+    path: Path
 
     @property
     @abstractmethod
@@ -74,13 +75,9 @@ class Source(ABC):
         return None
 
 
-@dataclass(frozen=True)
 class PresetSource(Source):
     """An architecture with random weights; its tokenizer is lent by a built-in model."""
 
-    name: str
-
-    where = "random weights"
     family = "preset"
 
     def config(self) -> ModelConfig:
@@ -92,52 +89,40 @@ class PresetSource(Source):
         return Vocabulary(Tokenizer.load(ASSETS / lender / "tokenizer.json"), note)
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        return Weighed(Transformer.initialised(self.config(), seed).to(dtype))
+        return Transformer.initialised(self.config(), seed).to(dtype), ()
 
 
-@dataclass(frozen=True)
 class RunSource(Source):
     """A run directory of ours, a built-in model among them."""
-
-    name: str
-    where: str
-    directory: Path
 
     family = "tinytf run"
 
     def config(self) -> ModelConfig:
-        return read_config(self.directory)
+        return read_config(self.path)
 
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(Tokenizer.load(self.directory / "tokenizer.json"))
+        return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        return Weighed(load_run(self.directory, dtype))
+        return load_run(self.path, dtype), ()
 
     def card(self) -> dict[str, Any] | None:
-        return read_json(self.directory / "card.json") if (self.directory / "card.json").exists() else None
+        return read_json(self.path / "card.json") if (self.path / "card.json").exists() else None
 
     def corpus(self) -> Path | None:
         """What was held out, beside a built-in model; else the first file that the run was trained on."""
         from tinytf.training.remembered import files_of
 
-        shipped = self.directory / "held_out.txt"
-        run = self.directory.parents[1] if self.directory.absolute().parent.name == CHECKPOINTS else self.directory
-        there = [path for path in (shipped, *files_of(run)) if path.is_file()]
-        return next(iter(there), None)
+        run = self.path.parents[1] if self.path.absolute().parent.name == CHECKPOINTS else self.path
+        return next((path for path in (self.path / "held_out.txt", *files_of(run)) if path.is_file()), None)
 
 
-@dataclass(frozen=True)
 class DirectorySource(Source):
     """A directory as transformers writes it."""
 
-    name: str
-    where: str
-    directory: Path
-
     @cached_property
     def header(self) -> Header:
-        return read_header(self.directory)
+        return read_header(self.path)
 
     @property
     def family(self) -> str:
@@ -147,21 +132,16 @@ class DirectorySource(Source):
         return self.header.config
 
     def vocabulary(self) -> Vocabulary:
-        found = load_tokenizer_directory(self.directory)
+        found = load_tokenizer_directory(self.path)
         return Vocabulary(found.tokenizer, found.note)
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
         opened = load_directory(self.header, dtype)
-        return Weighed(opened.transformer, opened.notes)
+        return opened.transformer, opened.notes
 
 
-@dataclass(frozen=True)
 class GgufSource(Source):
     """A ``.gguf`` file: configuration, vocabulary and weights in one."""
-
-    name: str
-    where: str
-    path: Path
 
     family = "GGUF"
 
@@ -179,22 +159,23 @@ class GgufSource(Source):
         from tinytf.checkpoints.gguf import load_gguf
 
         opened = load_gguf(self.path, dtype)
-        return Weighed(opened.transformer, opened.notes)
+        return opened.transformer, opened.notes
 
 
 def find_source(model: str) -> Source:
     """The source that a name, path, ``preset:NAME`` or ``hub:ORG/NAME`` means.
 
-    Raises UsageError for a name that is nothing known, with the nearest; CheckpointError for a file or folder that
-    is no model.
+    Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is no model.
     """
     if model.startswith("preset:"):
-        preset(model.removeprefix("preset:"))
-        return PresetSource(model)
+        source = PresetSource(model, "random weights", Path())
+        source.config()  # raises for a preset that is not there
+        return source
     if model.startswith("hub:"):
         from tinytf.checkpoints.hub import fetch
 
-        return DirectorySource(model.removeprefix("hub:"), model, fetch(model.removeprefix("hub:")))
+        name = model.removeprefix("hub:")
+        return DirectorySource(name, model, fetch(name))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
     return source_at(Path(model))

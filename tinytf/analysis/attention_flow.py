@@ -41,7 +41,7 @@ def count_pipes(maps: Sequence[Tensor]) -> int:
 
 
 def attention_flow(maps: Sequence[Tensor], queries: Sequence[int], progress: Progress = unheard) -> AttentionFlow:
-    """The largest flow from every input token to each of ``queries`` behind the last of ``maps`` (Q, K), first first.
+    """The largest flow from every input token to each of ``queries`` after the last of ``maps``, (Q, K) each.
 
     ``maps`` are those of ``rollout``. ``progress`` hears how many pairs are done. Raises UsageError for a network too
     large to be held, TinytfError where a flow and its cut differ.
@@ -87,6 +87,6 @@ def _largest(residual: Any, source: _Node, target: _Node) -> tuple[int, int]:
             if node not in reached and pipe["flow"] < pipe["capacity"]:
                 reached.add(node)
                 waiting.append(node)
-    # A way back is in the residual network with a capacity of 0.
+    # A reverse edge is in the residual network with a capacity of 0.
     cut = sum(pipe["capacity"] for node in reached for to, pipe in found[node].items() if to not in reached)
     return int(found.graph["flow_value"]), cut

@@ -4,7 +4,7 @@ Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers". Shapes: H he
 key differ). Everything is float64: a product of many maps is asked for its small numbers too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from tinytf.analysis.attention_flow import AttentionFlow, attention_flow, count_
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.nearest import did_you_mean
-from tinytf.report import Progress, Report, unheard
+from tinytf.report import Progress, Report, plain, unheard
 from tinytf.trace.trace import Trace
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -35,7 +35,7 @@ ALLOWED = 1e-9
 
 @dataclass(frozen=True)
 class Rollout(Report):
-    """``shares[query, key]`` is the share of input token ``key`` in position ``query`` behind ``layer``: rows sum to 1.
+    """``shares[query, key]`` is the share of input token ``key`` in position ``query`` after ``layer``: rows sum to 1.
 
     ``heads`` says how those of a layer were combined. ``maps`` are the layers that were multiplied, each ½·A + ½·I.
     ``query`` is the position that is read. ``flow`` is the attention flow through the same maps, where it was searched;
@@ -55,19 +55,13 @@ class Rollout(Report):
 
     def fields(self) -> dict[str, Any]:
         """Flows are null where they were not searched."""
-        own, flow = self.own_flow, self.flow
+        flow = self.flow
         return {
-            "heads": self.heads,
-            "layer": self.layer,
-            "query": self.query,
+            **self.members("heads", "layer", "query"),
             "rollout": self.shares[self.query].tolist(),
-            "flow": None if own is None else own.tolist(),
+            "flow": plain(self.own_flow),
             "rollouts": self.shares.tolist(),
-            "flows": flow
-            and [
-                {"query": query, "values": values}
-                for query, values in zip(flow.queries, flow.values.tolist(), strict=True)
-            ],
+            "flows": flow and _numbered(zip(flow.queries, flow.values.tolist(), strict=True)),
             "check": {"holds": self.holds, "largest_difference": self.deviation, "allowed": ALLOWED},
         }
 
@@ -79,8 +73,7 @@ class Rollout(Report):
 
     def itemised(self) -> dict[str, Any]:
         data = self.to_dict()
-        data["rollouts"] = [{"query": query, "values": values} for query, values in enumerate(data["rollouts"])]
-        return data
+        return {**data, "rollouts": _numbered(enumerate(data["rollouts"]))}
 
     def tensors(self) -> dict[str, Tensor]:
         """The rollout (T, T), the flows (queries, T), and the maps of the layers that they were made of."""
@@ -95,6 +88,10 @@ class Rollout(Report):
     @property
     def holds(self) -> bool:
         return self.deviation <= ALLOWED and bool((self.shares >= 0).all())
+
+
+def _numbered(rows: Iterable[tuple[int, list[float]]]) -> list[dict[str, Any]]:
+    return [{"query": query, "values": values} for query, values in rows]
 
 
 def rollout(
@@ -113,8 +110,8 @@ def rollout(
     ``flow`` are positions to search the attention flow to, of which ``progress`` hears; or ``query`` for that position,
     ``all``, ``none``, or ``auto``: to the query, where that takes no more than some seconds.
     Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
-    where weights are no numbers: nothing is put in the place of what is missing. MemoryShortage where the maps would
-    not fit into the free memory, unless ``force`` is true. Also as ``attention_flow``.
+    where weights are not finite: nothing is put in the place of what is missing. MemoryShortage where the maps would
+    not fit into the free memory, unless ``force`` is true. Raises as ``attention_flow`` does, too.
     """
     if heads not in COMBINED:
         raise UsageError(f"heads cannot be combined by {heads!r}", did_you_mean(heads, COMBINED))
@@ -156,11 +153,10 @@ def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
     The largest, or smallest, weights of several heads do not sum to 1: each row is divided by its sum.
     """
     for layer in range(stop + 1):
-        weights = trace.step("weights", layer).cpu().double()  # (H, Q, K)
+        name = trace.steps.weights
+        weights = trace.step(name, layer).cpu().double()  # (H, Q, K)
         if not weights.isfinite().all():
-            raise TinytfError(
-                f"L{layer}.weights are not all numbers", "tinytf trace --fail-on nan finds the first step"
-            )
+            raise TinytfError(f"L{layer}.{name} are not all finite", "tinytf trace --fail-on nan finds the first step")
         combined = COMBINED[heads](weights)
         mixed = (combined + torch.eye(len(combined), dtype=torch.float64)) / 2
         yield mixed / mixed.sum(dim=-1, keepdim=True)
