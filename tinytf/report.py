@@ -95,8 +95,9 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether every check that was made holds."""
-        return True
+        """Whether its ``check``, or each of its ``checks``, holds; true where there is none."""
+        checks = getattr(self, "checks", None) or (getattr(self, "check", None),)
+        return all(one is None or one.holds for one in checks)
 
     @property
     def encoding(self) -> "Encoding":

@@ -151,8 +151,8 @@ def test_a_network_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_maps_that_do_not_fit_into_memory_are_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf.analysis.rollout.UNASKED", 0)
-    monkeypatch.setattr("tinytf.analysis.rollout.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("tinytf.memory.UNASKED", 0)
+    monkeypatch.setattr("tinytf.memory.free_bytes", lambda device: 1000)
     with pytest.raises(MemoryShortage, match="7 tokens in 2 layers"):
         rollout(traced("gpt2"))
     assert rollout(traced("gpt2"), force=True).holds

@@ -61,10 +61,6 @@ class Attended(Report):
     def check(self) -> Check:
         return check(self.trace)
 
-    @property
-    def holds(self) -> bool:
-        return self.check.holds
-
     def weights(self, layer: int, head: int) -> Tensor:
         """The weights of a head (Q, K), float32; −∞ where a key is masked."""
         weights = self.trace.step(self.step.name, layer, (head,))[0].float()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tinytf.analysis.prediction import require_positions, require_tokens
+from tinytf.analysis.prediction import require_head, require_positions, require_tokens
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Report
@@ -175,11 +175,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def require_logits(model: Transformer) -> None:
     """Raise UsageError where a model has no head, and so no logit."""
-    if model.head is None:
-        raise UsageError(
-            "this model has no language-model head, so there is no logit to attribute",
-            "take a model that predicts tokens, such as tiny or tiny-encoder",
-        )
+    require_head(model, "there is no logit to attribute")
 
 
 @torch.no_grad()

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.prediction import require_positions, require_tokens
-from tinytf.errors import MemoryShortage, UsageError
-from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.analysis.prediction import require_head, require_positions, require_tokens
+from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, Report, unheard
 from tinytf.steps.table import Place
@@ -99,11 +98,7 @@ class Lens(Report):
 
 def require_readable(model: Transformer) -> None:
     """Raise UsageError where a model has no head to read its layers with."""
-    if model.head is None:
-        raise UsageError(
-            "this model has no language-model head, so nothing reads its layers as tokens",
-            "take a model that predicts tokens, such as tiny or tiny-encoder",
-        )
+    require_head(model, "nothing reads its layers as tokens")
 
 
 @torch.no_grad()
@@ -134,7 +129,13 @@ def lens(
     places, followed = list(positions), list(dict.fromkeys(tracked))
     chosen = torch.tensor(followed, dtype=torch.int64, device=trace.model_input.device)
     if not force:
-        _require_room(trace, len(places))
+        hidden = trace.last_hidden
+        require_free(
+            f"the logits of {len(places):,} positions hold",
+            len(places) * trace.config.vocab_size * hidden.itemsize,
+            hidden.device,
+            "choose fewer by --position, such as --position -1; --force reads them anyway",
+        )
     table = trace.steps
     inside = [table.between] if sublayers and table.between else []
     steps: list[Place] = [
@@ -165,17 +166,6 @@ def lens(
         for step, found in zip(steps, read, strict=True)
     )
     return Lens(tuple(places), tuple(followed), stages, _through(trace), _difference(trace, last))
-
-
-def _require_room(trace: Trace, rows: int) -> None:
-    hidden = trace.last_hidden
-    needed = rows * trace.config.vocab_size * hidden.itemsize
-    if needed < UNASKED or needed <= (free := free_bytes(hidden.device)):
-        return
-    raise MemoryShortage(
-        f"the logits of {rows:,} positions hold {in_gib(needed)}, and {in_gib(free)} are free",
-        "choose fewer by --position, such as --position -1; --force reads them anyway",
-    )
 
 
 def _through(trace: Trace) -> str:

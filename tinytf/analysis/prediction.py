@@ -6,6 +6,7 @@ from typing import Any
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
@@ -52,6 +53,15 @@ def _at(trace: Trace, row: int, tokenizer: Tokenizer, top: int) -> Prediction:
     found = zip(best.indices.tolist(), best.values.tolist(), logits[best.indices].tolist(), strict=True)
     candidates = tuple(Candidate(tokenizer.shown(i), i, share, logit) for i, share, logit in found)
     return Prediction(row, trace.tokens[row].shown, not trace.config.causal, candidates)
+
+
+def require_head(model: Transformer, so: str) -> None:
+    """Raise UsageError for a model without a head; ``so`` says what it has not."""
+    if model.head is None:
+        raise UsageError(
+            f"this model has no language-model head, so {so}",
+            "take a model that predicts tokens, such as tiny or tiny-encoder",
+        )
 
 
 def require_positions(trace: Trace, positions: Iterable[int]) -> None:

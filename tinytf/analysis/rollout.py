@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.attention_flow import AttentionFlow, attention_flow, count_pipes
-from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
-from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.errors import AddressError, TinytfError, UsageError
+from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, Report, plain, unheard
 from tinytf.trace.trace import Trace
@@ -120,7 +120,14 @@ def rollout(
     if not 0 <= stop <= last:
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
     if not force:
-        _require_room(len(trace.tokens), stop + 1, trace.config.n_heads)
+        # The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64.
+        tokens, layers = len(trace.tokens), stop + 1
+        require_free(
+            f"the maps of {tokens:,} tokens in {layers} layers take",
+            tokens**2 * (8 * (layers + 3) + trace.config.n_heads * (4 * 4 + 8)),
+            torch.device("cpu"),
+            "take a shorter text, or stop at a --layer; --force goes on",
+        )
     maps = tuple(_maps(trace, heads, stop))
     shares = torch.eye(len(trace.tokens), dtype=torch.float64)
     for mixed in maps:
@@ -134,17 +141,6 @@ def rollout(
         flow = range(len(trace.tokens)) if flow == "all" else () if flow == "none" or skipped else (place,)
     found = attention_flow(maps, flow, progress) if flow else None
     return Rollout(heads, stop, shares, maps, place, found, skipped)
-
-
-def _require_room(tokens: int, layers: int, heads: int) -> None:
-    """The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64."""
-    needed = tokens**2 * (8 * (layers + 3) + heads * (4 * 4 + 8))
-    free = free_bytes(torch.device("cpu"))
-    if needed > UNASKED and needed > free:
-        raise MemoryShortage(
-            f"the maps of {tokens:,} tokens in {layers} layers take {in_gib(needed)}, and {in_gib(free)} are free",
-            "take a shorter text, or stop at a --layer; --force goes on",
-        )
 
 
 def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:

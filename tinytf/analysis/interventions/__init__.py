@@ -2,9 +2,8 @@
 
 from tinytf.analysis.interventions.ablation import Ablation, AblationSweep, ablate, ablation_sweep
 from tinytf.analysis.interventions.hooks import HookPoint, Intervention, ablated, hook_points, without
-from tinytf.analysis.interventions.pair import Contrast, UnevenTexts
 from tinytf.analysis.interventions.patching import Patched, PatchSweep, patch, patch_sweep
-from tinytf.analysis.interventions.prediction import Choice, Effect
+from tinytf.analysis.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
 from tinytf.analysis.interventions.values import Reference, read_reference, reference_of, values_for
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "patch_sweep",
     "read_reference",
     "reference_of",
+    "require_even",
     "values_for",
     "without",
 ]

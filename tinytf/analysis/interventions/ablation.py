@@ -48,10 +48,6 @@ class Ablated(Report):
     target: int
     check: Verified
 
-    @property
-    def holds(self) -> bool:
-        return self.check.holds
-
     def asked(self) -> dict[str, Any]:
         return {**self.members("how", "source", "position"), "target": self.named(self.target)}
 

@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
-from tinytf.analysis.interventions.pair import Contrast, contrast, first_different, require_even
-from tinytf.analysis.interventions.prediction import Choice, choices, compared, log_probabilities
+from tinytf.analysis.interventions.prediction import (
+    Choice,
+    Contrast,
+    choices,
+    compared,
+    contrast,
+    first_different,
+    log_probabilities,
+    require_even,
+)
 from tinytf.analysis.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
@@ -28,10 +36,6 @@ class PatchedRun(Report):
     contrast: Contrast
     checks: tuple[Verified, ...]
     texts: tuple[Encoding, ...] = field(repr=False)
-
-    @property
-    def holds(self) -> bool:
-        return all(one.holds for one in self.checks)
 
     def compared(self) -> dict[str, Any]:
         """Both texts, and the tokens that are followed."""

@@ -1,16 +1,22 @@
-"""What a model predicts at one position, and how far another prediction is from it."""
+"""What a model predicts at one position, how far another prediction is from it, and what tells two runs apart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from difflib import SequenceMatcher
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf.report import Verified
+from tinytf.report import Data, Verified
+from tinytf.text.tokenizer import Encoding
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.trace import Trace
+
+_SAME = 1e-5
+"""A difference of two logits is the same in two runs where it is apart by no more than this, of the larger."""
+Difference = TypeVar("Difference", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -92,3 +98,91 @@ def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = Fals
     difference = float((found.double() - expected.double()).abs().max())
     scale = max(1.0, float(expected.abs().max()))
     return Verified(what, difference, 0.0 if exactly else allowed(STEP, expected.dtype) * scale)
+
+
+class UnevenTexts(UsageError):
+    """Two texts of different numbers of tokens. ``aligned`` pairs the tokens as shown, None where one has no token."""
+
+    def __init__(self, clean: Encoding, corrupt: Encoding) -> None:
+        self.aligned: tuple[tuple[str | None, str | None], ...] = _aligned(clean, corrupt)
+        first = next(place for place, (one, other) in enumerate(self.aligned) if one is None or other is None)
+        names = [("nothing" if token is None else token) for token in self.aligned[first]]
+        super().__init__(
+            f"the clean text has {len(clean.tokens):,} tokens and the corrupt one {len(corrupt.tokens):,}: at token "
+            f"{first} {names[0]} stands against {names[1]}",
+            "change words so that both have as many tokens; tinytf tokens shows how a text splits",
+        )
+
+
+def _aligned(clean: Encoding, corrupt: Encoding) -> tuple[tuple[str | None, str | None], ...]:
+    ones, others = ([token.shown for token in text.tokens] for text in (clean, corrupt))
+    pairs: list[tuple[str | None, str | None]] = []
+    for _, a, b, c, d in SequenceMatcher(a=ones, b=others, autojunk=False).get_opcodes():
+        count = max(b - a, d - c)
+        left = [*ones[a:b], *[None] * (count - (b - a))]
+        right = [*others[c:d], *[None] * (count - (d - c))]
+        pairs += zip(left, right, strict=True)
+    return tuple(pairs)
+
+
+def require_even(clean: Encoding, corrupt: Encoding) -> None:
+    """Raise UnevenTexts for different numbers of tokens, UsageError for the same tokens."""
+    if len(clean.tokens) != len(corrupt.tokens):
+        raise UnevenTexts(clean, corrupt)
+    if clean.ids == corrupt.ids:
+        raise UsageError("the clean and the corrupt text have the same tokens", "change a word of one of them")
+
+
+@dataclass(frozen=True)
+class Contrast(Data):
+    """The difference of two logits, ``answer`` − ``versus``, at ``position``, in the clean run and in the corrupt."""
+
+    position: int
+    answer: int
+    versus: int
+    clean: float
+    corrupt: float
+
+    def of(self, logits: Tensor) -> list[float]:
+        """The difference in each of some rows of logits (B, V)."""
+        found = logits[:, self.answer].double() - logits[:, self.versus].double()
+        return [float(one) for one in found.tolist()]
+
+    def normalised(self, difference: Difference) -> Difference:
+        """1 where a difference (or each of a tensor of them) is the clean run's, 0 where it is the corrupt one's."""
+        return (difference - self.corrupt) / (self.clean - self.corrupt)
+
+
+def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: int | None = None) -> Contrast:
+    """The contrast of two runs: ``answer`` is by default the clean run's prediction, ``versus`` the corrupt one's.
+
+    Raises UsageError where the two are one token, where an encoder's masks stand at different positions, and where the
+    difference is the same in both runs, so that nothing can be measured by it; TinytfError for logits that are not
+    finite.
+    """
+    position = predicted_at(clean)
+    if predicted_at(corrupt) != position:
+        raise UsageError(
+            f"[MASK] stands at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
+            "put it at the same place in both",
+        )
+    logits = [trace.logits_at(position) for trace in (clean, corrupt)]
+    best = [int(log_probabilities(one).argmax()) for one in logits]
+    chosen = (best[0] if answer is None else answer, best[1] if versus is None else versus)
+    if chosen[0] == chosen[1]:
+        both = "both runs predict the same token" if best[0] == best[1] and answer is None else "both are one token"
+        raise UsageError(f"{both}, so there is no difference to follow", "name two: --answer A --versus B")
+    found = Contrast(position, *chosen, 0.0, 0.0)
+    differences = [found.of(one[None])[0] for one in logits]
+    scale = max(1.0, *(abs(one) for one in differences))
+    if abs(differences[0] - differences[1]) <= _SAME * scale:
+        raise UsageError(
+            f"the difference of the two logits is {differences[0]:.4g} in both runs, so there is nothing to measure by",
+            "name tokens that the two texts disagree on: --answer A --versus B",
+        )
+    return Contrast(position, *chosen, *differences)
+
+
+def first_different(clean: Sequence[int], corrupt: Sequence[int]) -> int:
+    """The first position at which two texts of the same length have different tokens."""
+    return next(place for place, (one, other) in enumerate(zip(clean, corrupt, strict=True)) if one != other)
