@@ -291,7 +291,7 @@ class Model:
         top: int = 5,
         window: int | None = None,
         on_progress: Progress = unheard,
-    ) -> "analysis.neurons.Examples":
+    ) -> "analysis.neurons.TopExamples":
         """Where in a corpus, of ``tinytf.training.corpus.find_files``, each of ``units`` is most active.
 
         The corpus is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer);
@@ -383,9 +383,9 @@ class Model:
 
     # Whole passes as reports
 
-    def tokens(self, text: str) -> "analysis.tokens.Tokens":
+    def tokens(self, text: str) -> "analysis.tokens.Tokenized":
         """The tokens of a text, which may be longer than the context."""
-        return analysis.tokens.Tokens(self.name, self.tokenizer, self.tokenizer_note, self.tokenizer.encode(text))
+        return analysis.tokens.Tokenized(self.name, self.tokenizer, self.tokenizer_note, self.tokenizer.encode(text))
 
     def traced(
         self,

@@ -11,9 +11,8 @@ import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
-from tinytf.analysis.census import SCORES, Census, Scores, census, copy_length
-from tinytf.analysis.head_labels import LABELS, named
-from tinytf.analysis.heads import overlap, repeated_tokens
+from tinytf.analysis.census import SCORES, Census, CensusScores, census, copy_length
+from tinytf.analysis.heads import LABELS, named, overlap, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.loading import load
@@ -127,7 +126,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
     return scores | {"offset_weight": share.max(axis=0), "offset": np.array(offsets)[share.argmax(axis=0)]}
 
 
-def assert_same(found: Scores, expected: dict[str, np.ndarray]) -> None:
+def assert_same(found: CensusScores, expected: dict[str, np.ndarray]) -> None:
     assert set(found.values) == set(expected)
     assert list(found.values) == [name for name in SCORES if name in found.values]
     for name, values in expected.items():

@@ -7,8 +7,7 @@ import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.attention_flow import attention_flow, count_pipes
-from tinytf.analysis.rollout import COMBINED, default_query, rollout
+from tinytf.analysis.rollout import COMBINED, attention_flow, count_pipes, default_query, rollout
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.loading import load
 from tinytf.trace.record import record
@@ -145,7 +144,7 @@ def test_a_word_that_combines_no_heads_is_refused() -> None:
 
 
 def test_a_network_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf.analysis.attention_flow.MOST_PIPES", 10)
+    monkeypatch.setattr("tinytf.analysis.rollout.MOST_PIPES", 10)
     with pytest.raises(UsageError, match="56 pipes"):
         rollout(traced("gpt2"), flow=(6,))
 

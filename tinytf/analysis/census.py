@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.head_labels import LABELS, Named, named
 from tinytf.analysis.heads import (
+    LABELS,
+    Named,
     by_offset,
     choosing,
     copy_losses,
@@ -24,6 +25,7 @@ from tinytf.analysis.heads import (
     entropy_share,
     first,
     induction,
+    named,
     overlap,
     own,
     previous,
@@ -61,11 +63,11 @@ SCORES = {
 """Every score of the census, and what it is."""
 
 ON_REPEATS = ("induction", "duplicate", "previous")
-"""Scores that are read on random tokens, where nothing but place and repetition says where to look."""
+"""CensusScores that are read on random tokens, where nothing but place and repetition says where to look."""
 
 
 @dataclass(frozen=True)
-class Scores:
+class CensusScores:
     """``values`` are scores of every head by their names in SCORES, each (layers, heads), float64.
 
     They are means over so many ``sequences`` of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of repeated
@@ -99,8 +101,8 @@ class Census(Report):
     config: ModelConfig
     length: int
     seed: int
-    repeats: Scores
-    text: Scores | None
+    repeats: CensusScores
+    text: CensusScores | None
     first_loss: float | None
     second_loss: float | None
     labels: tuple[tuple[Named, ...], ...]
@@ -144,7 +146,7 @@ class Census(Report):
         named = (("repeats", self.repeats), ("text", self.text))
         return {f"{where}.{score}": values for where, one in named if one for score, values in one.values.items()}
 
-    def measured_on(self, by: str) -> Scores:
+    def measured_on(self, by: str) -> CensusScores:
         """Where a score is read: those of ON_REPEATS there, the others on text where there is some."""
         return self.repeats if by in ON_REPEATS or self.text is None else self.text
 
@@ -298,7 +300,7 @@ class _Tally:
             sums[name] = sums[name] + summed if name in sums else summed
         self._layer = (self._layer + 1) % len(self._sums)
 
-    def scores(self) -> Scores:
+    def scores(self) -> CensusScores:
         """The means over all sequences that were added."""
         means = {
             name: torch.stack([sums[name] for sums in self._sums]) / self.sequences for name in self._sums[0]
@@ -308,4 +310,4 @@ class _Tally:
         share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
         weight, place = share.max(dim=-1)
         means |= {"offset": offsets[place].double(), "offset_weight": weight}
-        return Scores(self.sequences, self.tokens, {name: means[name] for name in SCORES if name in means})
+        return CensusScores(self.sequences, self.tokens, {name: means[name] for name in SCORES if name in means})

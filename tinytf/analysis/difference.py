@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.alignment import Alignment, Side, align
-from tinytf.analysis.compared import Compared, Moved, Sums, moved_weights
-from tinytf.analysis.predicted import Ends, PairOfPredictions, Position, loss
+from tinytf.analysis.compared import BothPredict, Compared, Ends, Moved, Position, Sums, loss, moved_weights
 from tinytf.errors import AddressError
 from tinytf.report import About, Report, plain
 from tinytf.steps.operations.mask import Sight
@@ -89,7 +88,7 @@ class Difference(Report):
     incomparable: tuple[Incomparable, ...]
     attention: Attention | None
     positions: tuple[Position, ...]
-    predictions: tuple[PairOfPredictions, ...]
+    predictions: tuple[BothPredict, ...]
     losses: tuple[float, float] | None
     moved: tuple[Moved, ...]
     sides: tuple[About, ...] = field(default=(), repr=False, compare=False)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.analysis.neurons import Example, Examples, Unit
+from tinytf.analysis.neurons import ActiveExample, TopExamples, Unit
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
@@ -107,7 +107,7 @@ class Strongest:
         for name, tensor in both.items():
             setattr(self, name, tensor.take_along_dim(order if tensor.dim() == 2 else order[..., None], dim=1))
 
-    def examples(self, unit: int) -> tuple[Example, ...]:
+    def examples(self, unit: int) -> tuple[ActiveExample, ...]:
         """The places of one unit, the strongest first."""
         found = []
         for k in range(self.top):
@@ -118,12 +118,12 @@ class Strongest:
             after = [i for i in around[BEFORE + 1 :] if i >= 0]
             document, position = self.place[unit, k].tolist()
             ids = (*before, around[BEFORE], *after)
-            found.append(Example(float(self.activation[unit, k]), document, position, ids, len(before)))
+            found.append(ActiveExample(float(self.activation[unit, k]), document, position, ids, len(before)))
         return tuple(found)
 
 
 @torch.no_grad()
-def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> Examples:
+def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
     """Run windows through a model and keep the ``top`` places of each unit where its activation is largest in size.
 
     A few windows are held at a time, and of those that are gone the examples alone.
@@ -153,7 +153,7 @@ def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[
             kept.add(values, batch, ids)
             tokens += sum(len(window.own) for window in batch)
             documents = max(documents, batch[-1].document + 1)
-    return Examples({unit: kept.examples(place) for place, unit in enumerate(units)}, tokens, documents)
+    return TopExamples({unit: kept.examples(place) for place, unit in enumerate(units)}, tokens, documents)
 
 
 def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:

@@ -85,7 +85,7 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Example:
+class ActiveExample:
     """A place where a unit is active: token ``position`` of ``document``, counted from 0, is ``ids[at]``."""
 
     activation: float
@@ -96,13 +96,13 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Examples:
+class TopExamples:
     """The strongest places of each unit in a corpus, the strongest first, and how many tokens were looked at.
 
     ``corpus`` says what it is.
     """
 
-    units: dict[Unit, tuple[Example, ...]]
+    units: dict[Unit, tuple[ActiveExample, ...]]
     tokens: int
     documents: int
     corpus: str = ""
@@ -141,7 +141,7 @@ class Neurons(Report):
     directions: tuple[Direction, ...]
     reading: str
     contributing: str
-    examples: Examples | None = None
+    examples: TopExamples | None = None
     trace: Trace | None = field(default=None, repr=False, compare=False)
 
     def fields(self) -> dict[str, Any]:

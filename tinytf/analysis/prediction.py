@@ -13,7 +13,7 @@ from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LikelyToken:
     """A token that could stand there; ``token`` is how it is shown."""
 
     token: str
@@ -32,7 +32,7 @@ class Prediction:
     position: int
     shown: str
     fills: bool
-    top: tuple[Candidate, ...]
+    top: tuple[LikelyToken, ...]
 
     def to_dict(self) -> dict[str, Any]:
         where = "fills" if self.fills else "after"
@@ -51,7 +51,7 @@ def _at(trace: Trace, row: int, tokenizer: Tokenizer, top: int) -> Prediction:
     shares = probabilities(logits)
     best = shares.topk(min(top, len(shares)))
     found = zip(best.indices.tolist(), best.values.tolist(), logits[best.indices].tolist(), strict=True)
-    candidates = tuple(Candidate(tokenizer.shown(i), i, share, logit) for i, share, logit in found)
+    candidates = tuple(LikelyToken(tokenizer.shown(i), i, share, logit) for i, share, logit in found)
     return Prediction(row, trace.tokens[row].shown, not trace.config.causal, candidates)
 
 

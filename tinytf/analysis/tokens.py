@@ -8,7 +8,7 @@ from tinytf.text.tokenizer import Encoding, Tokenizer
 
 
 @dataclass(frozen=True)
-class Tokens(Report):
+class Tokenized(Report):
     """A text as the tokenizer of the model ``name`` cuts it; ``note`` says whose vocabulary that is."""
 
     KIND = "tokens"
