@@ -9,7 +9,7 @@ import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 
 from tinytf.analysis.alignment import Side
-from tinytf.analysis.arithmetic import explain, follow
+from tinytf.analysis.arithmetic import Explanation, follow
 from tinytf.analysis.attribution import attribute
 from tinytf.analysis.difference import difference
 from tinytf.analysis.interventions import Intervention, ablated, hook_points, without
@@ -23,6 +23,13 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.table import StepTable
 from tinytf.trace.check import check
 from tinytf.trace.record import record
+from tinytf.trace.trace import Trace
+
+
+def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
+    """The one cell at an address."""
+    return next(follow(trace, address, **settings))
+
 
 SITES = (["L0H1"], ["L1.attn"], ["L0.ffn"], ["L1"], ["L1.in"], ["L0.out"], ["L1.out"], ["L0H0", "L0H1", "L1.ffn"])
 

@@ -19,6 +19,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import Data
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step, table_of
+from tinytf.text.tokenizer import Encoding
 
 _CHUNK = 2**22  # numbers of a parameter that are held in float64 at a time
 _ROWS = 16  # positions whose logits are held at a time
@@ -220,7 +221,7 @@ class Ends:
             a, b = found["logits"], other["logits"]  # (rows, V)
             log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
             p, q = (one.exp() for one in (log_p, log_q))
-            kl = _divergence(p, log_p, log_q)
+            kl = divergence(p, log_p, log_q)
             p, q = p.float(), q.float()
             probs.add(p, q, start)
             total += float(kl.sum())
@@ -239,30 +240,26 @@ class Ends:
             read = zip(self.sides, self.hidden, places, strict=True)
             logits = [side.model.unembed(hidden[at]) for side, hidden, at in read]
             p, q = (probabilities(one) for one in logits)
-            kl = float(divergence(*logits))
+            log_p, log_q = (one.to(p.device).log_softmax(dim=-1, dtype=torch.float64) for one in logits)
+            kl = float(divergence(log_p.exp(), log_p, log_q))
             best = [one.topk(min(top, len(one))).indices.tolist() for one in (p, q)]
             ids = sorted({*best[0], *best[1]}, key=lambda i: -max(float(p[i]), float(q[i])))
             yield BothPredict(*places, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids))
 
 
-def divergence(first: Tensor, second: Tensor) -> Tensor:
-    """KL(first ‖ second) in nats of two rows of logits (…, V) -> (…), in float64."""
-    a, b = (one.to(first.device).log_softmax(dim=-1, dtype=torch.float64) for one in (first, second))
-    return _divergence(a.exp(), a, b)
-
-
-def _divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
+def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) in nats, (…, V) -> (…)."""
     return (p * log_p.sub(log_q)).sum(dim=-1).clamp(min=0)
 
 
-def loss(side: Side, hidden: Tensor) -> float | None:
-    """The mean of −log p of each next token, of a decoder and a text of two tokens at least."""
-    if side.model.head is None or not side.model.config.causal or len(side.encoding.ids) < 2:
+def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
+    """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
+    if model.head is None or not model.config.causal or len(text.ids) < 2:
         return None
-    ids = torch.tensor(side.encoding.ids, device=hidden.device)
+    ids = torch.tensor(text.ids, device=hidden.device)
     total = 0.0
     for start in range(0, len(ids) - 1, _ROWS):
         targets = ids[start + 1 : start + 1 + _ROWS]
-        log_p = side.model.unembed(hidden[start : start + len(targets)]).double().log_softmax(dim=-1)
+        log_p = model.unembed(hidden[start : start + len(targets)]).double().log_softmax(dim=-1)
         total -= float(log_p.gather(1, targets[:, None]).sum())
     return total / (len(ids) - 1)

@@ -327,7 +327,7 @@ class _Run:
 
     def losses(self) -> tuple[float, float] | None:
         """The loss of the text in both runs, where both have one."""
-        a, b = (loss(side, hidden) for side, hidden in zip(self.sides, self.hidden, strict=True))
+        a, b = (loss(side.model, side.encoding, hidden) for side, hidden in zip(self.sides, self.hidden, strict=True))
         return None if a is None or b is None else (a, b)
 
     def attention(self) -> Attention | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.compared import loss
 from tinytf.analysis.interventions.hooks import (
     HookPoint,
     Intervention,
@@ -22,7 +23,6 @@ from tinytf.analysis.interventions.prediction import (
     compared,
     effects,
     log_probabilities,
-    mean_loss,
     predicted_at,
 )
 from tinytf.analysis.interventions.sweep import sweep
@@ -160,11 +160,8 @@ def ablate(
     values = values_for(trace.model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
     own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
-    model, ids = trace.model, trace.encoding.ids
     after = log_probabilities(unembedded(trace, hidden, position))
-    loss_before, loss_after = (
-        mean_loss(model.unembed(states), ids) if trace.config.causal else None for states in (trace.last_hidden, hidden)
-    )
+    loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
     return Ablation(
         how=how,
         source=values.source,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
@@ -82,15 +81,6 @@ def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = (
     count = min(top, len(before))
     ids = dict.fromkeys([*followed, *before.topk(count).indices.tolist(), *after.topk(count).indices.tolist()])
     return tuple(Choice(number, float(before[number].exp()), float(after[number].exp())) for number in ids)
-
-
-def mean_loss(logits: Tensor, ids: list[int]) -> float | None:
-    """Cross-entropy of each next token of a text in nats, the mean: logits (T, V). None for a text of one token."""
-    if len(ids) < 2:
-        return None
-    chosen = torch.tensor(ids[1:], device=logits.device)[:, None]
-    own = logits[:-1].gather(-1, chosen)[:, 0].double() - logits[:-1].double().logsumexp(dim=-1)
-    return -float(own.mean())
 
 
 def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = False) -> Verified:

@@ -1,5 +1,6 @@
 """What is put in the place of a step: nothing, its mean over texts, or what it is in another text."""
 
+import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,13 @@ def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> 
             data = file.read(_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "name a text file") from None
-    text = _decoded(data, path)
+    try:  # a character that is cut at the end of what was read is left out
+        text, _ = codecs.utf_8_decode(data, "strict", len(data) < _BYTES)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is a binary file", "name a text file")
+    text = text.replace("\r\n", "\n")
     return reference_of(name, (part for part in re.split(r"\n\s*\n", text) if part.strip()), encode)
 
 
@@ -65,18 +72,6 @@ def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encodi
     if not found:
         raise UsageError(f"{name} has no text with a word in it", "give texts with an empty line between them")
     return Reference(name, tuple(found))
-
-
-def _decoded(data: bytes, path: Path) -> str:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if len(data) < _BYTES or error.start < len(data) - 4:
-            raise UsageError(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}") from None
-        text = data[: error.start].decode("utf-8")
-    if "\0" in text:
-        raise UsageError(f"{path} is a binary file", "name a text file")
-    return text.replace("\r\n", "\n")
 
 
 @dataclass(frozen=True)
