@@ -106,7 +106,7 @@ class Model:
     def encode(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` as this model takes them.
 
-        Raises UsageError for a text without a word, or longer than the context; ``truncate`` cuts its end instead.
+        Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` is true.
         """
         if not text.strip():
             what = "empty" if not text else "only white space"
@@ -123,7 +123,7 @@ class Model:
         if not truncate:
             raise UsageError(
                 f"the text has {len(encoding.tokens):,} tokens, and {self.name} takes at most {limit:,}",
-                "shorten it, or cut it on purpose with --truncate",
+                "shorten it, or add --truncate",
             )
         return encoding.truncated(limit)
 
@@ -142,9 +142,9 @@ class Model:
         return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
 
     def find_token(self, word: str, option: str = "target") -> int:
-        """The id of the one token that ``word`` is where a text goes on, or in an encoder at a mask; ``#514`` is 514.
+        """The id of the one token that ``word`` is where it continues a text, or fills a mask; ``#514`` is 514.
 
-        Raises UsageError for what is not one token of the vocabulary; it names the ``option``.
+        Raises UsageError, which names the ``option``, for what is not one token of the vocabulary.
         """
         from tinytf.gradients.targets import find_token
 
@@ -200,7 +200,7 @@ class Model:
     def explain(
         self, text: Text, address: str, *, depth: int = 1, top: int = 8, temperature: float = 1.0
     ) -> "analysis.arithmetic.Explained":
-        """The arithmetic behind the one number at ``address`` of a text, or of its trace; then what that came from.
+        """The arithmetic behind the number at ``address`` of a text, or of its trace; then that of its largest terms.
 
         One Explanation a cell, ``depth`` steps back. Settings and errors are those of ``arithmetic.follow``.
         """
@@ -257,9 +257,7 @@ class Model:
         trace = self._trace(text, truncate=truncate, force=force)
         places = None if position is None else named_places(trace, position)
         if places is not None and len(places) > 1:
-            raise UsageError(
-                f"--position {position!r} is {len(places)} positions", "one logit is taken apart at a time"
-            )
+            raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
         place = None if places is None else places[0]
         return self._of(analysis.attribution.attribute(trace, place, chosen, other), trace.encoding)
 
@@ -462,8 +460,8 @@ class Model:
         """The backward pass of a text, or of its trace, as a report.
 
         The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
-        with ``integrated`` gradients, of whose points ``on_point`` hears, and ``check`` finite differences drawn by
-        ``seed``, of which ``on_entry`` hears. Raises as ``grad``, ``derive`` and ``first_fault`` do.
+        with ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences drawn by
+        ``seed`` (``on_entry`` counts them). Raises as ``grad``, ``derive`` and ``first_fault`` do.
         """
         from tinytf.gradients.derivation import derive, require_gradient
         from tinytf.gradients.differences import check as measured
@@ -475,7 +473,7 @@ class Model:
         if isinstance(trace, str):
             trace = self.grad(trace, target=target, positions=positions, truncate=truncate, force=force)
         addresses = _found(trace, at)
-        for where in addresses:  # what is not there is said before anything is computed
+        for where in addresses:  # an unknown cell is refused before anything is computed
             require_gradient(where)
             if where.cell:
                 trace.grad[where]
@@ -533,8 +531,8 @@ class Model:
             return read(Path(file), str(file), encode)
         if self.corpus is None:
             raise UsageError(
-                f"{self.name} has no texts of its own to take a mean over or to draw from",
-                "name a file of texts, with an empty line between them: --reference FILE",
+                f"{self.name} has no texts of its own for a mean or a draw",
+                "name a file of texts, separated by empty lines: --reference FILE",
             )
         return read(self.corpus, f"{self.name}'s {self.corpus.name}", encode)
 
@@ -654,12 +652,12 @@ class Model:
         found = analysis.interventions.patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress)
         return self._of(found)
 
-    # Generation: a prompt is a text, which ``truncate`` cuts where it is too long, or what ``prompt`` made of one. It
-    # stops at the tokenizer's end tokens unless ``ends`` names others.
+    # Generation: a prompt is a text, which ``truncate`` shortens where it is too long, or what ``prompt`` made of one.
+    # It stops at the tokenizer's end tokens unless ``ends`` names others.
 
     @by_keyword(_Streaming)
     def stream(self, prompt: str | Encoding, options: _Streaming) -> Iterator[Step]:
-        """Continue ``prompt``, a Step a token, as soon as it is there; greedy unless ``sampling`` says otherwise.
+        """Continue ``prompt``, a Step a token, as soon as it is computed; greedy unless ``sampling`` says otherwise.
 
         Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
         """

@@ -1,4 +1,4 @@
-"""Which models are at hand: built in, by preset, in a folder, and in the cache of the Hugging Face hub."""
+"""Which models are available: built in, presets, in a folder, and in the cache of the Hugging Face hub."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, RunSource, Source,
 
 @dataclass(frozen=True)
 class Entry:
-    """A model that is there: ``name`` is what --model takes, ``place`` where it was found.
+    """An available model: ``name`` is what --model takes, ``place`` where it was found.
 
     ``config`` and ``family`` are None and "" where it cannot be opened, and ``problem`` says why. ``bytes`` are those
     of its weight files, 0 for a preset.
@@ -35,7 +35,7 @@ class Entry:
 
 
 def catalogue(folder: Path) -> Iterator[Entry]:
-    """Every model at hand, each judged by its headers alone; ``folder`` and the folders in it are looked through."""
+    """Every available model, read by its headers alone; ``folder`` and the folders in it are searched."""
     for name in BUILT_IN:
         yield entry_of("built in", RunSource(name, "built in", ASSETS / name))
     for name in PRESETS:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, what must not be written over, and the JSON in them."""
+"""Files written whole or not at all, never over an input or a model, and JSON files."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
 
-    Links are followed. What is there and is no file, as /dev/null or a named pipe, is written to and stays what it is.
+    Links are followed. /dev/null, a named pipe and the like are written to as they are.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -30,7 +30,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside ``path`` to write to, which takes its place when all has gone well and else is removed."""
+    """Yield a path beside ``path`` to write to; it replaces ``path`` on success and is removed otherwise."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside
@@ -76,7 +76,7 @@ def _is_same(path: Path, given: str | Path | int) -> bool:
 
 
 def flush_folder(path: Path) -> None:
-    """Make sure that what was created, renamed or removed in a folder is on the disk, where the system can tell."""
+    """Flush what was created, renamed or removed in a folder to the disk, on POSIX."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -103,7 +103,7 @@ def read_json(path: Path) -> dict[str, Any]:
         message = f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise CheckpointError(message) from None
     except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
-        raise CheckpointError(f"{path} is no JSON that a model has: {error}") from None
+        raise CheckpointError(f"{path} is not JSON that can be read: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(data, dict):

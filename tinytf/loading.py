@@ -21,7 +21,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def pick_device(device: str) -> torch.device:
-    """The torch device of a word; ``auto`` is the first of cuda, mps, cpu that is there.
+    """The torch device of a word; ``auto`` is the first available one of cuda, mps, cpu.
 
     Raises UsageError when the named one is not available here.
     """
@@ -54,8 +54,9 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     where = pick_device(device)
     config, vocabulary = source.config(), source.vocabulary()
     notes: tuple[str, ...] = ()
-    if vocabulary.tokenizer.vocab_size > config.vocab_size:
-        said = f"the tokenizer has {vocabulary.tokenizer.vocab_size:,} tokens, the model room for {config.vocab_size:,}"
+    count = vocabulary.tokenizer.vocab_size
+    if count > config.vocab_size:
+        said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
@@ -73,7 +74,7 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
 
 
 def info(model: str, opened: Model | None = None) -> "Info":
-    """What ``model`` amounts to; of one that is ``opened`` already nothing is read again. Raises as ``load`` does."""
+    """What ``model`` amounts to; an ``opened`` model is not read again. Raises as ``load`` does."""
     from tinytf.analysis.size import Info
 
     if model.startswith("preset:"):

@@ -5,11 +5,11 @@ import torch
 from tinytf.errors import MemoryShortage
 
 UNASKED = 64 * 2**20
-"""Fewer bytes than these are taken without a look at the free memory."""
+"""For fewer bytes than these the free memory is not checked."""
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had on a device without swapping."""
+    """Memory that is free on a device without swapping."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     import psutil

@@ -1,6 +1,6 @@
-"""Where models come from: each kind of name that ``--model`` takes, opened step by step as far as is needed.
+"""Where models come from: each kind of name that ``--model`` takes.
 
-A source knows its configuration from headers alone, its tokenizer without the weights, and its weights last.
+A source reads its configuration from headers alone, its tokenizer without the weights, and its weights last.
 """
 
 from abc import ABC, abstractmethod
@@ -76,7 +76,7 @@ class Source(ABC):
 
 
 class PresetSource(Source):
-    """An architecture with random weights; its tokenizer is lent by a built-in model."""
+    """An architecture with random weights; it borrows the tokenizer of a built-in model."""
 
     family = "preset"
 
@@ -118,7 +118,7 @@ class RunSource(Source):
 
 
 class DirectorySource(Source):
-    """A directory as transformers writes it."""
+    """A directory written by transformers."""
 
     @cached_property
     def header(self) -> Header:
@@ -165,7 +165,7 @@ class GgufSource(Source):
 def find_source(model: str) -> Source:
     """The source that a name, path, ``preset:NAME`` or ``hub:ORG/NAME`` means.
 
-    Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is no model.
+    Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
     if model.startswith("preset:"):
         source = PresetSource(model, "random weights", Path())
@@ -182,7 +182,7 @@ def find_source(model: str) -> Source:
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, or of a folder or file that holds nothing else. Raises as ``find_source`` does."""
+    """The tokenizer of a model, or of a folder or file with a tokenizer alone. Raises as ``find_source`` does."""
     path = Path(name)
     if path.is_file() and path.suffix.lower() in (".json", ".txt"):
         path = path.parent

@@ -312,10 +312,10 @@ def test_a_value_of_some_positions_goes_with_texts_of_that_length_alone() -> Non
     value = torch.zeros(4, 24)
     with ablated(model, [Intervention(HookPoint("attn", 0), value)]):
         model(torch.tensor([[1, 2, 3, 4]]))
-        with pytest.raises(UsageError, match="of 4 tokens, and 5 come through"):
+        with pytest.raises(UsageError, match="has 4 tokens, and the text 5"):
             model(torch.tensor([[1, 2, 3, 4, 5]]))
     beyond = Intervention(HookPoint("attn", 0), torch.zeros(24), (4,))
-    with ablated(model, [beyond]), pytest.raises(UsageError, match="at position 4, and 3 tokens"):
+    with ablated(model, [beyond]), pytest.raises(UsageError, match="at position 4, and the text has 3 tokens"):
         model(torch.tensor([[1, 2, 3]]))
 
 
@@ -335,7 +335,7 @@ def test_texts_of_different_lengths_say_where_they_part() -> None:
     clean = record(model, encoding_of([1, 2, 3, 4], words))
     corrupt = record(model, encoding_of([1, 9, 8, 3, 4], ("The", "·pol", "ecat", "·sat", "·on")))
     with pytest.raises(
-        UnevenTexts, match="4 tokens and the corrupt one 5: at token 2 nothing stands against ecat"
+        UnevenTexts, match="4 tokens and the corrupt one 5: at token 2 nothing is against ecat"
     ) as raised:
         patch_sweep(clean, corrupt)
     assert raised.value.aligned == (

@@ -1,7 +1,7 @@
 """Direct logit attribution: what each part of a model adds to one logit.
 
 The residual stream is a sum of the embeddings, every head, every feed-forward and their biases. A norm whose scale is
-held at what it was is linear, so each part goes through it by itself, and the parts sum to the logit (Elhage et al.
+frozen is linear, so each part goes through it by itself, and the parts sum to the logit (Elhage et al.
 2021, "A Mathematical Framework for Transformer Circuits").
 """
 
@@ -58,7 +58,7 @@ class Attribution(Report):
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
     the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
-    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held at the value that it had.
+    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held constant.
     """
 
     KIND = "attribution"
@@ -182,7 +182,7 @@ def require_logits(model: Transformer) -> None:
 def attribute(
     trace: Trace, position: int | None = None, token: int | None = None, versus: int | None = None
 ) -> Attribution:
-    """Take the logit of ``token`` at ``position`` apart, or its lead over that of ``versus``.
+    """Attribute the logit of ``token`` at ``position``, or its lead over that of ``versus``, to parts of the model.
 
     Without a position the last one of a decoder, the one [MASK] of an encoder; without a token the predicted one.
     Frozen is the scale of every norm on the way to the logit: of the final one, in a post-norm model of all. A masked-
@@ -226,8 +226,8 @@ def _place(trace: Trace, position: int | None) -> int:
         return rows[0]
     masks = ", ".join(map(str, rows[:8]))
     if len({trace.tokens[row].id for row in rows}) > 1:
-        raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or say --position 2")
-    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "say which by --position")
+        raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or add --position 2")
+    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "choose one by --position")
 
 
 def _embeddings(parts: _Parts) -> None:

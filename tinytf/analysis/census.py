@@ -45,7 +45,7 @@ SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one befor
 _USUAL_COPY = 50
 
 _ROOM = 256 * 2**20  # bytes of one layer's attention that a batch may take
-_COPIES = 8  # tensors of the size of the weights that are there at once: scores, scaled, masked, what scoring makes
+_COPIES = 8  # tensors of the size of the weights that exist at once: scores, scaled, masked, what scoring makes
 
 SCORES = {
     "induction": "mean weight, in the second copy, on the token that followed the query's in the first",
@@ -70,7 +70,7 @@ ON_REPEATS = ("induction", "duplicate", "previous")
 class CensusScores:
     """``values`` are scores of every head by their names in SCORES, each (layers, heads), float64.
 
-    They are means over so many ``sequences`` of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of repeated
+    Means over ``sequences`` sequences of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of repeated
     tokens, and missing on text. ``agreement`` is NaN for a head that is alone in its layer.
     """
 
@@ -92,7 +92,7 @@ class Census(Report):
 
     A copy has ``length`` tokens. The losses, in nats a token, are over either copy; None where no next token is
     predicted. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score, and only the ``top`` ones
-    are there, where that is no None. ``corpus`` says what the text is.
+    are kept (None: all). ``corpus`` says what the text is.
     """
 
     KIND = "heads"
@@ -193,7 +193,7 @@ def census(
     """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
     ``windows`` are ids (T,), all of one length; ``before`` and ``after`` are put around the random ones, as a tokenizer
-    does around a text; ``length`` is that of a copy. ``progress`` hears how many sequences are done, of how many at
+    does around a text; ``length`` is that of a copy. ``progress`` counts the sequences, of how many at
     most. The model is left as it was. Raises UsageError for a length that does not fit.
     """
     config = model.config

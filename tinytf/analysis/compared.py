@@ -21,8 +21,8 @@ from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
 
-_CHUNK = 2**22  # numbers of a parameter that are held in float64 at a time
-_ROWS = 16  # positions whose logits are held at a time
+_CHUNK = 2**22  # numbers of a parameter that are in memory in float64 at a time
+_ROWS = 16  # positions whose logits are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Compared(Data):
 
 
 class Sums:
-    """What is known of a step that comes in parts along its first axis, tokens or heads."""
+    """A comparison of a step that comes in parts along its first axis, tokens or heads."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -199,7 +199,7 @@ class BothPredict:
 
 @dataclass(frozen=True)
 class Ends:
-    """Two sides with their last hidden states (P, C), which one vocabulary reads."""
+    """Two sides of one vocabulary, with their last hidden states (P, C)."""
 
     sides: tuple[Side, Side]
     hidden: tuple[Tensor, Tensor]

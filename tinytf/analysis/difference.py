@@ -1,6 +1,6 @@
 """Two runs side by side: two texts on one model, or one text on two models or in two dtypes.
 
-Both run in step, one layer at a time, so that the steps of one layer are all that is held of either.
+Both run in step, one layer at a time; only the steps of one layer of each are in memory.
 Shapes: T tokens, H heads, Q queries, K keys, V vocabulary.
 """
 
@@ -63,7 +63,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Difference(Report):
-    """All that is different in two runs, in the order in which it comes about.
+    """All that is different in two runs, in the order of the forward pass.
 
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
@@ -96,7 +96,7 @@ class Difference(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether nothing differs by more than was allowed; there is no limit unless one was given."""
+        """Whether nothing differs by more than ``fail_over``; always where that is None."""
         limit, worst = self.fail_over, self.worst
         return limit is None or (worst is not None and worst.relative <= limit)
 
@@ -209,7 +209,7 @@ def parse_head(text: str, table: StepTable) -> tuple[int, int]:
 
 
 class _Run:
-    """Both sides on their way, and what was found so far."""
+    """Both sides, and what was found so far."""
 
     def __init__(self, first: Side, second: Side, alignment: Alignment, head: tuple[int, int] | None) -> None:
         self.sides, self.alignment, self.wanted = (first, second), alignment, head
@@ -255,7 +255,7 @@ class _Run:
                 self._skip(names, "only one of the models has a language-model head")
         elif not self.alignment.same_vocabulary:
             sizes = " and ".join(f"{side.model.config.vocab_size:,}" for side in self.sides)
-            self._skip(names, f"the vocabularies are different ones, of {sizes} tokens")
+            self._skip(names, f"the vocabularies differ, with {sizes} tokens")
         else:
             for which, here, other in (("second", *both), ("first", both[1], both[0])):
                 own = [step.name for step in here.steps.over_vocabulary]
@@ -286,7 +286,7 @@ class _Run:
     def _parts(
         self, step: Step, both: tuple[Trace, Trace], layer: int | None
     ) -> Iterator[tuple[tuple[int, ...] | None, Tensor, Tensor]]:
-        """A step of both runs at once; of maps (H, Q, K) as many heads at a time as may be held."""
+        """A step of both runs at once; of maps (H, Q, K) a few heads at a time."""
         n_heads = both[0].config.n_heads
         parts: list[tuple[int, ...] | None] = [None]
         if step.is_map and both[1].config.n_heads == n_heads:

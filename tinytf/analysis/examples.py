@@ -1,4 +1,4 @@
-"""Where in a corpus a unit is most active: the corpus is a stream, and what is kept of it does not grow with it.
+"""Where in a corpus a unit is most active. The corpus is a stream; what is kept does not grow with it.
 
 Shapes: B windows, T tokens of a window, U units, K examples kept of each.
 """
@@ -28,10 +28,10 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Window:
-    """Some tokens of a document that go through the model together.
+    """Consecutive tokens of a document that go through the model together.
 
-    ``own`` are the places of the text's own tokens, the others were added; the first of them is token ``start`` of
-    document ``document``.
+    ``own`` are the places of the text's own tokens, without the added ones; the first is token ``start`` of document
+    ``document``.
     """
 
     ids: list[int]
@@ -126,7 +126,7 @@ class Strongest:
 def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
     """Run windows through a model and keep the ``top`` places of each unit where its activation is largest in size.
 
-    A few windows are held at a time, and of those that are gone the examples alone.
+    A few windows are in memory at a time; of the others only the examples are kept.
     """
     units = tuple(dict.fromkeys(units))
     kept = Strongest(len(units), top)

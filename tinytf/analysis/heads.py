@@ -66,7 +66,7 @@ def induction(weights: Tensor, length: int) -> Tensor:
 
 
 def choosing(sight: Sight, length: int) -> Tensor:
-    """How many keys each query of a text may look at, (Q,); one that sees a single key has nothing to choose."""
+    """How many keys each query of a text may look at, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
     return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
 
@@ -123,7 +123,7 @@ class MeasuredHeads:
 
     @property
     def ranked(self) -> list[tuple[int, int, float]]:
-        """Layer, head and number of each, the largest first; those that have none are left out."""
+        """Layer, head and number of each, the largest first; heads without a number are omitted."""
         rows = zip(self.layers, self.values.tolist(), strict=True)
         found = [(layer, head, value) for layer, row in rows for head, value in enumerate(row) if math.isfinite(value)]
         return sorted(found, key=lambda one: -one[2])
@@ -162,7 +162,7 @@ LABELS: tuple[Label, ...] = (
     Label("duplicate", "duplicate", 0.5, "finds the earlier copy of its own token", True),
     Label("previous", "previous", 0.5, "brings each token the one before it", True),
     Label("self", "self", 0.5, "stays at its own token"),
-    Label("offset", "offset_weight", 0.5, "looks so many tokens back, or ahead, whatever token is there"),
+    Label("offset", "offset_weight", 0.5, "looks a fixed number of tokens back or ahead"),
     Label("first", "first", 0.5, "rests on the first token: a sink, where attention goes that is not needed"),
     Label("broad", "entropy_share", 0.9, "looks at all tokens nearly alike, and so takes their mean"),
 )
@@ -200,7 +200,7 @@ Of = Mapping[str, float]
 
 
 def named(repeats: Of, text: Of | None) -> Named:
-    """The label of a head from its scores on either kind of sequence, and all that speak for one, or the highest."""
+    """The label of a head from its scores; the evidence is every label that it reaches, or the highest score."""
     reached: list[Label] = []
     for label in LABELS:
         new = label.name != "offset" or not _is_said(reached, repeats, text)
@@ -220,7 +220,7 @@ def _score(label: Label, repeats: Of, text: Of | None) -> float:
 
 
 def _is_said(reached: Sequence[Label], repeats: Of, text: Of | None) -> bool:
-    """Whether an offset says nothing that another label has not said: on repeats, every one of them is an offset."""
+    """Whether an offset repeats what another label says: on repeated tokens each of them is an offset."""
     if text is None:
         return bool(reached)
     return text["offset"] == 0 or (text["offset"] == -1 and any(label.name == "previous" for label in reached))

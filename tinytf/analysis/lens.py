@@ -19,10 +19,10 @@ from tinytf.steps.table import Place
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 24 * 2**20
-"""Of one float64 tensor of logits: that many positions of a layer are unembedded at a time."""
+"""Size of one float64 tensor of logits: so many positions of a layer are unembedded at a time."""
 
 _CACHE_BYTES = 4 * 2**20
-"""The same, of the positions whose logits are summed up at a time: they pass through a processor's cache."""
+"""The same for the positions whose logits are summed at a time: they fit a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _through(trace: Trace) -> str:
     head = "the head" if trace.config.head == "lm" else "the head (dense, activation, norm, unembedding)"
     if trace.config.final_norm:
         return f"the final norm and {head}"
-    return f"{head}; there is no final norm, each block ends in its own"
+    return f"{head}; there is no final norm: each block ends with one"
 
 
 def _read(model: Transformer, hidden: Tensor, rows: Sequence[int]) -> Tensor:

@@ -37,7 +37,7 @@ class Unit:
 
 
 def parse_unit(text: str, config: ModelConfig) -> Unit:
-    """The unit that ``L3.17`` names. AddressError where it is no unit of such a model."""
+    """The unit that ``L3.17`` names. Raises AddressError for a unit that the model lacks."""
     match = _UNIT.fullmatch(text.strip())
     if match is None:
         raise AddressError(f"{text!r} is not a unit", "unit 17 of layer 3 is L3.17")
@@ -52,8 +52,8 @@ def parse_unit(text: str, config: ModelConfig) -> Unit:
 class Active:
     """A unit at one token: its ``activation``, what it gives before W₂.
 
-    ``contribution`` is what it adds to the predicted token's logit directly, by way of the residual stream and the
-    final norm with the scale that this has here; None where there is no such way.
+    ``contribution`` is what it adds to the predicted token's logit directly, through the residual stream and the
+    final norm with its scale at this token; None where there is no direct path.
     """
 
     unit: Unit

@@ -14,7 +14,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class LikelyToken:
-    """A token that could stand there; ``token`` is how it is shown."""
+    """A token of high probability; ``token`` is how it is shown."""
 
     token: str
     id: int
@@ -56,7 +56,7 @@ def _at(trace: Trace, row: int, tokenizer: Tokenizer, top: int) -> Prediction:
 
 
 def require_head(model: Transformer, so: str) -> None:
-    """Raise UsageError for a model without a head; ``so`` says what it has not."""
+    """Raise UsageError for a model without a head; ``so`` says what is missing for that reason."""
     if model.head is None:
         raise UsageError(
             f"this model has no language-model head, so {so}",

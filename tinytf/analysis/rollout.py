@@ -29,7 +29,7 @@ COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
 
 FLOWS = ("auto", "query", "all", "none")
 _QUICK = 400_000
-"""Pipes times tokens from which on a flow is only searched when it is asked for: some seconds."""
+"""Pipes times tokens above which a flow is searched only on request: it takes a few seconds."""
 
 _UNIT = 2**44  # capacities are whole numbers, so that a largest flow is exact and found in finitely many steps
 MOST_PIPES = 2_000_000  # some 2 kB each while the flow is searched
@@ -42,8 +42,8 @@ ALLOWED = 1e-9
 class AttentionFlow:
     """``values[i, key]`` is the largest flow from input token ``key`` to the position ``queries[i]``, 0…1, float64.
 
-    ``pipes`` counts the ways between two layers. Each flow was found together with a cut through the network that lets
-    just as much through, so that there is no larger one.
+    ``pipes`` counts the edges between layers. Each flow equals the capacity of a cut through the network, so there is
+    no larger flow.
     """
 
     queries: tuple[int, ...]
@@ -72,7 +72,7 @@ class Rollout(Report):
     skipped: int = 0
 
     def fields(self) -> dict[str, Any]:
-        """Flows are null where they were not searched."""
+        """Plain JSON data; flows that were not searched are null."""
         flow = self.flow
         return {
             **self.members("heads", "layer", "query"),
@@ -125,8 +125,8 @@ def rollout(
     """Multiply the maps of the layers of a trace, the first to ``layer`` (the last one without it).
 
     ``heads`` is one of COMBINED; ``query`` is the position that is read, ``default_query`` without it.
-    ``flow`` are positions to search the attention flow to, of which ``progress`` hears; or ``query`` for that position,
-    ``all``, ``none``, or ``auto``: to the query, where that takes no more than some seconds.
+    ``flow`` are the positions whose attention flow is searched, counted by ``progress``; or ``query`` for that one,
+    ``all``, ``none``, or ``auto``: the query, where that takes at most a few seconds.
     Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
     where weights are not finite: nothing is put in the place of what is missing. MemoryShortage where the maps would
     not fit into the free memory, unless ``force`` is true. Raises as ``attention_flow`` does, too.
@@ -144,7 +144,7 @@ def rollout(
             f"the maps of {tokens:,} tokens in {layers} layers take",
             tokens**2 * (8 * (layers + 3) + trace.config.n_heads * (4 * 4 + 8)),
             torch.device("cpu"),
-            "take a shorter text, or stop at a --layer; --force goes on",
+            "take a shorter text, or stop at a --layer; --force continues",
         )
     maps = tuple(_maps(trace, heads, stop))
     shares = torch.eye(len(trace.tokens), dtype=torch.float64)
@@ -190,15 +190,15 @@ def default_query(trace: Trace, mask_id: int | None) -> int:
 
 
 def count_pipes(maps: Sequence[Tensor]) -> int:
-    """How many ways there are between two layers, in all layers (Q, K)."""
+    """How many edges all layers have, (Q, K) each."""
     return sum(int((one > 0).sum()) for one in maps)
 
 
 def attention_flow(maps: Sequence[Tensor], queries: Sequence[int], progress: Progress = unheard) -> AttentionFlow:
     """The largest flow from every input token to each of ``queries`` after the last of ``maps``, (Q, K) each.
 
-    ``maps`` are those of ``rollout``. ``progress`` hears how many pairs are done. Raises UsageError for a network too
-    large to be held, TinytfError where a flow and its cut differ.
+    ``maps`` are those of ``rollout``. ``progress`` counts the pairs. Raises UsageError for a network that is too large,
+    TinytfError where a flow and its cut differ.
     """
     pipes = count_pipes(maps)
     if pipes > MOST_PIPES:

@@ -39,7 +39,7 @@ SWEEPS = ("heads", "ffn", "layers")
 class Ablated(Report):
     """What ablating some steps ``how`` made of the prediction at ``position``.
 
-    ``source`` says where the values are from that were put in. ``target`` is the token whose probability is followed.
+    ``source`` says where the values came from that were put in. ``target`` is the token whose probability is followed.
     """
 
     how: str
@@ -130,7 +130,7 @@ class AblationSweep(Ablated):
 
 
 def _predicted(trace: Trace, target: int | None) -> tuple[int, Tensor, int]:
-    """Where is looked, the log-probabilities there, and the target: the predicted token where none is named."""
+    """The position, the log-probabilities there, and the target: by default the predicted token."""
     position = predicted_at(trace)
     before = log_probabilities(trace.logits_at(position))
     return position, before, int(before.argmax()) if target is None else target

@@ -126,12 +126,12 @@ class Intervention:
     def _require_length(self, length: int) -> None:
         if self.value.dim() > 1 and len(self.value) != length:
             raise UsageError(
-                f"the value for {self.point} is of {len(self.value)} tokens, and {length} come through",
-                "a value that is the same at every position goes with any text",
+                f"the value for {self.point} has {len(self.value)} tokens, and the text {length}",
+                "a value that is the same at every position fits any text",
             )
         beyond = [place for place in self.positions or () if place >= length]
         if beyond:
-            raise UsageError(f"{self.point} is to be changed at position {beyond[0]}, and {length} tokens come through")
+            raise UsageError(f"{self.point} is to be changed at position {beyond[0]}, and the text has {length} tokens")
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class Effect:
 
 
 def predicted_at(trace: Trace) -> int:
-    """Where a prediction is looked at: after the last token, or in an encoder at the first masked one.
+    """The position of the prediction: after the last token, or in an encoder at the first masked one.
 
     Raises UsageError for a model without a head, and for an encoder's text without a mask.
     """
@@ -63,7 +63,7 @@ def predicted_at(trace: Trace) -> int:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """In float64. Raises TinytfError for logits that are no finite numbers."""
+    """In float64. Raises TinytfError for logits that are not finite."""
     if not bool(logits.isfinite().all()):
         raise TinytfError("the logits are not finite", "the weights hold NaN or infinity, or overflow in this dtype")
     return logits.double().log_softmax(dim=-1)
@@ -99,8 +99,8 @@ class UnevenTexts(UsageError):
         names = [("nothing" if token is None else token) for token in self.aligned[first]]
         super().__init__(
             f"the clean text has {len(clean.tokens):,} tokens and the corrupt one {len(corrupt.tokens):,}: at token "
-            f"{first} {names[0]} stands against {names[1]}",
-            "change words so that both have as many tokens; tinytf tokens shows how a text splits",
+            f"{first} {names[0]} is against {names[1]}",
+            "change words so that both have the same number of tokens; tinytf tokens shows how a text splits",
         )
 
 
@@ -153,7 +153,7 @@ def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: in
     position = predicted_at(clean)
     if predicted_at(corrupt) != position:
         raise UsageError(
-            f"[MASK] stands at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
+            f"[MASK] is at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
             "put it at the same place in both",
         )
     logits = [trace.logits_at(position) for trace in (clean, corrupt)]

@@ -21,7 +21,7 @@ Interventions = tuple[Intervention, ...]
 Found = TypeVar("Found")
 
 _TOKENS = {"cpu": 1024}
-"""Tokens of a batch; more fill no processor better, and only take memory."""
+"""Tokens of a batch; more take memory and gain no speed."""
 _TOKENS_ELSEWHERE = 16_384
 
 
@@ -86,7 +86,7 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
         if joining:
             plain = trace.step(trace.steps.input, layer)[None, start:]  # (1, T, C)
             with changed(model, _changes([rows[number] for number in joining], start)):
-                parts.append(block(plain, *around))  # one row goes in, and as many come out as are changed
+                parts.append(block(plain, *around))  # one row goes in, and one comes out for each of ``rows``
         numbers += joining
         x = torch.cat(parts)
     assert x is not None

@@ -20,13 +20,13 @@ from tinytf.trace.record import record
 HOWS = ("zero", "mean", "resample")
 
 TOKENS = 4096
-"""Tokens of a reference that are run, of its first texts."""
+"""At most so many tokens of a reference are run."""
 _BYTES = 1 << 20  # more characters than that hold more tokens than are run, in any tokenizer
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Some tokenized texts, at least one, and what they are called."""
+    """At least one tokenized text, and what they are called."""
 
     name: str
     texts: tuple[Encoding, ...]
@@ -41,17 +41,17 @@ class Reference:
 
 
 def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> Reference:
-    """The paragraphs of a text file, as many of the first as hold TOKENS tokens; of a long one its beginning.
+    """The first paragraphs of a text file, up to TOKENS tokens.
 
-    ``encode`` makes tokens of a text and cuts what is too long for the model. Raises UsageError for a file that cannot
-    be read, is no text, or has not a word in it.
+    ``encode`` makes tokens of a text, truncated to the context. Raises UsageError for a file that cannot be read, is
+    not text, or has no word in it.
     """
     try:
         with path.open("rb") as file:
             data = file.read(_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "name a text file") from None
-    try:  # a character that is cut at the end of what was read is left out
+    try:  # a character truncated at the end of what was read is dropped
         text, _ = codecs.utf_8_decode(data, "strict", len(data) < _BYTES)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}") from None
@@ -62,7 +62,7 @@ def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> 
 
 
 def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encoding]) -> Reference:
-    """A reference of texts, the first of them that hold TOKENS tokens."""
+    """A reference of the first texts, up to TOKENS tokens."""
     found: list[Encoding] = []
     for text in texts:
         encoding = encode(text.strip())
@@ -70,7 +70,7 @@ def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encodi
             break
         found.append(encoding)
     if not found:
-        raise UsageError(f"{name} has no text with a word in it", "give texts with an empty line between them")
+        raise UsageError(f"{name} has no text with a word in it", "give texts separated by empty lines")
     return Reference(name, tuple(found))
 
 
@@ -96,7 +96,7 @@ def values_for(
 
     ``zero``: zeros. ``mean``: the mean over all positions of the texts of ``reference``. ``resample``: the values at
     the same positions of one of them, drawn by ``seed``: another than the ``text`` that is ablated, and no shorter.
-    Raises UsageError for another word, where there is no reference, and where it has no such text.
+    Raises UsageError for another word, without a reference, and where it has no such text.
     """
     if how not in HOWS:
         raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
@@ -106,7 +106,7 @@ def values_for(
             {point: weight.new_zeros(config.d_model if point.head is None else config.d_head) for point in points}
         )
     if reference is None:
-        raise UsageError(f"{how} takes values from other texts, and there are none", "name a file of them: --reference")
+        raise UsageError(f"{how} takes values from other texts, and none is given", "name a file of them: --reference")
     if how == "mean":
         return Values(_means(model, points, reference, on_progress), f"mean over {reference}")
     if text is None:
