@@ -213,7 +213,7 @@ def attribute(
     if bias is not None:
         found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, versus))))
     logit = float(logits[chosen]) - (0.0 if versus is None else float(logits[versus]))
-    of = "logit" if unembedded.name == "logits" else unembedded.name
+    of = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     return Attribution(place, chosen, versus, tuple(found), logit, _allowed(trace, found), _frozen(trace), of)
 
 
@@ -290,5 +290,5 @@ def _frozen(trace: Trace) -> str:
     if not inside and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
     frozen = f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms
-    name = trace.steps.unembedded.name
-    return frozen if name == "logits" else f"{frozen}; the sum is {name}, of which the logit is made"
+    first, *later = trace.steps.over_vocabulary
+    return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

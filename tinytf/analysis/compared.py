@@ -209,7 +209,8 @@ class Ends:
         """The steps over the vocabulary that both have, and every position; some positions at a time."""
         first, second = (table_of(side.model.config) for side in self.sides)
         sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
-        probs, total = Sums(first.by_name["probs"]), 0.0
+        logits, shares = first.over_vocabulary[-1].name, first.probabilities
+        probs, total = Sums(shares), 0.0
         positions: list[Position] = []
         for start in range(0, self.alignment.positions, _ROWS):
             rows = slice(start, min(start + _ROWS, self.alignment.positions))
@@ -218,7 +219,7 @@ class Ends:
             )
             for name, one in sums.items():
                 one.add(found[name], other[name], start)
-            a, b = found["logits"], other["logits"]  # (rows, V)
+            a, b = found[logits], other[logits]  # (rows, V)
             log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
             p, q = (one.exp() for one in (log_p, log_q))
             kl = divergence(p, log_p, log_q)
@@ -230,8 +231,9 @@ class Ends:
                 tops = [(int(one.indices[row]), float(one.values[row])) for one in best]
                 positions.append(Position(start + row, float(kl[row]), tops[0], tops[1]))
         mean = total / self.alignment.positions
-        sums["probs"] = probs
-        ends = (one.compared(name, None, mean if name in ("logits", "probs") else None) for name, one in sums.items())
+        sums[shares.name] = probs
+        told = {logits: mean, shares.name: mean}
+        ends = (one.compared(name, None, told.get(name)) for name, one in sums.items())
         return tuple(ends), tuple(positions)
 
     def predictions(self, top: int) -> Iterator[BothPredict]:

@@ -196,6 +196,13 @@ def activated(trace: Trace, layer: int) -> Tensor:
     return trace.step(trace.steps.activated, layer)
 
 
+def output_weights(model: Transformer, layer: int) -> Tensor:
+    """W₂ of a layer as it is stored, (C, F)."""
+    linear: Any = model.blocks[layer].get_submodule(table_of(model.config).added[-1].module)
+    weight: Tensor = linear.weight
+    return weight
+
+
 class Readout:
     """How the output of a feed-forward unit reaches the logits of a model.
 
@@ -245,8 +252,7 @@ class Readout:
 
     def row(self, unit: Unit) -> Tensor:
         """The unit's row of W₂, (C,); as it is stored W₂ has a column a unit."""
-        block: Any = self.model.blocks[unit.layer]
-        return block.ffn.down.weight[:, unit.index]
+        return output_weights(self.model, unit.layer)[:, unit.index]
 
     def _folded(self, rows: Tensor) -> Tensor:
         """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
@@ -313,8 +319,7 @@ def _contributions(trace: Trace, layer: int, act: Tensor, questions: Tensor | No
     """What each unit adds to the predicted tokens' logits, (T, F)."""
     if questions is None:
         return None
-    block: Any = trace.model.blocks[layer]
-    return act.double() * (questions @ block.ffn.down.weight.double())
+    return act.double() * (questions @ output_weights(trace.model, layer).double())
 
 
 def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> list[tuple[Active, ...]]:

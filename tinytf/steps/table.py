@@ -452,6 +452,11 @@ class StepTable:
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
 
     @property
+    def probabilities(self) -> Step:
+        """What is made of the logits, and no loss depends on."""
+        return next(step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss)
+
+    @property
     def unembedded(self) -> Step:
         """The step that is linear in the last hidden state."""
         return self.over_vocabulary[0]
