@@ -83,7 +83,7 @@ def _open_to_write(path: Path) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside ``path`` to write to, which takes its place when all has gone well and else is removed."""
+    """Yield a path beside ``path`` to write to; it replaces ``path`` on success and is removed otherwise."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside
@@ -129,7 +129,7 @@ def _is_same(path: Path, given: str | Path | int) -> bool:
 
 
 def flush_folder(path: Path) -> None:
-    """Make sure that what was created, renamed or removed in a folder is on the disk, where the system can tell."""
+    """Flush what was created, renamed or removed in a folder to the disk, on POSIX."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
