@@ -51,10 +51,7 @@ def clean_exit(redraw: Callable[[], None]) -> Iterator[None]:
     def end(*_: Any) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
-    def again(*_: Any) -> None:
-        redraw()
-
-    wanted = {"SIGTERM": end, "SIGCONT": again}
+    wanted = {"SIGTERM": end, "SIGCONT": lambda *_: redraw()}
     before = {
         getattr(signal, name): signal.signal(getattr(signal, name), handler)
         for name, handler in wanted.items()
