@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import click
+
+from tinytf_cli.host import host
+
 
 class Interrupt:
     """The handler of one run; ``happened`` says whether Ctrl-C was pressed."""
@@ -46,18 +50,9 @@ class Interrupt:
             self._held = held
 
 
-class _Now:
-    """The run that is going on; a program has one, tests have one after the other."""
-
-    interrupt = Interrupt()
-
-
-def begin() -> Interrupt:
-    """A new run."""
-    _Now.interrupt = Interrupt()
-    return _Now.interrupt
-
-
 def current() -> Interrupt:
-    """That of the run that is going on."""
-    return _Now.interrupt
+    """That of the command that is running; a new one, which nothing interrupts, outside of any command."""
+    context = click.get_current_context(silent=True)
+    lender = host()
+    found = context.find_object(Interrupt) if context is not None else None
+    return found or (lender.interrupt if lender is not None else Interrupt())

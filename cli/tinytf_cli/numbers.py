@@ -1,20 +1,16 @@
 """Numbers as they are shown: the same digits in all of a block, so that columns line up."""
 
 import math
-from contextvars import ContextVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-digits: ContextVar[int | None] = ContextVar("digits", default=None)
-"""Digits after the point that somebody asked for; None leaves them to ``number_format``."""
+SHARE = "%.3f"
+"""The printf format of a share of 1."""
 
 
 def number_format(values: NDArray[np.float32]) -> str:
     """A printf format that suits the largest finite magnitude: about four significant digits, never cut to 0."""
-    asked = digits.get()
-    if asked is not None:
-        return f"%.{asked}f"
     finite = np.abs(values[np.isfinite(values)])
     largest = float(finite.max()) if finite.size else 0.0
     if largest and not 1e-3 <= largest < 1e5:
@@ -23,12 +19,6 @@ def number_format(values: NDArray[np.float32]) -> str:
         return "%.3f"
     whole = math.floor(math.log10(largest))
     return f"%.{max(0, 3 - whole if whole >= 0 else max(3, 2 - whole))}f"
-
-
-def share_format() -> str:
-    """The printf format of a share of 1."""
-    asked = digits.get()
-    return f"%.{3 if asked is None else asked}f"
 
 
 def probability(value: float) -> str:

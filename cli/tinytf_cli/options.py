@@ -16,7 +16,7 @@ from tinytf.nearest import did_you_mean
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import read_texts
 from tinytf_cli.output import Output, require_writable
-from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
@@ -87,20 +87,23 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 @dataclass(frozen=True)
 class Drawing:
-    """How to draw: --color, --width, --ascii, --plain."""
+    """How to draw: --color, --theme, --colormap, --precision, --width, --ascii, --plain."""
 
     color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto")
+    theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background to draw for; auto asks the terminal.")
+    colormap: str = option(type=click.Choice(COLORMAPS), shown="viridis", help="Colours of values in 0…1.")
+    precision: int | None = option(type=click.IntRange(0, 9), help="Digits after the point.")
     width: int | None = option(type=click.IntRange(20, 1000), help="Columns to draw in.")
     ascii: bool = option(is_flag=True, help="7-bit signs only.")
     plain: bool = option(is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
 
     def terminal(self) -> Terminal:
         """What stdout can show."""
-        return detect(sys.stdout, color=self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+        return detect(sys.stdout, **vars(self))
 
 
 drawing_options = gathered("drawing", Drawing, fields_of(Drawing))
-"""--color, --width, --ascii, --plain: the command gets a Drawing."""
+"""The options of Drawing: the command gets one of it."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _output(form: str | None, as_json: bool, file: Path | None, **drawing: Any) 
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 output_options = gathered("output", _output, [*fields_of(_Form), *fields_of(Drawing), _DEBUG])
-"""--format, --json, -o, --color, --width, --ascii, --plain: the command gets an Output."""
+"""--format, --json, -o and the options of Drawing: the command gets an Output."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from tinytf.report import Report
-    from tinytf_cli.views.blocks import Block
+    from tinytf_cli.views.blocks import Block, Span
 
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
 
@@ -44,15 +44,16 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names. ``text`` are pieces of text that stand for the view
-    wherever it is written without pictures; of a ``live`` result each part is seen as soon as it is there.
+    ``tensors`` the recorded tensors under their step names. ``text`` stands for the view wherever it is written
+    without pictures: blocks, and spans of running text with line ends of their own. Each part of a ``live`` result is
+    seen as soon as it is there.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
-    text: Callable[[Terminal], Iterator[str]] | None = None
+    text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
 
     @classmethod
@@ -104,7 +105,9 @@ class Output:
             for event in result.events():
                 yield self._safe(to_json(event, one_line=True)) + "\n"
         elif result.text is not None:
-            yield from result.text(terminal)
+            from tinytf_cli.paint.painter import paint_running
+
+            yield from paint_running(result.text(terminal), terminal)
         else:
             from tinytf_cli.paint.painter import paint
 
@@ -186,7 +189,7 @@ def _picture(result: Result, extension: str, terminal: Terminal) -> str:
     from tinytf_cli.picture import picture
 
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
-    return picture(paint(result.blocks(screen), screen), extension, screen.width)
+    return picture(paint(result.blocks(screen), screen), extension, screen)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:

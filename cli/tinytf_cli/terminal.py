@@ -1,15 +1,21 @@
-"""What the place that output goes to can show; decided once, here."""
+"""What the place that output goes to can show; decided once, here, and handed to whatever draws."""
 
 import os
 import re
 import shutil
+import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TextIO
 
 PIPE_WIDTH = 100
 WIDEST = 1000
 DEPTHS = ("none", "16", "256", "truecolor")
+COLORMAPS = ("viridis", "cividis", "grey")
+THEMES = ("auto", "dark", "light")
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,8 @@ class Terminal:
     """``depth`` of colour (one of DEPTHS), ``ascii`` for 7-bit signs only, ``plain`` for sentences.
 
     ``cuts`` is true for a screen, where what is too wide is shortened; elsewhere nothing asked for is cut.
+    ``palette`` is the map of values in 0…1 (one of COLORMAPS), ``theme`` is ``dark`` or ``light``, as the background
+    is, and ``digits`` are those after the point that were asked for, None where each number has what suits it.
     """
 
     width: int = PIPE_WIDTH
@@ -24,10 +32,18 @@ class Terminal:
     ascii: bool = False
     plain: bool = False
     cuts: bool = False
+    height: int = 24
+    palette: str = "viridis"
+    digits: int | None = None
+    theme: str = "dark"
 
     @property
     def coloured(self) -> bool:
         return self.depth != "none"
+
+    def form(self, usual: str) -> str:
+        """The printf format of a number: the digits that were asked for, or what is ``usual``."""
+        return usual if self.digits is None else f"%.{self.digits}f"
 
 
 def _is_off(value: str) -> bool:
@@ -60,6 +76,73 @@ def _depth_of_terminal(environ: Mapping[str, str]) -> str:
     return "16" if term not in ("", "dumb", "unknown") else "truecolor"
 
 
+_UNASKED = ("CI", "SSH_CONNECTION", "SSH_TTY")
+"""Variables under which the terminal is not asked: nobody looks, or the answer may come late, as if it was typed."""
+_BACKGROUND = re.compile(
+    rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
+)
+_ATTRIBUTES = re.compile(rb"\x1b\[\?[0-9;]*c")
+_PATIENCE = 0.1  # seconds
+
+
+def detect_theme(environ: Mapping[str, str], *, ask: bool) -> str:
+    """``dark`` or ``light`` by what the terminal answers, where ``ask`` allows; then by COLORFGBG; else dark."""
+    term = environ.get("TERM", "dumb")
+    if ask and term not in ("", "dumb", "unknown", "linux") and not any(environ.get(name) for name in _UNASKED):
+        answered = _ask_background()
+        if answered is not None:
+            return answered
+    # "15;0" or "15;default;0": the last is the background, one of the 16 colours.
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    return "light" if background in ("7", "9", "10", "11", "12", "13", "14", "15") else "dark"
+
+
+@cache
+def _ask_background() -> str | None:
+    """The theme that suits the background colour which the terminal reports (OSC 11), asked once a process.
+
+    None where stdin and stdout are not both this terminal, where keys are waiting, or without an answer in time.
+    A terminal that knows no OSC 11 still reports its attributes (DA1), which are asked for too and end the wait.
+    """
+    try:
+        import select
+        import termios
+        import tty
+
+        source, target = sys.stdin.fileno(), sys.stdout.fileno()
+        if not (os.isatty(source) and os.isatty(target)) or os.tcgetpgrp(source) != os.getpgrp():
+            return None
+        before = termios.tcgetattr(source)
+    except (ImportError, AttributeError, OSError, ValueError, termios.error):  # no such system, or no such stream
+        return None
+    reply, until = b"", time.monotonic() + _PATIENCE
+    try:
+        tty.setcbreak(source, termios.TCSANOW)  # nothing that was typed is thrown away
+        if select.select([source], [], [], 0)[0]:
+            return None
+        os.write(target, b"\x1b]11;?\x1b\\\x1b[c")
+        while not _ATTRIBUTES.search(reply) and select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+            reply += os.read(source, 256)
+    finally:
+        termios.tcsetattr(source, termios.TCSANOW, before)
+    found = _BACKGROUND.search(reply)
+    _type_again(source, _ATTRIBUTES.sub(b"", _BACKGROUND.sub(b"", reply)))
+    if found is None:
+        return None
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    return "light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark"
+
+
+def _type_again(source: int, keys: bytes) -> None:
+    """Give keys that were pressed while the terminal answered back to it, where the system allows that."""
+    import fcntl
+    import termios
+
+    with suppress(OSError):
+        for key in keys:
+            fcntl.ioctl(source, termios.TIOCSTI, bytes([key]))
+
+
 def _encodes_unicode(stream: TextIO) -> bool:
     try:
         "·▀█√⊙".encode(getattr(stream, "encoding", None) or "ascii")
@@ -69,16 +152,25 @@ def _encodes_unicode(stream: TextIO) -> bool:
 
 
 def detect(
-    stream: TextIO, *, color: str = "auto", width: int | None = None, ascii: bool = False, plain: bool = False
+    stream: TextIO,
+    *,
+    color: str = "auto",
+    width: int | None = None,
+    ascii: bool = False,
+    plain: bool = False,
+    precision: int | None = None,
+    colormap: str = "viridis",
+    theme: str = "auto",
 ) -> Terminal:
     """The capabilities of ``stream``, under the options that a user gave."""
     is_terminal = stream.isatty()
+    size = shutil.get_terminal_size((PIPE_WIDTH, 24))
     if width is None:
         columns = os.environ.get("COLUMNS", "")
         if re.fullmatch("[0-9]{1,9}", columns) and int(columns):
             width = min(WIDEST, int(columns))
         else:
-            width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if is_terminal else PIPE_WIDTH
+            width = size.columns if is_terminal else PIPE_WIDTH
     depth = "none" if plain else colour_depth(color, os.environ, is_terminal)
     return Terminal(
         width=max(20, width),
@@ -86,4 +178,8 @@ def detect(
         ascii=ascii or not _encodes_unicode(stream),
         plain=plain,
         cuts=is_terminal,
+        height=size.lines,
+        palette=colormap,
+        digits=precision,
+        theme=detect_theme(os.environ, ask=is_terminal and depth != "none") if theme == "auto" else theme,
     )

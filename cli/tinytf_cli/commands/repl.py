@@ -9,6 +9,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.host import host
+from tinytf_cli.interrupt import current
 from tinytf_cli.options import Drawing, Opening, asks, drawing_options, opening_options, option
 
 
@@ -49,7 +50,7 @@ def command(words: tuple[str, ...], opening: Opening, asked: Asked, drawing: Dra
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")
     spec = Spec(opening.model, opening.device, opening.dtype, opening.seed)
-    session = Session(VERBS, spec, Settings(**vars(drawing)))
+    session = Session(VERBS, spec, Settings(**vars(drawing)), interrupt=current())
     session.debug = debug
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not asked.commands and not asked.files

@@ -132,7 +132,7 @@ def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) ->
     lines: list[PaintedLine] = []
     line: PaintedLine = []
     for curve, mark in zip(block.curves, marks, strict=True):
-        style = role_style(curve.role)
+        style = role_style(curve.role, terminal)
         entry = [Segment(mark, style), Segment(" " + shown(curve.label, terminal))]
         if line and line_width(line) + 3 + line_width(entry) > terminal.width:
             lines.append(line)
@@ -145,7 +145,7 @@ def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) ->
 def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     """A chart as wide as the terminal: numbers, axes, curves, legend; one line of text where there is no point."""
     points = [finite_points(curve) for curve in block.curves]
-    dim = role_style("dim")
+    dim = role_style("dim", terminal)
     if not any(x.size for x, _ in points):
         return [cut([Segment(shown(f"  no {block.y_title} yet", terminal), dim)], terminal.width, terminal)]
     lows, highs = zip(*((y.min(), y.max()) for _, y in points if y.size), strict=True)
@@ -160,7 +160,11 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     marks = [MARKS[i % len(MARKS)] for i in range(len(block.curves))]
     if braille:
         marks = [_POINT if curve.points else "──" for curve in block.curves]
-    cells = _braille_cells(block, across, up, width) if braille else _mark_cells(block, across, up, width, marks)
+    cells = (
+        _braille_cells(block, across, up, width, terminal)
+        if braille
+        else _mark_cells(block, across, up, width, marks, terminal)
+    )
     places, beneath = _tick_line(across, width)
     lines: list[PaintedLine] = [[Segment(shown(f"  {block.y_title} by {block.x_title}", terminal), dim)]]
     for row, line in enumerate(cells):
@@ -172,7 +176,7 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     return lines + _legend(block, marks, label_width + 4, terminal)
 
 
-def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[PaintedLine]:
+def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal: Terminal) -> list[PaintedLine]:
     """Eight dots a cell, or one point. Where curves share a cell, the first of them has it."""
     codes = np.zeros((block.height, width), dtype=np.int64)
     owner = np.zeros(codes.shape, dtype=np.int64)
@@ -185,7 +189,7 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[
         parts = lit.reshape(block.height, 4, width, 2).transpose(0, 2, 1, 3)  # (rows, columns, 4, 2)
         code = (parts * _BITS).sum(axis=(-2, -1))
         codes, owner = np.where(code, code + _BRAILLE, codes), np.where(code, place, owner)
-    styles = [role_style(curve.role) for curve in block.curves]
+    styles = [role_style(curve.role, terminal) for curve in block.curves]
     return [
         [
             Segment(chr(code), styles[at]) if code else Segment(" ")
@@ -195,10 +199,12 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[
     ]  # fmt: skip
 
 
-def _mark_cells(block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str]) -> list[PaintedLine]:
+def _mark_cells(
+    block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str], terminal: Terminal
+) -> list[PaintedLine]:
     """One sign a cell. Where curves share a cell, the first of them has it."""
     signs = np.full((block.height, width), " ")
     for curve, mark in reversed(list(zip(block.curves, marks, strict=True))):
         signs[dots(curve, across, up, width, block.height)] = mark
-    styles = dict(zip(marks, (role_style(curve.role) for curve in block.curves), strict=True))
+    styles = dict(zip(marks, (role_style(curve.role, terminal) for curve in block.curves), strict=True))
     return [[Segment(sign, styles.get(sign)) for sign in row] for row in signs.tolist()]

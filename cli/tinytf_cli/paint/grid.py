@@ -12,7 +12,7 @@ from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import legend
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Grid, Heat
+from tinytf_cli.views.blocks import Grid
 
 _LONGEST = (14, 10, 7)
 """Cells that a word may take on a screen: the most that fits, then the next."""
@@ -51,7 +51,7 @@ def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
                 pad_text(shown(names[c], terminal), layout.cells(c) - 1, terminal) + " " for c in layout.columns
             )
             gap = " " if beside else ""
-            lines.append([Segment(" " * (label_width + 3) + titles + gap + head, role_style("dim"))])
+            lines.append([Segment(" " * (label_width + 3) + titles + gap + head, role_style("dim", terminal))])
         for row, label in enumerate(block.row_labels):
             line = [Segment("  " + pad_text(shown(label, terminal), label_width, terminal) + " ")]
             line += [Segment(cells[row].rjust(width) + " ") for _, cells, width in beside]
@@ -60,7 +60,7 @@ def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
             lines.append(line)
         lines += _left_out(block, layout, terminal)
     if terminal.coloured:
-        lines.append(legend(Heat(block.shares, (), (), "unit"), terminal))
+        lines.append(legend("unit", 1.0, terminal))
     return lines
 
 
@@ -110,7 +110,7 @@ def _cell(block: Grid, row: int, column: int, layout: _Layout, terminal: Termina
         yield Segment(text + " ")
         return
     index = int(level(np.array([share], dtype=np.float32), "unit", 1.0)[0])
-    yield Segment(text + " ", cell_style("unit", index))
+    yield Segment(text + " ", cell_style("unit", index, terminal))
 
 
 def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedLine]:
@@ -122,4 +122,4 @@ def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedL
     names = block.above or block.column_labels
     ends = names[missing[0]] if len(missing) == 1 else f"{names[missing[0]]} to {names[missing[-1]]}"
     said = f"left out: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
-    return wrap([Segment("  " + shown(said, terminal), role_style("dim"))], terminal.width, 2)
+    return wrap([Segment("  " + shown(said, terminal), role_style("dim", terminal))], terminal.width, 2)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from tinytf_cli.numbers import number, number_format, numbers, share_format, widest
+from tinytf_cli.numbers import SHARE, number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
@@ -18,6 +18,11 @@ _LABEL_LIMIT = 14
 
 def shades(terminal: Terminal) -> str:
     return ASCII_SHADES if terminal.ascii else SHADES
+
+
+def signed_shades(terminal: Terminal) -> str:
+    """What a signed scale is drawn in without colour, from its lowest to its highest, 0 in the middle."""
+    return "=- +#" if terminal.ascii else "▁▂▃▄▅▆▇"
 
 
 def shade(share: float, terminal: Terminal) -> str:
@@ -54,7 +59,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     rows = [shown(label, terminal) for label in block.row_labels]
     columns = [shown(label, terminal) for label in block.column_labels]
     label_width = _label_width(rows, terminal)
-    form = _form(block)
+    form = number_form(block, terminal)
     widest_number = widest(block.values, form)
     widest_label = max((cell_len(c) for c in columns), default=1)
     if terminal.cuts:
@@ -62,7 +67,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     width = max(widest_number, widest_label) + 1
     room = max(1, (terminal.width - label_width - 2) // width)
     if len(columns) > room and not (block.asked and not terminal.cuts):
-        return [*_small_cells(block, rows, label_width, terminal), legend(block, terminal)]
+        return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
@@ -70,18 +75,19 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
             lines.append([])
         part = range(first, min(len(columns), first + room))
         head = " " * label_width + " " + "".join(pad_text(columns[c], width - 1, terminal, "right") + " " for c in part)
-        lines.append([Segment("  " + head, role_style("dim"))])
+        lines.append([Segment("  " + head, role_style("dim", terminal))])
         for r, label in enumerate(rows):
             line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
             line += [_number_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
-    return [*lines, legend(block, terminal)]
+    return [*lines, _heat_legend(block, terminal)]
 
 
-def _form(block: Heat) -> str:
+def number_form(block: Heat, terminal: Terminal) -> str:
+    """The printf format of the numbers of a map."""
     if block.digits is not None:
-        return f"%.{block.digits}f"
-    return share_format() if block.scale == "unit" else number_format(block.values)
+        return terminal.form(f"%.{block.digits}f")
+    return terminal.form(SHARE if block.scale == "unit" else number_format(block.values))
 
 
 def _is_visible(block: Heat, row: int, column: int) -> bool:
@@ -90,12 +96,19 @@ def _is_visible(block: Heat, row: int, column: int) -> bool:
 
 def _number_cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
     if not _is_visible(block, row, column):
-        return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim"))
+        return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim", terminal))
     value = float(block.values[row, column])
     if terminal.coloured:
-        return Segment(text.rjust(width - 1) + " ", cell_style(block.scale, _level(value, block)))
-    share = abs(value) / block.limit if block.limit else 0.0
-    return Segment(text.rjust(width - 1) + shade(share, terminal))
+        return Segment(text.rjust(width - 1) + " ", cell_style(block.scale, _level(value, block), terminal))
+    return Segment(text.rjust(width - 1) + _sign(value, block, terminal))
+
+
+def _sign(value: float, block: Heat, terminal: Terminal) -> str:
+    """What stands for a value where there is no colour."""
+    if block.scale == "unit":
+        return shade(value / (block.limit or 1.0), terminal)
+    signs = signed_shades(terminal)
+    return signs[_level(value, block) * len(signs) // LEVELS]
 
 
 def _level(value: float, block: Heat) -> int:
@@ -118,12 +131,11 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
         line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
         for c in range(values.shape[1]):
             if not _is_visible(small, r, c):
-                line.append(Segment(shown("·", terminal) + " ", role_style("dim")))
+                line.append(Segment(shown("·", terminal) + " ", role_style("dim", terminal)))
             elif terminal.coloured:
-                line.append(Segment("  ", cell_style(block.scale, _level(float(values[r, c]), small))))
+                line.append(Segment("  ", cell_style(block.scale, _level(float(values[r, c]), small), terminal)))
             else:
-                share = abs(float(values[r, c])) / (block.limit or 1.0)
-                line.append(Segment(shade(share, terminal) * 2))
+                line.append(Segment(_sign(float(values[r, c]), small, terminal) * 2))
         lines.append(line)
     if factor > 1:
         lines += pooling_note(factor, 2, terminal)
@@ -133,22 +145,24 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
 def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
     """What a pooled cell stands for."""
     said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
-    return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim"))], terminal.width, indent)
+    return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 
-def legend(block: Heat, terminal: Terminal) -> PaintedLine:
-    """The scale: from which value to which, and its colours or shades."""
-    high = "1" if block.limit == 1.0 and block.scale == "unit" else number(block.limit)
-    low = "0" if block.scale == "unit" else f"-{high}"
-    line = [Segment(f"  {low} ", role_style("dim"))]
+def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
+    masked = [] if block.visible is None else [Segment(shown("   · masked", terminal), role_style("dim", terminal))]
+    return [*legend(block.scale, block.limit, terminal), *masked]
+
+
+def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
+    """A scale: from which value to which, and its colours or shades."""
+    high = "1" if limit == 1.0 and scale == "unit" else number(limit)
+    low = "0" if scale == "unit" else f"-{high}"
+    line = [Segment(" " * indent), Segment(f"{low} ", role_style("dim", terminal))]
     if terminal.coloured:
         steps = np.linspace(0, LEVELS - 1, 16).astype(int)
-        line += [Segment(" ", cell_style(block.scale, int(i))) for i in steps]
-    elif block.scale == "unit":
+        line += [Segment(" ", cell_style(scale, int(i), terminal)) for i in steps]
+    elif scale == "unit":
         line.append(Segment(shades(terminal)))
     else:
-        line.append(Segment(shades(terminal)[:0:-1] + shades(terminal)))
-    line.append(Segment(f" {high}", role_style("dim")))
-    if block.visible is not None:
-        line.append(Segment(shown("   · masked", terminal), role_style("dim")))
-    return line
+        line.append(Segment(signed_shades(terminal)))
+    return [*line, Segment(f" {high}", role_style("dim", terminal))]

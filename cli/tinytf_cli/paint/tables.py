@@ -6,17 +6,19 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from tinytf_cli.numbers import number_format, numbers
-from tinytf_cli.paint.colour import cell_style, level, role_style
-from tinytf_cli.paint.heat import shade
+from tinytf_cli.numbers import SHARE, number, number_format, numbers
+from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
+from tinytf_cli.paint.heat import legend, signed_shades
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Bars, Cell, Histogram, Meter, Pieces, RowBars, Table, Values
+from tinytf_cli.views.blocks import Array, Bar, Bars, Cell, Figure, Histogram, Meter, Pieces, RowBars, Table, Values
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _METER = 8
+_STRIP = 64
+"""Cells of a strip, at most."""
 _NAME = 8  # columns of a named dimension, at most, where its numbers need no more
 
 
@@ -35,12 +37,24 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
+def figure_text(figure: Figure, terminal: Terminal) -> str:
+    """A number as this terminal is to show it."""
+    return number(figure.value, terminal.form(figure.form))
+
+
+def bar_text(bar: Bar, terminal: Terminal) -> str:
+    """What stands beside a bar; without words of its own its value, a share of 1."""
+    return bar.shown or number(bar.value, terminal.form(SHARE))
+
+
 def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
     if isinstance(cell, Histogram):
-        return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role))]
+        return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role, terminal))]
+    if isinstance(cell, Figure):
+        return [Segment(figure_text(cell, terminal), role_style(cell.role, terminal))]
     if isinstance(cell, Meter):
         drawn = bar(cell.share, _METER, terminal)
-        return [Segment(cell.shown + " "), Segment(drawn.ljust(_METER), role_style(cell.role))]
+        return [Segment(cell.shown + " "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
     return segments(cell, terminal)
 
 
@@ -104,7 +118,7 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
     layout.fit()
     lines: list[PaintedLine] = []
     if block.header:
-        dim = role_style("dim")
+        dim = role_style("dim", terminal)
         lines.append(layout.line([[Segment(shown(c.title, terminal), dim)] for c in layout.columns]))
     for row in range(len(block.columns[0].cells)):
         lines.append(layout.line([cells[row] for cells in layout.cells]))
@@ -121,7 +135,7 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     dims = block.values.shape[1]
     first = min(block.first, dims)
     alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
-    texts = [row for part in alike for row in numbers(part[:, :first], number_format(part[:, :first]))]
+    texts = [row for part in alike for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
     columns = [shown(name, terminal) for name in block.columns[:first]] or [f"d{d}" for d in range(first)]
     least = max((cell_len(name) for name in columns), default=0)
     width = max([len(t) for row in texts for t in row] + [min(least, _NAME)]) + 1
@@ -138,30 +152,49 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
+        line = [Segment(head, role_style("dim", terminal))]
         if with_strip:
-            head += f"   all {dims}"
-        lines.append([Segment(head, role_style("dim"))])
+            line += _strip_head(block, -(-dims // min(left - 1, _STRIP)), left - 1, terminal)
+        lines.append(line)
         for r, label in enumerate(labels):
-            of = alike[r if block.several else 0]
-            limit = float(np.abs(of[np.isfinite(of)]).max(initial=0.0)) or 1.0
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
-                line += _strip(block.values[r], limit, min(left - 1, 64), terminal)
+                line += _strip(block.values[r], _limit(alike[r if block.several else 0]), left - 1, terminal)
             lines.append(line)
     return lines
 
 
-def _strip(values: np.ndarray, limit: float, width: int, terminal: Terminal) -> PaintedLine:
-    factor = -(-len(values) // width)
+def _limit(values: Array) -> float:
+    """Where a scale of these values ends."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
+
+
+def _strip_head(block: Values, factor: int, room: int, terminal: Terminal) -> PaintedLine:
+    """How many values a strip stands for, how they are pooled, and the ends of its scale; what has no room is cut."""
+    dim = role_style("dim", terminal)
+    title = f"   all {block.values.shape[1]}" + (f", the strongest of {factor} a cell" if factor > 1 else "")
+    if block.several:
+        return cut([Segment(shown(f"{title}, each row on a scale of its own", terminal), dim)], room + 3, terminal)
+    scale = legend("signed", _limit(block.values), terminal, indent=3)
+    if len(title) + line_width(scale) > room + 3:
+        title = f"   all {block.values.shape[1]}"
+    return cut([Segment(title, dim), *scale], room + 3, terminal)
+
+
+def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> PaintedLine:
+    """All values of a row as cells of colour, or as signs that rise from −limit to limit."""
+    factor = -(-len(values) // min(room, _STRIP))
     padded = np.zeros(-(-len(values) // factor) * factor, dtype=np.float32)
     padded[: len(values)] = np.nan_to_num(values)
     groups = padded.reshape(-1, factor)
     strongest = np.take_along_axis(groups, np.abs(groups).argmax(-1)[:, None], -1)[:, 0]
+    levels = level(strongest, "signed", limit)
     if terminal.coloured:
-        return [Segment(" ", cell_style("signed", int(i))) for i in level(strongest, "signed", limit)]
-    return [Segment("".join(shade(abs(float(v)) / limit * 0.999, terminal) for v in strongest))]
+        return [Segment(" ", cell_style("signed", int(i), terminal)) for i in levels]
+    signs = signed_shades(terminal)
+    return [Segment("".join(signs[int(i) * len(signs) // LEVELS] for i in levels))]
 
 
 def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
@@ -170,15 +203,16 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
     label_width = max((cell_len(label) for label in labels), default=0)
     if terminal.cuts:
         label_width = min(label_width, max(10, terminal.width // 3))
-    value_width = max((len(b.shown) for b in block.bars), default=0)
+    texts = [bar_text(b, terminal) for b in block.bars]
+    value_width = max(map(len, texts), default=0)
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
     return [
         [
             Segment("  " + pad_text(label, label_width, terminal) + "  "),
-            Segment(b.shown.rjust(value_width) + "  "),
-            Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role)),
+            Segment(text.rjust(value_width) + "  "),
+            Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role, terminal)),
         ]
-        for label, b in zip(labels, block.bars, strict=True)
+        for label, text, b in zip(labels, texts, block.bars, strict=True)
     ]
 
 
@@ -193,11 +227,14 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
     lines: list[PaintedLine] = []
     for label, (_, row) in zip(labels, block.rows, strict=True):
-        line = [Segment("  " + pad_text(label, label_width, terminal)), Segment(f"  {block.verb}  ", role_style("dim"))]
+        line = [
+            Segment("  " + pad_text(label, label_width, terminal)),
+            Segment(f"  {block.verb}  ", role_style("dim", terminal)),
+        ]
         for name, share in row[:room]:
             drawn = bar(share, 10, terminal)
             line += [Segment(pad_text(shown(name, terminal), widest, terminal) + f"{share * 100:4.0f} % ")]
-            line += [Segment(drawn, role_style("attention")), Segment(" " * (13 - cell_len(drawn) - 1))]
+            line += [Segment(drawn, role_style("attention", terminal)), Segment(" " * (13 - cell_len(drawn) - 1))]
         lines.append(line)
     return lines
 
@@ -215,6 +252,6 @@ def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
         if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
             lines.append(line)
             line, used = [Segment("  ")], 2
-        line += [Segment(gap, role_style("dim")), Segment(text, role_style(role))]
+        line += [Segment(gap, role_style("dim", terminal)), Segment(text, role_style(role, terminal))]
         used += cell_len(gap + text)
     return [*lines, line]

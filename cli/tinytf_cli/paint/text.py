@@ -1,7 +1,6 @@
 """Lines of styled text: measuring in cells, padding, cutting, and the 7-bit form."""
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -44,7 +43,7 @@ def spans(words: Words) -> Sequence[Span]:
 
 def segments(words: Words, terminal: Terminal) -> PaintedLine:
     """Styled segments of some words."""
-    return [Segment(shown(span.text, terminal), role_style(span.role)) for span in spans(words)]
+    return [Segment(shown(span.text, terminal), role_style(span.role, terminal)) for span in spans(words)]
 
 
 def line_width(line: PaintedLine) -> int:
@@ -133,12 +132,4 @@ def render(line: PaintedLine, depth: str) -> str:
             merged.append((segment.text, style))
     if merged and not merged[-1][1].bgcolor:
         merged[-1] = (merged[-1][0].rstrip(), merged[-1][1])
-    return "".join(
-        _at_depth(style, depth).render(text, color_system=system) if style else text for text, style in merged
-    )
-
-
-@lru_cache(maxsize=4096)
-def _at_depth(style: Style, depth: str) -> Style:
-    """A copy of a style for each depth, since a style remembers the codes that it was first rendered with."""
-    return Style(color=style.color, bgcolor=style.bgcolor, bold=style.bold, dim=style.dim, italic=style.italic)
+    return "".join(style.render(text, color_system=system) if style else text for text, style in merged)

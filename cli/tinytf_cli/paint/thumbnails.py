@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from rich.segment import Segment
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
-from tinytf_cli.paint.heat import pool, pooling_note, shades
+from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
 from tinytf_cli.paint.text import PaintedLine, shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Thumbnails
@@ -24,7 +24,7 @@ def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
     return side, max(1, (width - label) // (side + 1))
 
 
-def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
+def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     """Two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing.
 
     A cell is ``▀`` in the upper colour on the lower; where the upper half is empty ``▄`` on the default
@@ -36,7 +36,7 @@ def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
     front, back = np.where(upper_empty, lower, upper), np.where(upper_empty, LEVELS, lower)
     unchanged = (front[:, 1:] == front[:, :-1]) & (back[:, 1:] == back[:, :-1])
     front[:, 1:][unchanged] = back[:, 1:][unchanged] = SAME
-    fore, rear = colour_codes("unit", depth)
+    fore, rear = colour_codes("unit", terminal)
     cells = np.empty(upper.shape, dtype=[("front", fore.dtype), ("back", rear.dtype), ("sign", _SIGNS.dtype)])
     cells["front"], cells["back"], cells["sign"] = fore[front], rear[back], _SIGNS[sign]
     # Shorter entries are filled up with NUL, which goes; a token's text is never in here.
@@ -83,15 +83,15 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
             if offset == 0 or a_row < n_heads:
                 width = -(-length // -(-length // side)) + 1
                 heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
-                lines.append([Segment("     " + heads, role_style("dim"))])
+                lines.append([Segment("     " + heads, role_style("dim", terminal))])
             levels = _picture(part, block.visible, side)
-            rows = half_blocks(levels, terminal.depth) if terminal.coloured and not terminal.ascii else _shaded(
+            rows = half_blocks(levels, terminal) if terminal.coloured and not terminal.ascii else _shaded(
                 levels[: -(-length // -(-length // side))], terminal
             )  # fmt: skip
             for place, text in enumerate(rows):
                 label = f"L{block.first_layer + offset}" if place == 0 else ""
-                lines.append([Segment(f"{label:<5}", role_style("dim")), Segment(text)])
+                lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     factor = -(-length // side)
     if factor > 1:
         lines += pooling_note(factor, 5, terminal)
-    return lines
+    return [*lines, legend("unit", 1.0, terminal, indent=5)]

@@ -46,6 +46,15 @@ class Heading:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A cell of a table: a number in this printf form (empty: what suits it), unless other digits are asked for."""
+
+    value: float
+    form: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True)
 class Histogram:
     """A cell of a table: counts drawn as small bars; ``full`` is the count of a whole bar, if not the largest."""
 
@@ -63,7 +72,7 @@ class Meter:
     role: str = ""
 
 
-Cell: TypeAlias = "str | Span | Sequence[Span] | Histogram | Meter"
+Cell: TypeAlias = "str | Span | Sequence[Span] | Figure | Histogram | Meter"
 
 
 @dataclass(frozen=True)
@@ -148,9 +157,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
+    """``shown`` stands beside the bar; where it is empty the value does, as a share of 1."""
+
     label: str
     value: float
-    shown: str
+    shown: str = ""
     role: str = ""
 
 

@@ -14,7 +14,7 @@ from tinytf.trace.summary import visible
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table, Values
 from tinytf_cli.views.steps import as_array, labels, largest
 
 _DIMS = 8
@@ -198,7 +198,7 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
     even = sizes and max(sizes) < 30 * min(sizes)
     form = number_format(np.array(floats, dtype=np.float32)) if even else ""
     return [
-        value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value, form)
+        value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else Figure(value, form)
         for value in values
     ]
 
