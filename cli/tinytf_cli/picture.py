@@ -21,7 +21,7 @@ _SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{heig
 </style>
 <defs>{{lines}}</defs>
 <rect width="100%" height="100%" rx="8" fill="GROUND"/>
-<g transform="translate({{terminal_x}}, {{terminal_y}})">
+<g transform="translate({{terminal_x}}, 24)">
 {{backgrounds}}
 <g class="{{unique_id}}-matrix">
 {{matrix}}

@@ -47,13 +47,13 @@ def tinytf(block: Thumbnails, terminal: Terminal) -> str:
 @cache
 def cell(upper: int, lower: int) -> tuple[str, Style | None]:
     """The sign and style of two matrix cells, one above the other; EMPTY is a masked one or a gap."""
-    colours = ramp("unit")
+    colours = ramp("unit", Terminal(depth="truecolor"))
     if upper == lower == EMPTY:
         return " ", None
     if upper == EMPTY:
-        return "▄", Style(color=Color.from_rgb(*map(int, colours[lower])))
-    back = None if lower == EMPTY else Color.from_rgb(*map(int, colours[lower]))
-    return "▀", Style(color=Color.from_rgb(*map(int, colours[upper])), bgcolor=back)
+        return "▄", Style(color=colours[lower])
+    back = None if lower == EMPTY else colours[lower]
+    return "▀", Style(color=colours[upper], bgcolor=back)
 
 
 def rich_cells(block: Thumbnails) -> Iterator[list[tuple[str, Style | None]]]:

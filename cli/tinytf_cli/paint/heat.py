@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 
 from tinytf_cli.numbers import SHARE, number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
@@ -66,6 +67,8 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
         widest_label = min(widest_label, max(widest_number, 8))
     width = max(widest_number, widest_label) + 1
     room = max(1, (terminal.width - label_width - 2) // width)
+    if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
+        width += 1  # a blank on either side of a number
     if len(columns) > room and not (block.asked and not terminal.cuts):
         return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
     texts = numbers(block.values, form)
@@ -154,15 +157,18 @@ def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
 
 
 def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
-    """A scale: from which value to which, and its colours or shades."""
+    """A scale, for under a map: from which value to which, and its colours or shades."""
     high = "1" if limit == 1.0 and scale == "unit" else number(limit)
-    low = "0" if scale == "unit" else f"-{high}"
-    line = [Segment(" " * indent), Segment(f"{low} ", role_style("dim", terminal))]
-    if terminal.coloured:
-        steps = np.linspace(0, LEVELS - 1, 16).astype(int)
-        line += [Segment(" ", cell_style(scale, int(i), terminal)) for i in steps]
-    elif scale == "unit":
-        line.append(Segment(shades(terminal)))
-    else:
-        line.append(Segment(signed_shades(terminal)))
-    return [*line, Segment(f" {high}", role_style("dim", terminal))]
+    low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
+    bar = scale_bar(scale, 16, terminal, "▄")
+    return [Segment(" " * indent), Segment(f"{low} ", dim), *bar, Segment(f" {high}", dim)]
+
+
+def scale_bar(scale: str, cells: int, terminal: Terminal, half: str) -> PaintedLine:
+    """The colours of a scale in half a line, apart from the map beneath or above; all its shades without colour."""
+    if not terminal.coloured:
+        return [Segment(shades(terminal) if scale == "unit" else signed_shades(terminal))]
+    styles = [cell_style(scale, int(i), terminal) for i in np.linspace(0, LEVELS - 1, cells)]
+    if terminal.ascii:
+        return [Segment(" ", style) for style in styles]
+    return [Segment(half, Style(color=style.bgcolor)) for style in styles]

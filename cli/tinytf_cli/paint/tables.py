@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from tinytf_cli.numbers import SHARE, number, number_format, numbers
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
-from tinytf_cli.paint.heat import legend, signed_shades
+from tinytf_cli.paint.heat import scale_bar, signed_shades
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Bar, Bars, Cell, Figure, Histogram, Meter, Pieces, RowBars, Table, Values
@@ -152,10 +152,8 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        line = [Segment(head, role_style("dim", terminal))]
-        if with_strip:
-            line += _strip_head(block, -(-dims // min(left - 1, _STRIP)), left - 1, terminal)
-        lines.append(line)
+        over = _strip_head(block, left - 1, terminal) if with_strip else []
+        lines.append([Segment(head, role_style("dim", terminal)), *over])
         for r, label in enumerate(labels):
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
@@ -171,21 +169,29 @@ def _limit(values: Array) -> float:
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
 
 
-def _strip_head(block: Values, factor: int, room: int, terminal: Terminal) -> PaintedLine:
-    """How many values a strip stands for, how they are pooled, and the ends of its scale; what has no room is cut."""
-    dim = role_style("dim", terminal)
-    title = f"   all {block.values.shape[1]}" + (f", the strongest of {factor} a cell" if factor > 1 else "")
+def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
+    """What a strip holds, how it is pooled and where its scale ends, as far as there is room for it."""
+    dims, factor, dim = block.values.shape[1], _pooled_by(block.values.shape[1], room), role_style("dim", terminal)
     if block.several:
-        return cut([Segment(shown(f"{title}, each row on a scale of its own", terminal), dim)], room + 3, terminal)
-    scale = legend("signed", _limit(block.values), terminal, indent=3)
-    if len(title) + line_width(scale) > room + 3:
-        title = f"   all {block.values.shape[1]}"
-    return cut([Segment(title, dim), *scale], room + 3, terminal)
+        return cut([Segment(f"   all {dims}, each row on a scale of its own", dim)], room + 3, terminal)
+    ends = shown(f"±{number(_limit(block.values))} ", terminal)
+    pooled = shown(f", the strongest of {factor} a cell", terminal) if factor > 1 else ""
+    for title in (f"all {dims}{pooled}   ", f"all {dims}  ", ""):
+        for cells in (16, 8, 4):
+            bar = scale_bar("signed", cells, terminal, "▀")
+            if len(title + ends) + line_width(bar) <= room:
+                return [Segment(f"   {title}{ends}", dim), *bar]
+    return [Segment(f"   {ends}", dim)]
+
+
+def _pooled_by(dims: int, room: int) -> int:
+    """How many values a cell of a strip stands for, where there is room for so many cells."""
+    return -(-dims // min(room, _STRIP))
 
 
 def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> PaintedLine:
     """All values of a row as cells of colour, or as signs that rise from −limit to limit."""
-    factor = -(-len(values) // min(room, _STRIP))
+    factor = _pooled_by(len(values), room)
     padded = np.zeros(-(-len(values) // factor) * factor, dtype=np.float32)
     padded[: len(values)] = np.nan_to_num(values)
     groups = padded.reshape(-1, factor)
