@@ -14,7 +14,6 @@ from io import StringIO
 import numpy as np
 from _timing import Row, in_turns, milliseconds, options, ratio, show, show_machine, spread
 from numpy.typing import NDArray
-from rich.color import Color
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
