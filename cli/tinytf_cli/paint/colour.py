@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.color import Color, ColorSystem, blend_rgb
+from rich.color import Color, ColorSystem
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
@@ -118,12 +118,10 @@ def ramp(scale: str, terminal: Terminal) -> tuple[Color, ...]:
     if terminal.depth in ("256", "16"):
         few = found.of_256 if terminal.depth == "256" else found.of_16
         return tuple(Color.from_ansi(few[place * len(few) // LEVELS]) for place in range(LEVELS))
-    anchors = [Color.parse(f"#{anchor}").get_truecolor() for anchor in found.anchors.split()]
+    anchors = np.array([Color.parse(f"#{anchor}").get_truecolor() for anchor in found.anchors.split()])
     places = np.linspace(0, len(anchors) - 1, LEVELS)
-    return tuple(
-        Color.from_triplet(blend_rgb(anchors[int(place)], anchors[min(int(place) + 1, len(anchors) - 1)], place % 1))
-        for place in places
-    )
+    channels = [np.interp(places, np.arange(len(anchors)), channel).round() for channel in anchors.T]
+    return tuple(Color.from_rgb(*rgb) for rgb in np.stack(channels, axis=-1).astype(int).tolist())
 
 
 def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.int64]:
@@ -152,6 +150,8 @@ def accent(role: str, terminal: Terminal) -> Color | None:
 @lru_cache(maxsize=1024)
 def role_style(role: str, terminal: Terminal) -> Style:
     """The style of a role; ``unit:N`` and ``signed:N`` are cells of level N (0…255); an unknown role is plain text."""
+    if not terminal.coloured:
+        return Style.null()
     scale, colon, place = role.partition(":")
     if colon:
         return cell_style(scale, int(place), terminal)

@@ -23,7 +23,7 @@ def shades(terminal: Terminal) -> str:
 
 def signed_shades(terminal: Terminal) -> str:
     """What a signed scale is drawn in without colour, from its lowest to its highest, 0 in the middle."""
-    return "=- +#" if terminal.ascii else "▁▂▃▄▅▆▇"
+    return "=- +#" if terminal.ascii else "▁▂▃ ▅▆▇"
 
 
 def shade(share: float, terminal: Terminal) -> str:
@@ -158,7 +158,7 @@ def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
 
 def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
     """A scale, for under a map: from which value to which, and its colours or shades."""
-    high = "1" if limit == 1.0 and scale == "unit" else number(limit)
+    high = "1" if limit == 1.0 and scale == "unit" else number(limit, terminal.form(""))
     low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
     bar = scale_bar(scale, 16, terminal, "▄")
     return [Segment(" " * indent), Segment(f"{low} ", dim), *bar, Segment(f" {high}", dim)]

@@ -8,7 +8,7 @@ from rich.segment import Segment
 from tinytf_cli.paint.colour import role_style
 from tinytf_cli.paint.curves import paint_curves
 from tinytf_cli.paint.grid import paint_grid
-from tinytf_cli.paint.heat import paint_heat
+from tinytf_cli.paint.heat import legend, paint_heat
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
 from tinytf_cli.paint.text import PaintedLine, cut, render, segments, shown, wrap
@@ -24,6 +24,7 @@ from tinytf_cli.views.blocks import (
     Line,
     Pieces,
     RowBars,
+    Scale,
     Span,
     Table,
     Thumbnails,
@@ -44,6 +45,12 @@ def _paint_heading(block: Heading, terminal: Terminal) -> list[PaintedLine]:
     return [[], cut(line, terminal.width, terminal) if terminal.cuts else line]
 
 
+def _paint_scale(block: Scale, terminal: Terminal) -> list[PaintedLine]:
+    """Nothing without colour, where nothing is coloured."""
+    unit = Segment(f" {block.unit}" if block.unit else "", role_style("dim", terminal))
+    return [[*legend(block.scale, block.limit, terminal), unit]] if terminal.coloured else []
+
+
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     Line: _paint_line,
     Heading: _paint_heading,
@@ -54,6 +61,7 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     Bars: paint_bars,
     RowBars: paint_row_bars,
     Thumbnails: paint_thumbnails,
+    Scale: _paint_scale,
     Curves: paint_curves,
     Pieces: paint_pieces,
 }

@@ -26,6 +26,7 @@ from tinytf_cli.views.blocks import (
     Meter,
     Pieces,
     RowBars,
+    Scale,
     Table,
     Thumbnails,
     Values,
@@ -151,6 +152,7 @@ _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
     Bars: _bars,
     RowBars: _row_bars,
     Thumbnails: _thumbnails,
+    Scale: lambda block, terminal: [],
     Curves: _curves,
     Pieces: _pieces,
 }

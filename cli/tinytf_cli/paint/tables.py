@@ -159,14 +159,14 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
-                line += _strip(block.values[r], _limit(alike[r if block.several else 0]), left - 1, terminal)
+                line += _strip(block.values[r], _largest(alike[r if block.several else 0]), left - 1, terminal)
             lines.append(line)
     return lines
 
 
-def _limit(values: Array) -> float:
-    """Where a scale of these values ends."""
-    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
+def _largest(values: Array) -> float:
+    """The largest finite magnitude, where a scale of these values ends."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
@@ -174,7 +174,7 @@ def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
     dims, factor, dim = block.values.shape[1], _pooled_by(block.values.shape[1], room), role_style("dim", terminal)
     if block.several:
         return cut([Segment(f"   all {dims}, each row on a scale of its own", dim)], room + 3, terminal)
-    ends = shown(f"±{number(_limit(block.values))} ", terminal)
+    ends = shown(f"±{number(_largest(block.values), terminal.form(''))} ", terminal)
     pooled = shown(f", the strongest of {factor} a cell", terminal) if factor > 1 else ""
     for title in (f"all {dims}{pooled}   ", f"all {dims}  ", ""):
         for cells in (16, 8, 4):
@@ -196,7 +196,7 @@ def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> Painte
     padded[: len(values)] = np.nan_to_num(values)
     groups = padded.reshape(-1, factor)
     strongest = np.take_along_axis(groups, np.abs(groups).argmax(-1)[:, None], -1)[:, 0]
-    levels = level(strongest, "signed", limit)
+    levels = level(strongest, "signed", limit or 1.0)
     if terminal.coloured:
         return [Segment(" ", cell_style("signed", int(i), terminal)) for i in levels]
     signs = signed_shades(terminal)

@@ -191,6 +191,15 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The ends of a scale that words are coloured by: ``unit`` from 0 to ``limit``, ``signed`` from −limit to it."""
+
+    scale: str
+    limit: float
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class Curve:
     """One line of a chart: ``y`` at ``x``, which rises; what has no finite ``y`` is not drawn.
 
@@ -225,4 +234,4 @@ class Pieces:
     special: Sequence[bool] = field(default_factory=tuple)
 
 
-Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Curves | Pieces
+Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Scale | Curves | Pieces
