@@ -45,8 +45,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.failing import explained, say
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.options import Drawing
-from tinytf_cli.output import Output, ReaderGone, Result
+from tinytf_cli.output import Drawing, Output, ReaderGone, Result
 from tinytf_cli.repl.commands import adjust
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.lexicon import Lexicon, Verb
