@@ -105,6 +105,7 @@ def _ask_background() -> str | None:
     A terminal that knows no OSC 11 still reports its attributes (DA1), which are asked for too and end the wait.
     """
     try:
+        import fcntl
         import select
         import termios
         import tty
@@ -113,7 +114,7 @@ def _ask_background() -> str | None:
         if not (os.isatty(source) and os.isatty(target)) or os.tcgetpgrp(source) != os.getpgrp():
             return None
         before = termios.tcgetattr(source)
-    except (ImportError, AttributeError, OSError, ValueError, termios.error):  # no such system, or no such stream
+    except (ImportError, AttributeError, OSError, ValueError):  # another system, or no such stream
         return None
     reply, until = b"", time.monotonic() + _PATIENCE
     try:
@@ -126,21 +127,13 @@ def _ask_background() -> str | None:
     finally:
         termios.tcsetattr(source, termios.TCSANOW, before)
     found = _BACKGROUND.search(reply)
-    _type_again(source, _ATTRIBUTES.sub(b"", _BACKGROUND.sub(b"", reply)))
+    with suppress(OSError):  # keys that were pressed meanwhile are typed again, where the system allows that
+        for key in _ATTRIBUTES.sub(b"", _BACKGROUND.sub(b"", reply)):
+            fcntl.ioctl(source, termios.TIOCSTI, bytes([key]))
     if found is None:
         return None
     red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
     return "light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark"
-
-
-def _type_again(source: int, keys: bytes) -> None:
-    """Give keys that were pressed while the terminal answered back to it, where the system allows that."""
-    import fcntl
-    import termios
-
-    with suppress(OSError):
-        for key in keys:
-            fcntl.ioctl(source, termios.TIOCSTI, bytes([key]))
 
 
 def _encodes_unicode(stream: TextIO) -> bool:

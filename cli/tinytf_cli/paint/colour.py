@@ -1,17 +1,15 @@
 """Colours: accents by role, a map for 0…1 and one about 0; in a dark and a light theme, for each depth."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.color import Color, ColorSystem
-from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
 from tinytf_cli.terminal import Terminal
 
-SYSTEMS = {"16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "16": ColorSystem.STANDARD}
 LEVELS = 256
 SAME = LEVELS + 1
 
@@ -20,88 +18,58 @@ FOREGROUNDS = {"dark": "#d8dbe2", "light": "#1c1f24"}
 """Of pages and pictures; a terminal has its own."""
 
 
-@dataclass(frozen=True)
-class _Accent:
-    """One colour in true colour, in 256 and in 16 colours; its contrast to the background is at least 4.5 : 1."""
-
-    true: str
-    of_256: int
-    of_16: int | None
-
-
-# In 16 colours, those whose contrast is enough in the palettes of xterm and VGA; on white these are only five.
-_ACCENTS = {
-    "dark": {
-        "embed": _Accent("#2bb5c0", 37, 6),
-        "q": _Accent("#5aa2ff", 75, 14),
-        "k": _Accent("#f0903c", 208, 11),
-        "v": _Accent("#3fbf6f", 71, 2),
-        "attention": _Accent("#f266bd", 205, 13),
-        "residual": _Accent("#9aa3b2", 247, 7),
-        "ffn": _Accent("#b988f5", 141, 10),
-        "output": _Accent("#ff6b63", 203, 9),
-        "dim": _Accent("#8b919c", 245, None),
-    },
-    "light": {
-        "embed": _Accent("#0b7a83", 23, 12),
-        "q": _Accent("#0b62cc", 26, 4),
-        "k": _Accent("#a84e00", 130, 1),
-        "v": _Accent("#127a3c", 28, 5),
-        "attention": _Accent("#b81e84", 162, 12),
-        "residual": _Accent("#5b6270", 241, 0),
-        "ffn": _Accent("#7f38c8", 92, 5),
-        "output": _Accent("#c4221d", 160, 1),
-        "dim": _Accent("#686e7a", 242, None),
-    },
+# Of the dark theme, then of the light one: in true colour, in 256 and in 16 colours. The contrast to the background is
+# at least 4.5 : 1, in the palettes of xterm and VGA, where only five of the 16 colours reach it on white.
+_ACCENTS: dict[str, tuple[tuple[str, int, int | None], tuple[str, int, int | None]]] = {
+    "embed": (("#2bb5c0", 37, 6), ("#0b7a83", 23, 12)),
+    "q": (("#5aa2ff", 75, 14), ("#0b62cc", 26, 4)),
+    "k": (("#f0903c", 208, 11), ("#a84e00", 130, 1)),
+    "v": (("#3fbf6f", 71, 2), ("#127a3c", 28, 5)),
+    "attention": (("#f266bd", 205, 13), ("#b81e84", 162, 12)),
+    "residual": (("#9aa3b2", 247, 7), ("#5b6270", 241, 0)),
+    "ffn": (("#b988f5", 141, 10), ("#7f38c8", 92, 5)),
+    "output": (("#ff6b63", 203, 9), ("#c4221d", 160, 1)),
+    "dim": (("#8b919c", 245, None), ("#686e7a", 242, None)),
 }
 _SAME_AS = {"good": "v", "bad": "output", "even": "q", "odd": "k", "special": "attention"}
 
-
-@dataclass(frozen=True)
-class _Map:
-    """A scale from one end to the other: anchors in true colour, and the colours themselves of 256 and of 16."""
-
-    anchors: str
-    of_256: tuple[int, ...]
-    of_16: tuple[int, ...]
-
-
-# On a dark background dark is nothing and bright is much, on a light one the other way round.
-_UNIT_MAPS = {
+# A map from one end to the other: anchors in true colour, then the very colours of 256 and of 16. On a dark background
+# dark is nothing and bright is much, on a light one the other way round.
+_UNIT_MAPS: dict[tuple[str, str], tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     # Viridis (Smith and van der Walt 2015, CC0) at nine places; in the light theme its yellow is paler.
-    ("viridis", "dark"): _Map(
+    ("viridis", "dark"): (
         "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
         (53, 54, 60, 31, 36, 77, 148, 220),
         (4, 12, 6, 10, 11),
     ),
-    ("viridis", "light"): _Map(
+    ("viridis", "light"): (
         "f8f8ee e4efae a9d974 5cc06f 2ba583 21858d 2f668d 3f4789 46206a 3a0150",
         (230, 193, 149, 36, 31, 60, 54, 53),
         (15, 14, 6, 12, 4),
     ),
     # Cividis (Nunez, Anderton and Renslow 2018, CC0), the same to eyes that tell red from green and to those that do
     # not.
-    ("cividis", "dark"): _Map(
+    ("cividis", "dark"): (
         "00224e 123570 3b496c 575d6d 707173 8a8678 a59c74 c3b369 fee838",
         (17, 60, 243, 101, 143, 179, 220),
         (4, 12, 7, 11),
     ),
-    ("cividis", "light"): _Map(
+    ("cividis", "light"): (
         "faf7ea f1e3a4 d3c075 b0a274 8f8a78 707173 575d6d 3b496c 123570 00224e",
         (230, 222, 179, 143, 101, 243, 60, 17),
         (15, 11, 7, 12, 4),
     ),
-    ("grey", "dark"): _Map("1f2126 f5f5f5", (234, 237, 240, 243, 246, 249, 252, 255), (0, 7, 15)),
-    ("grey", "light"): _Map("f4f4f4 1a1a1a", (255, 252, 249, 246, 243, 240, 237, 234), (15, 7, 0)),
+    ("grey", "dark"): ("1f2126 f5f5f5", (234, 237, 240, 243, 246, 249, 252, 255), (0, 7, 15)),
+    ("grey", "light"): ("f4f4f4 1a1a1a", (255, 252, 249, 246, 243, 240, 237, 234), (15, 7, 0)),
 }
 # Blue below and orange above; 0 is next to the background.
-_SIGNED_MAPS = {
-    "dark": _Map(
+_SIGNED_MAPS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+    "dark": (
         "7fd0ff 3f9fe8 2a6bb0 274468 2a2a30 6b3f26 b0622a ec8f3a ffcb7d",
         (117, 75, 32, 24, 235, 94, 166, 208, 222),
         (14, 12, 4, 0, 1, 9, 11),
     ),
-    "light": _Map(
+    "light": (
         "08306b 1f63ad 5a9bd5 b3d3ee f5f5f5 f7cfa4 e8964a b85c12 6b2f04",
         (17, 25, 74, 153, 255, 223, 208, 130, 52),
         (4, 12, 14, 15, 11, 9, 1),
@@ -116,9 +84,9 @@ def ramp(scale: str, terminal: Terminal) -> tuple[Color, ...]:
     """The colours of the 256 levels of a scale: ``unit`` or ``signed``."""
     found = _SIGNED_MAPS[terminal.theme] if scale == "signed" else _UNIT_MAPS[terminal.palette, terminal.theme]
     if terminal.depth in ("256", "16"):
-        few = found.of_256 if terminal.depth == "256" else found.of_16
+        few = found[1] if terminal.depth == "256" else found[2]
         return tuple(Color.from_ansi(few[place * len(few) // LEVELS]) for place in range(LEVELS))
-    anchors = np.array([Color.parse(f"#{anchor}").get_truecolor() for anchor in found.anchors.split()])
+    anchors = np.array([Color.parse(f"#{anchor}").get_truecolor() for anchor in found[0].split()])
     places = np.linspace(0, len(anchors) - 1, LEVELS)
     channels = [np.interp(places, np.arange(len(anchors)), channel).round() for channel in anchors.T]
     return tuple(Color.from_rgb(*rgb) for rgb in np.stack(channels, axis=-1).astype(int).tolist())
@@ -133,18 +101,7 @@ def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.i
 
 def accents(theme: str) -> dict[str, str]:
     """The accents of a theme in true colour, by role."""
-    return {role: one.true for role, one in _ACCENTS[theme].items()}
-
-
-def accent(role: str, terminal: Terminal) -> Color | None:
-    """The colour of a role; None for a role without one, and for ``dim`` in 16 colours."""
-    found = _ACCENTS[terminal.theme].get(_SAME_AS.get(role, role))
-    if found is None:
-        return None
-    if terminal.depth not in ("256", "16"):
-        return Color.parse(found.true)
-    number = found.of_256 if terminal.depth == "256" else found.of_16
-    return None if number is None else Color.from_ansi(number)
+    return {role: of_themes[theme == "light"][0] for role, of_themes in _ACCENTS.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -155,10 +112,13 @@ def role_style(role: str, terminal: Terminal) -> Style:
     scale, colon, place = role.partition(":")
     if colon:
         return cell_style(scale, int(place), terminal)
-    color = accent(role, terminal)
+    of_themes, colour = _ACCENTS.get(_SAME_AS.get(role, role)), None
+    if of_themes is not None:
+        found = of_themes[terminal.theme == "light"][tuple(SYSTEMS).index(terminal.depth)]
+        colour = Color.from_ansi(found) if isinstance(found, int) else found
     return Style(
-        color=color,
-        dim=True if role == "dim" and color is None else None,
+        color=colour,
+        dim=True if role == "dim" and colour is None else None,
         bold=True if role in ("strong", "bad") else None,
         italic=True if role == "special" else None,
     )
@@ -170,16 +130,11 @@ def cell_style(scale: str, index: int, terminal: Terminal) -> Style:
     colour = ramp(scale, terminal)[index]
     if terminal.depth == "16":
         return Style(color=Color.from_ansi(15 if colour.number in _WHITE_TEXT else 0), bgcolor=colour)
-    # Where the luminance is above 0.179 black has the higher contrast; it is at least 4.5 : 1 either way.
-    text = (0, 0, 0) if luminance(colour.get_truecolor()) > 0.179 else (255, 255, 255)
-    black_or_white = Color.from_rgb(*text)
-    return Style(color=black_or_white.downgrade(SYSTEMS[terminal.depth]), bgcolor=colour)
-
-
-def luminance(colour: ColorTriplet) -> float:
-    """Relative luminance (WCAG 2.2), 0 for black and 1 for white."""
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    # Above a relative luminance (WCAG 2.2) of 0.179 black has the higher contrast; it is at least 4.5 : 1 either way.
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.get_truecolor().normalized]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    text = Color.parse("#000000" if luminance > 0.179 else "#ffffff")
+    return Style(color=text.downgrade(SYSTEMS[terminal.depth]), bgcolor=colour)
 
 
 @lru_cache(maxsize=16)

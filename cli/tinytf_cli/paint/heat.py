@@ -81,7 +81,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
         lines.append([Segment("  " + head, role_style("dim", terminal))])
         for r, label in enumerate(rows):
             line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
-            line += [_number_cell(block, r, c, texts[r][c], width, terminal) for c in part]
+            line += [_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
     return [*lines, _heat_legend(block, terminal)]
 
@@ -93,17 +93,15 @@ def number_form(block: Heat, terminal: Terminal) -> str:
     return terminal.form(SHARE if block.scale == "unit" else number_format(block.values))
 
 
-def _is_visible(block: Heat, row: int, column: int) -> bool:
-    return block.visible is None or bool(block.visible[row, column])
-
-
-def _number_cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
-    if not _is_visible(block, row, column):
+def _cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
+    """One cell, ``width`` columns wide; a small one is two wide and has no text."""
+    if block.visible is not None and not block.visible[row, column]:
         return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim", terminal))
     value = float(block.values[row, column])
     if terminal.coloured:
         return Segment(text.rjust(width - 1) + " ", cell_style(block.scale, _level(value, block), terminal))
-    return Segment(text.rjust(width - 1) + _sign(value, block, terminal))
+    sign = _sign(value, block, terminal)
+    return Segment(text.rjust(width - 1) + sign if text else sign * 2)
 
 
 def _sign(value: float, block: Heat, terminal: Terminal) -> str:
@@ -132,13 +130,7 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
         names = [shown(f"{first}–{last}" if last > first else f"{first}", terminal) for first, last in ends]
     for r in range(values.shape[0]):
         line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
-        for c in range(values.shape[1]):
-            if not _is_visible(small, r, c):
-                line.append(Segment(shown("·", terminal) + " ", role_style("dim", terminal)))
-            elif terminal.coloured:
-                line.append(Segment("  ", cell_style(block.scale, _level(float(values[r, c]), small), terminal)))
-            else:
-                line.append(Segment(_sign(float(values[r, c]), small, terminal) * 2))
+        line += [_cell(small, r, c, "", 2, terminal) for c in range(values.shape[1])]
         lines.append(line)
     if factor > 1:
         lines += pooling_note(factor, 2, terminal)

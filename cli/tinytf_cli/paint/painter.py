@@ -14,63 +14,49 @@ from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, pa
 from tinytf_cli.paint.text import PaintedLine, cut, render, segments, shown, wrap
 from tinytf_cli.paint.thumbnails import paint_thumbnails
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import (
-    Bars,
-    Block,
-    Curves,
-    Grid,
-    Heading,
-    Heat,
-    Line,
-    Pieces,
-    RowBars,
-    Scale,
-    Span,
-    Table,
-    Thumbnails,
-    Values,
-)
+from tinytf_cli.views import blocks
+from tinytf_cli.views.blocks import Block
 
 
-def _paint_line(block: Line, terminal: Terminal) -> list[PaintedLine]:
+def _paint_line(block: blocks.Line, terminal: Terminal) -> list[PaintedLine]:
     indent = [Segment(" " * block.indent)] if block.indent else []
     line = indent + segments(block.words, terminal)
     return [line] if block.single else wrap(line, terminal.width, block.indent + block.hanging)
 
 
-def _paint_heading(block: Heading, terminal: Terminal) -> list[PaintedLine]:
+def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLine]:
     line = [Segment(shown(block.title, terminal), role_style(block.role, terminal))]
     if block.note:
         line.append(Segment("   " + shown(block.note, terminal), role_style("dim", terminal)))
     return [[], cut(line, terminal.width, terminal) if terminal.cuts else line]
 
 
-def _paint_scale(block: Scale, terminal: Terminal) -> list[PaintedLine]:
+def _paint_scale(block: blocks.Scale, terminal: Terminal) -> list[PaintedLine]:
     """Nothing without colour, where nothing is coloured."""
     unit = Segment(f" {block.unit}" if block.unit else "", role_style("dim", terminal))
     return [[*legend(block.scale, block.limit, terminal), unit]] if terminal.coloured else []
 
 
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
-    Line: _paint_line,
-    Heading: _paint_heading,
-    Table: paint_table,
-    Values: paint_values,
-    Heat: paint_heat,
-    Grid: paint_grid,
-    Bars: paint_bars,
-    RowBars: paint_row_bars,
-    Thumbnails: paint_thumbnails,
-    Scale: _paint_scale,
-    Curves: paint_curves,
-    Pieces: paint_pieces,
+    blocks.Line: _paint_line,
+    blocks.Heading: _paint_heading,
+    blocks.Table: paint_table,
+    blocks.Values: paint_values,
+    blocks.Heat: paint_heat,
+    blocks.Grid: paint_grid,
+    blocks.Bars: paint_bars,
+    blocks.RowBars: paint_row_bars,
+    blocks.Thumbnails: paint_thumbnails,
+    blocks.Scale: _paint_scale,
+    blocks.Curves: paint_curves,
+    blocks.Pieces: paint_pieces,
 }
 
 
-def paint_running(parts: Iterable[Block | Span], terminal: Terminal) -> Iterator[str]:
+def paint_running(parts: Iterable[Block | blocks.Span], terminal: Terminal) -> Iterator[str]:
     """Blocks as lines with their ends, and spans of running text, whose blanks and line ends are their own."""
     for part in parts:
-        if isinstance(part, Span):
+        if isinstance(part, blocks.Span):
             text = shown(part.text, terminal)
             core = text.rstrip() if part.role and terminal.coloured else ""
             style = role_style(part.role, terminal)
@@ -80,13 +66,13 @@ def paint_running(parts: Iterable[Block | Span], terminal: Terminal) -> Iterator
             yield from (line + "\n" for line in paint([part], terminal))
 
 
-def paint(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:
+def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
     """Lines of characters, with the escape codes that the terminal takes, without line ends."""
-    for block in blocks:
+    for block in parts:
         if terminal.plain:
             yield from sentences(block, terminal)
         else:
             for line in _PAINTERS[type(block)](block, terminal):
                 # Thumbnails fit by construction, and their pre-built codes must not be measured.
-                fits = not terminal.cuts or isinstance(block, Thumbnails)
+                fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)
                 yield render(line if fits else cut(line, terminal.width, terminal), terminal.depth)

@@ -12,49 +12,32 @@ from tinytf_cli.paint.heat import number_form
 from tinytf_cli.paint.tables import bar_text, figure_text
 from tinytf_cli.paint.text import shown, spans
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import (
-    Bars,
-    Block,
-    Cell,
-    Curves,
-    Figure,
-    Grid,
-    Heading,
-    Heat,
-    Histogram,
-    Line,
-    Meter,
-    Pieces,
-    RowBars,
-    Scale,
-    Table,
-    Thumbnails,
-    Values,
-)
+from tinytf_cli.views import blocks
+from tinytf_cli.views.blocks import Block
 
 _SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
 
 
-def _said(cell: Cell, terminal: Terminal) -> str:
-    if isinstance(cell, Histogram):
+def _said(cell: blocks.Cell, terminal: Terminal) -> str:
+    if isinstance(cell, blocks.Histogram):
         return ""
-    if isinstance(cell, Figure):
+    if isinstance(cell, blocks.Figure):
         return figure_text(cell, terminal)
-    if isinstance(cell, Meter):
+    if isinstance(cell, blocks.Meter):
         return cell.shown.strip()
     return "".join(span.text for span in spans(cell)).strip()
 
 
-def _line(block: Line, terminal: Terminal) -> list[str]:
+def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
     text = block.said or "".join(span.text for span in spans(block.words)).strip()
     return [text] if text else []
 
 
-def _heading(block: Heading, terminal: Terminal) -> list[str]:
+def _heading(block: blocks.Heading, terminal: Terminal) -> list[str]:
     return ["", block.title + (f", {block.note}" if block.note else "") + "."]
 
 
-def _table(block: Table, terminal: Terminal) -> list[str]:
+def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
     lines = []
     for row in range(len(block.columns[0].cells)):
         parts = []
@@ -67,7 +50,7 @@ def _table(block: Table, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _values(block: Values, terminal: Terminal) -> list[str]:
+def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     first = min(block.first, block.values.shape[1])
     return [
         f"{label}: {', '.join(number(float(v), terminal.form(number_format(like))) for v in row[:first])}"
@@ -77,7 +60,7 @@ def _values(block: Values, terminal: Terminal) -> list[str]:
     ]
 
 
-def _heat(block: Heat, terminal: Terminal) -> list[str]:
+def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
     form = number_form(block, terminal)
     lines = []
     for r, label in enumerate(block.row_labels):
@@ -89,7 +72,7 @@ def _heat(block: Heat, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _grid(block: Grid, terminal: Terminal) -> list[str]:
+def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
     lines = []
     for row, label in enumerate(block.row_labels):
         parts = [f"{title} {cells[row]}" for title, cells in block.beside]
@@ -101,18 +84,18 @@ def _grid(block: Grid, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _bars(block: Bars, terminal: Terminal) -> list[str]:
+def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
     return [f"{b.label}: {bar_text(b, terminal)}." for b in block.bars]
 
 
-def _row_bars(block: RowBars, terminal: Terminal) -> list[str]:
+def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
     return [
         f"{label} {block.verb} {', '.join(f'{name} {share * 100:.0f} percent' for name, share in row)}."
         for label, row in block.rows
     ]
 
 
-def _thumbnails(block: Thumbnails, terminal: Terminal) -> list[str]:
+def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
     for offset, maps in enumerate(block.maps):
         for head, weights in enumerate(maps):
@@ -124,7 +107,7 @@ def _thumbnails(block: Thumbnails, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _curves(block: Curves, terminal: Terminal) -> list[str]:
+def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
     lines = []
     for curve in block.curves:
         x, y = finite_points(curve)
@@ -138,23 +121,23 @@ def _curves(block: Curves, terminal: Terminal) -> list[str]:
     return lines
 
 
-def _pieces(block: Pieces, terminal: Terminal) -> list[str]:
+def _pieces(block: blocks.Pieces, terminal: Terminal) -> list[str]:
     return [f"{len(block.pieces)} tokens: {', '.join(block.pieces)}."]
 
 
 _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
-    Line: _line,
-    Heading: _heading,
-    Table: _table,
-    Values: _values,
-    Heat: _heat,
-    Grid: _grid,
-    Bars: _bars,
-    RowBars: _row_bars,
-    Thumbnails: _thumbnails,
-    Scale: lambda block, terminal: [],
-    Curves: _curves,
-    Pieces: _pieces,
+    blocks.Line: _line,
+    blocks.Heading: _heading,
+    blocks.Table: _table,
+    blocks.Values: _values,
+    blocks.Heat: _heat,
+    blocks.Grid: _grid,
+    blocks.Bars: _bars,
+    blocks.RowBars: _row_bars,
+    blocks.Thumbnails: _thumbnails,
+    blocks.Scale: lambda block, terminal: [],
+    blocks.Curves: _curves,
+    blocks.Pieces: _pieces,
 }
 
 

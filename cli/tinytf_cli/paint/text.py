@@ -84,11 +84,7 @@ def cut(line: PaintedLine, width: int, terminal: Terminal) -> PaintedLine:
 
 def pad_text(text: str, width: int, terminal: Terminal, align: str = "left") -> str:
     """Plain text cut or padded to ``width`` cells."""
-    if cell_len(text) > width:
-        mark = ellipsis(terminal)
-        text = set_cell_size(text, max(0, width - cell_len(mark))) + mark
-    gap = " " * (width - cell_len(text))
-    return gap + text if align == "right" else text + gap
+    return "".join(segment.text for segment in fit([Segment(text)], width, terminal, align))
 
 
 def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:

@@ -33,7 +33,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -288,7 +288,7 @@ class Session(Host):
         spec, settings = self.state.spec, self.settings
         opened = {"model": spec.name, "device": spec.device, "dtype": spec.dtype, "seed": spec.seed}
         values: dict[str, Any] = {
-            name: getattr(settings, name) for name in (*Drawing.__dataclass_fields__, "dims", "rows")
+            name: getattr(settings, name) for name in (*(one.name for one in fields(Drawing)), "dims", "rows")
         }
         names = {parameter.name for parameter in command.params}
         if opened.keys() <= names:

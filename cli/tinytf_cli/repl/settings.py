@@ -6,6 +6,7 @@ from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf_cli.output import Drawing
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 AUTO = "auto"
@@ -30,16 +31,8 @@ class Settings:
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
         """What a stream can show, as the settings say; ``color`` in place of theirs."""
-        return detect(
-            stream,
-            color=color or self.color,
-            width=self.width,
-            ascii=self.ascii,
-            plain=self.plain,
-            precision=self.precision,
-            colormap=self.colormap,
-            theme=self.theme,
-        )
+        drawing = {field.name: getattr(self, field.name) for field in fields(Drawing)}
+        return detect(stream, **{**drawing, "color": color or self.color})
 
 
 _SWITCH = ("on", "off")
