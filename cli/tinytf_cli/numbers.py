@@ -1,4 +1,4 @@
-"""Numbers as they are shown: the same digits in all of a block, so that columns line up."""
+"""How numbers are shown: the same digits throughout a block, so that columns line up."""
 
 import math
 
@@ -10,7 +10,7 @@ SHARE = "%.3f"
 
 
 def number_format(values: NDArray[np.float32]) -> str:
-    """A printf format that suits the largest finite magnitude: about four significant digits, never cut to 0."""
+    """A printf format that suits the largest finite magnitude: about four significant digits, never rounded to 0."""
     finite = np.abs(values[np.isfinite(values)])
     largest = float(finite.max()) if finite.size else 0.0
     if largest and not 1e-3 <= largest < 1e5:
@@ -22,12 +22,12 @@ def number_format(values: NDArray[np.float32]) -> str:
 
 
 def probability(value: float) -> str:
-    """A share of 1 with four digits after the point, or its size where those would be next to nothing."""
+    """A share of 1 with four digits after the point, or in powers of ten if it is below 0.0001."""
     return f"{value:.4f}" if not 0 < value < 1e-4 else f"{value:.0e}"
 
 
 def number(value: float, form: str = "") -> str:
-    """One number; infinities and NaN by name. No minus sign on a rounded zero."""
+    """One number; infinities and NaN by name, and no minus sign on a rounded zero."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -38,7 +38,7 @@ def number(value: float, form: str = "") -> str:
 
 
 def widest(values: NDArray[np.float32], form: str) -> int:
-    """Columns that the widest of ``numbers(values, form)`` takes: one of the ends, or what is no number."""
+    """The width of the widest of ``numbers(values, form)``: the smallest, the largest or a non-finite one."""
     finite = values[np.isfinite(values)]
     ends = [finite.min(), finite.max()] if finite.size else []
     return max((len(number(float(v), form)) for v in [*ends, *values[~np.isfinite(values)][:100]]), default=1)
@@ -56,7 +56,7 @@ def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
 
 
 def in_bytes(number: int) -> str:
-    """A size in the largest binary unit that it fills: ``4.0 MiB``."""
+    """A size in the largest binary unit that fits: ``4.0 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= size:
             return f"{number / size:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""HTML and SVG of what a true-colour terminal would show, by rich's exporters, with fonts of the reader's machine."""
+"""HTML and SVG of what a true-colour terminal would show, written by rich, with the reader's own fonts."""
 
 from collections.abc import Iterable
 from io import StringIO
@@ -13,7 +13,7 @@ from tinytf_cli.terminal import Terminal
 
 _FONTS = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
-# The names in braces are filled in by rich.Console.export_svg; GROUND is the background.
+# rich.Console.export_svg fills in the names in braces; GROUND is the background.
 _SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" xml:space="preserve">
 <style>
 .{{unique_id}}-matrix {{{{ font-family: {_FONTS}; font-size: {{char_height}}px; line-height: {{line_height}}px; }}}}
@@ -47,7 +47,7 @@ pre {{{{ font-family: {_FONTS}; line-height: 1.2; }}}}
 
 
 def picture(lines: Iterable[str], extension: str, screen: Terminal) -> str:
-    """Lines with the true-colour escape codes of ``screen`` as an ``.svg`` or ``.html`` document in its theme."""
+    """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme."""
     console = Console(record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False)
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)

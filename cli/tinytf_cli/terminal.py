@@ -1,4 +1,4 @@
-"""What the place that output goes to can show; decided once, here, and handed to whatever draws."""
+"""What the output stream can show: decided here, once, and passed to everything that draws."""
 
 import os
 import re
@@ -20,11 +20,11 @@ THEMES = ("auto", "dark", "light")
 
 @dataclass(frozen=True)
 class Terminal:
-    """``depth`` of colour (one of DEPTHS), ``ascii`` for 7-bit signs only, ``plain`` for sentences.
+    """``depth`` is one of DEPTHS, ``ascii`` limits output to 7-bit characters, ``plain`` asks for sentences.
 
-    ``cuts`` is true for a screen, where what is too wide is shortened; elsewhere nothing asked for is cut.
-    ``palette`` is the map of values in 0…1 (one of COLORMAPS), ``theme`` is ``dark`` or ``light``, as the background
-    is, and ``digits`` are those after the point that were asked for, None where each number has what suits it.
+    ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the map for
+    values in 0…1 (one of COLORMAPS). ``theme`` is ``dark`` or ``light``, like the background. ``digits`` is the
+    requested number of digits after the point; with None each number has what suits it.
     """
 
     width: int = PIPE_WIDTH
@@ -42,7 +42,7 @@ class Terminal:
         return self.depth != "none"
 
     def form(self, usual: str) -> str:
-        """The printf format of a number: the digits that were asked for, or what is ``usual``."""
+        """The printf format of a number: the requested digits, or else ``usual``."""
         return usual if self.digits is None else f"%.{self.digits}f"
 
 
@@ -51,7 +51,7 @@ def _is_off(value: str) -> bool:
 
 
 def colour_depth(choice: str, environ: Mapping[str, str], is_terminal: bool) -> str:
-    """The colour depth by ``--color``, over NO_COLOR, over FORCE_COLOR (``0`` is off), over TERM=dumb, over isatty."""
+    """The colour depth. ``--color`` wins over NO_COLOR, then FORCE_COLOR (``0`` is off), TERM=dumb, isatty."""
     best = _depth_of_terminal(environ)
     if choice != "auto":
         return best if choice == "always" else "none"
@@ -77,7 +77,7 @@ def _depth_of_terminal(environ: Mapping[str, str]) -> str:
 
 
 _UNASKED = ("CI", "SSH_CONNECTION", "SSH_TTY")
-"""Variables under which the terminal is not asked: nobody looks, or the answer may come late, as if it was typed."""
+"""If one of these is set, do not query the terminal: nobody is watching, or the reply could arrive as typed keys."""
 _BACKGROUND = re.compile(
     rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )
@@ -86,23 +86,23 @@ _PATIENCE = 0.1  # seconds
 
 
 def detect_theme(environ: Mapping[str, str], *, ask: bool) -> str:
-    """``dark`` or ``light`` by what the terminal answers, where ``ask`` allows; then by COLORFGBG; else dark."""
+    """``dark`` or ``light``: the terminal's own reply if ``ask`` is true, else COLORFGBG, else dark."""
     term = environ.get("TERM", "dumb")
     if ask and term not in ("", "dumb", "unknown", "linux") and not any(environ.get(name) for name in _UNASKED):
         answered = _ask_background()
         if answered is not None:
             return answered
-    # "15;0" or "15;default;0": the last is the background, one of the 16 colours.
+    # As in "15;0" or "15;default;0"; the last number is the background, one of the 16 colours.
     background = environ.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if background in ("7", "9", "10", "11", "12", "13", "14", "15") else "dark"
 
 
 @cache
 def _ask_background() -> str | None:
-    """The theme that suits the background colour which the terminal reports (OSC 11), asked once a process.
+    """The theme for the background colour that the terminal reports (OSC 11); asked once per process.
 
-    None where stdin and stdout are not both this terminal, where keys are waiting, or without an answer in time.
-    A terminal that knows no OSC 11 still reports its attributes (DA1), which are asked for too and end the wait.
+    None if stdin or stdout is not a terminal, if keys are waiting to be read, or if no reply comes in time. The query
+    ends with DA1, which every terminal answers, so that one without OSC 11 does not cost the whole timeout.
     """
     try:
         import fcntl
@@ -114,11 +114,11 @@ def _ask_background() -> str | None:
         if not (os.isatty(source) and os.isatty(target)) or os.tcgetpgrp(source) != os.getpgrp():
             return None
         before = termios.tcgetattr(source)
-    except (ImportError, AttributeError, OSError, ValueError):  # another system, or no such stream
+    except (ImportError, AttributeError, OSError, ValueError):  # Windows, or a stream without a file descriptor
         return None
     reply, until = b"", time.monotonic() + _PATIENCE
     try:
-        tty.setcbreak(source, termios.TCSANOW)  # nothing that was typed is thrown away
+        tty.setcbreak(source, termios.TCSANOW)  # TCSANOW discards no input
         if select.select([source], [], [], 0)[0]:
             return None
         os.write(target, b"\x1b]11;?\x1b\\\x1b[c")
@@ -127,7 +127,7 @@ def _ask_background() -> str | None:
     finally:
         termios.tcsetattr(source, termios.TCSANOW, before)
     found = _BACKGROUND.search(reply)
-    with suppress(OSError):  # keys that were pressed meanwhile are typed again, where the system allows that
+    with suppress(OSError):  # put back keys pressed meanwhile, where the system allows it
         for key in _ATTRIBUTES.sub(b"", _BACKGROUND.sub(b"", reply)):
             fcntl.ioctl(source, termios.TIOCSTI, bytes([key]))
     if found is None:
@@ -155,7 +155,7 @@ def detect(
     colormap: str = "viridis",
     theme: str = "auto",
 ) -> Terminal:
-    """The capabilities of ``stream``, under the options that a user gave."""
+    """What ``stream`` can show, given the user's options."""
     is_terminal = stream.isatty()
     size = shutil.get_terminal_size((PIPE_WIDTH, 24))
     if width is None:

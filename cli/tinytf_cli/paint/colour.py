@@ -1,4 +1,4 @@
-"""Colours: accents by role, a map for 0…1 and one about 0; in a dark and a light theme, for each depth."""
+"""Colours: an accent per role, a map for 0…1 and one around 0, for each theme and colour depth."""
 
 from functools import lru_cache
 
@@ -15,11 +15,11 @@ SAME = LEVELS + 1
 
 BACKGROUNDS = {"dark": "#16181d", "light": "#ffffff"}
 FOREGROUNDS = {"dark": "#d8dbe2", "light": "#1c1f24"}
-"""Of pages and pictures; a terminal has its own."""
+"""Of SVG and HTML files; a terminal has its own."""
 
 
-# Of the dark theme, then of the light one: in true colour, in 256 and in 16 colours. The contrast to the background is
-# at least 4.5 : 1, in the palettes of xterm and VGA, where only five of the 16 colours reach it on white.
+# First the dark theme, then the light one; each in true colour, 256 and 16 colours. Contrast with the background is at
+# least 4.5 : 1. Of the 16 colours only five reach that on white in both the xterm and the VGA palette.
 _ACCENTS: dict[str, tuple[tuple[str, int, int | None], tuple[str, int, int | None]]] = {
     "embed": (("#2bb5c0", 37, 6), ("#0b7a83", 23, 12)),
     "q": (("#5aa2ff", 75, 14), ("#0b62cc", 26, 4)),
@@ -33,22 +33,21 @@ _ACCENTS: dict[str, tuple[tuple[str, int, int | None], tuple[str, int, int | Non
 }
 _SAME_AS = {"good": "v", "bad": "output", "even": "q", "odd": "k", "special": "attention"}
 
-# A map from one end to the other: anchors in true colour, then the very colours of 256 and of 16. On a dark background
-# dark is nothing and bright is much, on a light one the other way round.
+# A map: anchors to interpolate in true colour, then the exact colours in 256 and in 16. In the dark theme dark means 0
+# and bright means 1; in the light theme it is the reverse.
 _UNIT_MAPS: dict[tuple[str, str], tuple[str, tuple[int, ...], tuple[int, ...]]] = {
-    # Viridis (Smith and van der Walt 2015, CC0) at nine places; in the light theme its yellow is paler.
+    # Viridis (Smith and van der Walt 2015, CC0) at nine points; the light theme has a paler yellow.
     ("viridis", "dark"): (
         "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
-        (53, 54, 60, 31, 36, 77, 148, 220),
+        (53, 54, 25, 31, 36, 77, 148, 220),
         (4, 12, 6, 10, 11),
     ),
     ("viridis", "light"): (
         "f8f8ee e4efae a9d974 5cc06f 2ba583 21858d 2f668d 3f4789 46206a 3a0150",
-        (230, 193, 149, 36, 31, 60, 54, 53),
+        (230, 193, 149, 36, 31, 25, 54, 53),
         (15, 14, 6, 12, 4),
     ),
-    # Cividis (Nunez, Anderton and Renslow 2018, CC0), the same to eyes that tell red from green and to those that do
-    # not.
+    # Cividis (Nunez, Anderton and Renslow 2018, CC0) looks the same with and without red-green colour blindness.
     ("cividis", "dark"): (
         "00224e 123570 3b496c 575d6d 707173 8a8678 a59c74 c3b369 fee838",
         (17, 60, 243, 101, 143, 179, 220),
@@ -62,7 +61,7 @@ _UNIT_MAPS: dict[tuple[str, str], tuple[str, tuple[int, ...], tuple[int, ...]]] 
     ("grey", "dark"): ("1f2126 f5f5f5", (234, 237, 240, 243, 246, 249, 252, 255), (0, 7, 15)),
     ("grey", "light"): ("f4f4f4 1a1a1a", (255, 252, 249, 246, 243, 240, 237, 234), (15, 7, 0)),
 }
-# Blue below and orange above; 0 is next to the background.
+# Blue below 0, orange above; 0 itself is close to the background.
 _SIGNED_MAPS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "dark": (
         "7fd0ff 3f9fe8 2a6bb0 274468 2a2a30 6b3f26 b0622a ec8f3a ffcb7d",
@@ -76,7 +75,7 @@ _SIGNED_MAPS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     ),
 }
 _WHITE_TEXT = (0, 1, 4, 5, 12)
-"""Those of the 16 colours on which white is easier to read than black, in the palettes of xterm and VGA."""
+"""Among the 16 colours, those on which white is easier to read than black, in the xterm and VGA palettes."""
 
 
 @lru_cache(maxsize=64)
@@ -93,7 +92,7 @@ def ramp(scale: str, terminal: Terminal) -> tuple[Color, ...]:
 
 
 def level(values: NDArray[np.float32], scale: str, limit: float) -> NDArray[np.int64]:
-    """Values to 0…255 along the scale; values beyond the scale take its end, NaN its start."""
+    """Map values to 0…255 along the scale; clip values beyond its ends, and put NaN at 0."""
     inside = np.nan_to_num(np.clip(values, -limit, limit)) / limit
     share = inside if scale == "unit" else (inside + 1) / 2
     return np.clip(share * (LEVELS - 1) + 0.5, 0, LEVELS - 1).astype(np.int64)
@@ -130,7 +129,7 @@ def cell_style(scale: str, index: int, terminal: Terminal) -> Style:
     colour = ramp(scale, terminal)[index]
     if terminal.depth == "16":
         return Style(color=Color.from_ansi(15 if colour.number in _WHITE_TEXT else 0), bgcolor=colour)
-    # Above a relative luminance (WCAG 2.2) of 0.179 black has the higher contrast; it is at least 4.5 : 1 either way.
+    # Above a relative luminance (WCAG 2.2) of 0.179 black contrasts more; either way the contrast is at least 4.5 : 1.
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.get_truecolor().normalized]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     text = Color.parse("#000000" if luminance > 0.179 else "#ffffff")
@@ -141,7 +140,7 @@ def cell_style(scale: str, index: int, terminal: Terminal) -> Style:
 def colour_codes(scale: str, terminal: Terminal) -> tuple[NDArray[np.bytes_], NDArray[np.bytes_]]:
     """Escape codes by level, one array for foregrounds and one for backgrounds, which follow each other.
 
-    At LEVELS is the terminal's own colour, at SAME nothing at all.
+    LEVELS gives the terminal's own colour, SAME the empty string.
     """
     fore = [f"\x1b[{';'.join(colour.get_ansi_codes(foreground=True))};" for colour in ramp(scale, terminal)]
     back = [f"{';'.join(colour.get_ansi_codes(foreground=False))}m" for colour in ramp(scale, terminal)]

@@ -1,4 +1,4 @@
-"""Heat maps: numbers in coloured cells, shades where there is no colour, small cells where there is no room."""
+"""Heat maps: numbers in coloured cells, with shades instead of colour, and small cells if there is no room."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,12 @@ def shades(terminal: Terminal) -> str:
 
 
 def signed_shades(terminal: Terminal) -> str:
-    """What a signed scale is drawn in without colour, from its lowest to its highest, 0 in the middle."""
+    """The characters for a signed scale without colour, from lowest to highest; 0 is in the middle."""
     return "=- +#" if terminal.ascii else "▁▂▃ ▅▆▇"
 
 
 def shade(share: float, terminal: Terminal) -> str:
-    """The shade of a share of 1; anything above 0 gets more than a blank."""
+    """The shade of a share of 1; anything above 0 is visible."""
     signs = shades(terminal)
     if not share > 0:
         return signs[0]
@@ -35,7 +35,7 @@ def shade(share: float, terminal: Terminal) -> str:
 
 
 def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) of each factor × factor square; masked cells do not count."""
+    """The largest magnitude (with its sign) in each factor × factor square; masked cells do not count."""
     if factor == 1:
         return values, visible
     rows, columns = (-(-n // factor) for n in values.shape)
@@ -56,7 +56,7 @@ def _label_width(labels: list[str], terminal: Terminal) -> int:
 
 
 def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
-    """Numbers if they fit (or were asked for, off a screen, in several strips of columns), else small cells."""
+    """Numbers if they fit, or, off a screen, if they are asked for, in strips of columns; otherwise small cells."""
     rows = [shown(label, terminal) for label in block.row_labels]
     columns = [shown(label, terminal) for label in block.column_labels]
     label_width = _label_width(rows, terminal)
@@ -68,7 +68,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     width = max(widest_number, widest_label) + 1
     room = max(1, (terminal.width - label_width - 2) // width)
     if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
-        width += 1  # a blank on either side of a number
+        width += 1  # a space on either side of a number
     if len(columns) > room and not (block.asked and not terminal.cuts):
         return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
     texts = numbers(block.values, form)
@@ -94,7 +94,7 @@ def number_form(block: Heat, terminal: Terminal) -> str:
 
 
 def _cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
-    """One cell, ``width`` columns wide; a small one is two wide and has no text."""
+    """One cell, ``width`` columns wide; a small cell is two wide and has no text."""
     if block.visible is not None and not block.visible[row, column]:
         return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim", terminal))
     value = float(block.values[row, column])
@@ -105,7 +105,7 @@ def _cell(block: Heat, row: int, column: int, text: str, width: int, terminal: T
 
 
 def _sign(value: float, block: Heat, terminal: Terminal) -> str:
-    """What stands for a value where there is no colour."""
+    """The character for a value without colour."""
     if block.scale == "unit":
         return shade(value / (block.limit or 1.0), terminal)
     signs = signed_shades(terminal)
@@ -117,7 +117,7 @@ def _level(value: float, block: Heat) -> int:
 
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
-    """One cell of two columns a value, or a max-pooled square where even that is too wide."""
+    """Two columns per value, or per max-pooled square where even that is too wide."""
     label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
     factor = -(-len(block.column_labels) // room)
@@ -138,7 +138,7 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
 
 
 def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
-    """What a pooled cell stands for."""
+    """Say what a pooled cell shows."""
     said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
     return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
@@ -149,7 +149,7 @@ def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
 
 
 def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
-    """A scale, for under a map: from which value to which, and its colours or shades."""
+    """The scale of a map, drawn below it: its two end values, with its colours or shades between."""
     high = "1" if limit == 1.0 and scale == "unit" else number(limit, terminal.form(""))
     low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
     bar = scale_bar(scale, 16, terminal, "▄")
@@ -157,7 +157,7 @@ def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> Pai
 
 
 def scale_bar(scale: str, cells: int, terminal: Terminal, half: str) -> PaintedLine:
-    """The colours of a scale in half a line, apart from the map beneath or above; all its shades without colour."""
+    """The colours of a scale, half a line high so that it does not touch the map; without colour, its shades."""
     if not terminal.coloured:
         return [Segment(shades(terminal) if scale == "unit" else signed_shades(terminal))]
     styles = [cell_style(scale, int(i), terminal) for i in np.linspace(0, LEVELS - 1, cells)]

@@ -1,4 +1,4 @@
-"""From blocks to lines of text, for one terminal."""
+"""Turn blocks into lines of text for one terminal."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -32,7 +32,7 @@ def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLin
 
 
 def _paint_scale(block: blocks.Scale, terminal: Terminal) -> list[PaintedLine]:
-    """Nothing without colour, where nothing is coloured."""
+    """The scale, or nothing on a terminal without colour."""
     unit = Segment(f" {block.unit}" if block.unit else "", role_style("dim", terminal))
     return [[*legend(block.scale, block.limit, terminal), unit]] if terminal.coloured else []
 
@@ -54,7 +54,7 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
 
 
 def paint_running(parts: Iterable[Block | blocks.Span], terminal: Terminal) -> Iterator[str]:
-    """Blocks as lines with their ends, and spans of running text, whose blanks and line ends are their own."""
+    """Yield blocks as whole lines, and spans exactly as they are, with their own spaces and line ends."""
     for part in parts:
         if isinstance(part, blocks.Span):
             text = shown(part.text, terminal)
@@ -67,12 +67,12 @@ def paint_running(parts: Iterable[Block | blocks.Span], terminal: Terminal) -> I
 
 
 def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
-    """Lines of characters, with the escape codes that the terminal takes, without line ends."""
+    """Yield lines with the escape codes the terminal understands, without line ends."""
     for block in parts:
         if terminal.plain:
             yield from sentences(block, terminal)
         else:
             for line in _PAINTERS[type(block)](block, terminal):
-                # Thumbnails fit by construction, and their pre-built codes must not be measured.
+                # Thumbnails always fit, and their ready-made escape codes cannot be measured.
                 fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)
                 yield render(line if fits else cut(line, terminal.width, terminal), terminal.depth)

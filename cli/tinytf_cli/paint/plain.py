@@ -1,4 +1,4 @@
-"""The same blocks as sentences, for screen readers: no boxes, no blocks, no columns."""
+"""The same blocks as sentences for screen readers: no boxes, bars or columns."""
 
 import re
 from collections.abc import Callable
@@ -147,7 +147,7 @@ def sentences(block: Block, terminal: Terminal) -> list[str]:
 
 
 _PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain)")
-"""The sign of a product in a formula, such as E[ids] · 11.3 and x̂ · gain; elsewhere it stands between two things."""
+"""The dot of a product, as in E[ids] · 11.3 and x̂ · gain; any other dot separates two items."""
 
 
 def _spoken(line: str) -> str:

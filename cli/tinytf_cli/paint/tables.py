@@ -18,18 +18,18 @@ _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _METER = 8
 _STRIP = 64
-"""Cells of a strip, at most."""
-_NAME = 8  # columns of a named dimension, at most, where its numbers need no more
+"""The widest strip, in cells."""
+_NAME = 8  # widest column title of a named dimension whose numbers are narrower
 
 
 def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
-    """Counts as bars of eighths of ``full`` or the largest; a count above 0 is never blank."""
+    """Counts as bars in eighths of ``full``, or of the largest; a count above 0 is always visible."""
     signs, most = (_ASCII_BARS if terminal.ascii else _BARS), full or max(counts, default=0)
     return "".join(signs[0] if not c else signs[max(1, round(c / most * (len(signs) - 1)))] for c in counts)
 
 
 def bar(share: float, width: int, terminal: Terminal) -> str:
-    """A horizontal bar of ``share`` of ``width`` cells, in eighths of a cell; more than 0 is never blank."""
+    """A horizontal bar: ``share`` of ``width`` cells, in eighths of a cell; anything above 0 is visible."""
     share = min(1.0, max(0.0, share if share == share else 0.0))
     if terminal.ascii:
         return "#" * (max(1, round(share * width)) if share > 0 else 0)
@@ -38,12 +38,12 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
 
 
 def figure_text(figure: Figure, terminal: Terminal) -> str:
-    """A number as this terminal is to show it."""
+    """The number as this terminal shows it."""
     return number(figure.value, terminal.form(figure.form))
 
 
 def bar_text(bar: Bar, terminal: Terminal) -> str:
-    """What stands beside a bar; without words of its own its value, a share of 1."""
+    """The text beside a bar: its own, or its value as a share of 1."""
     return bar.shown or number(bar.value, terminal.form(SHARE))
 
 
@@ -59,7 +59,7 @@ def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
 
 
 class _Layout:
-    """The columns of a table while they are made to fit: cells, widths, and the gap between."""
+    """The columns of a table while it is fitted to a width: cells, widths and the gap between them."""
 
     def __init__(self, table: Table, terminal: Terminal) -> None:
         self.table, self.terminal, self.gap = table, terminal, 2
@@ -77,13 +77,13 @@ class _Layout:
 
     @property
     def least(self) -> int:
-        """The width when every shrinkable column is as narrow as it may be."""
+        """The width with every shrinkable column as narrow as allowed."""
         return self.total - sum(
             max(0, w - c.shrink) for w, c in zip(self.widths, self.columns, strict=True) if c.shrink
         )
 
     def fit(self) -> None:
-        """Where width is short: narrow cells, a smaller gap, fewer columns; then cut the shrinkable ones."""
+        """If the table is too wide, use narrow cells, a smaller gap and fewer columns; then shrink columns."""
         room = self.terminal.width
         if self.total > room:
             for i, column in enumerate(self.columns):
@@ -113,7 +113,7 @@ class _Layout:
 
 
 def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
-    """Aligned columns, made to fit a screen; elsewhere nothing is cut or dropped."""
+    """Aligned columns, fitted to a screen; elsewhere nothing is cut or dropped."""
     layout = _Layout(block, terminal)
     layout.fit()
     lines: list[PaintedLine] = []
@@ -128,7 +128,7 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
-    """The first dimensions as numbers; all of them as a strip, pooled to what is left of the width."""
+    """The first dimensions as numbers; all of them as a strip, pooled to the width that is left."""
     labels = [shown(label, terminal) for label in block.labels]
     label_width = max((cell_len(label) for label in labels), default=0)
     label_width = min(label_width, 14) if terminal.cuts else label_width
@@ -165,17 +165,17 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
 
 
 def _largest(values: Array) -> float:
-    """The largest finite magnitude, where a scale of these values ends."""
+    """The largest finite magnitude, which is where the scale ends."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
-    """What a strip holds, how it is pooled and where its scale ends, as far as there is room for it."""
+    """How many values a strip shows, how they are pooled, and the ends of its scale, as far as there is room."""
     dims, factor, dim = block.values.shape[1], _pooled_by(block.values.shape[1], room), role_style("dim", terminal)
     if block.several:
         return cut([Segment(f"   all {dims}, each row on a scale of its own", dim)], room + 3, terminal)
     ends = shown(f"±{number(_largest(block.values), terminal.form(''))} ", terminal)
-    pooled = shown(f", the strongest of {factor} a cell", terminal) if factor > 1 else ""
+    pooled = shown(f", each cell the strongest of {factor}", terminal) if factor > 1 else ""
     for title in (f"all {dims}{pooled}   ", f"all {dims}  ", ""):
         for cells in (16, 8, 4):
             bar = scale_bar("signed", cells, terminal, "▀")
@@ -185,12 +185,12 @@ def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
 
 
 def _pooled_by(dims: int, room: int) -> int:
-    """How many values a cell of a strip stands for, where there is room for so many cells."""
+    """How many values one cell of a strip shows, with room for ``room`` cells."""
     return -(-dims // min(room, _STRIP))
 
 
 def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> PaintedLine:
-    """All values of a row as cells of colour, or as signs that rise from −limit to limit."""
+    """All values of a row as coloured cells, or as characters that rise from −limit to limit."""
     factor = _pooled_by(len(values), room)
     padded = np.zeros(-(-len(values) // factor) * factor, dtype=np.float32)
     padded[: len(values)] = np.nan_to_num(values)
@@ -204,7 +204,7 @@ def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> Painte
 
 
 def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
-    """One labelled bar a line."""
+    """One labelled bar per line."""
     labels = [shown(b.label, terminal) for b in block.bars]
     label_width = max((cell_len(label) for label in labels), default=0)
     if terminal.cuts:
@@ -246,7 +246,7 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
-    """Tokens in alternating colours (and between bars where there is no colour), wrapped to the width."""
+    """Tokens in alternating colours, or separated by │ without colour, wrapped to the width."""
     line: PaintedLine = [Segment("  ")]
     special = block.special or [False] * len(block.pieces)
     lines: list[PaintedLine] = []

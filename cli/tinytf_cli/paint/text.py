@@ -19,11 +19,11 @@ _ASCII = {
     "∂": "d", "ĝ": "g_hat", "\u0302": "_hat", "′": "'", "ε": "eps", "Φ": "Phi", "φ": "phi", "π": "pi", "³": "^3",
     "θ": "theta", "λ": "lambda", "✓": "+", "✗": "x", "━": "=", "←": "<-", "±": "+-",
 }  # fmt: skip
-_BETAS = {"β₁": "beta1", "β₂": "beta2"}  # of Adam; alone it is a bias
+_BETAS = {"β₁": "beta1", "β₂": "beta2"}  # in Adam; β alone is a bias
 
 
 def shown(text: str, terminal: Terminal) -> str:
-    """``text`` as this terminal can show it; in 7 bits, signs are written out and other characters escaped."""
+    """``text`` as this terminal can show it; in 7 bits, symbols are spelled out and other characters escaped."""
     if not terminal.ascii or text.isascii():
         return text
     for sign, words in _BETAS.items():
@@ -35,14 +35,14 @@ def shown(text: str, terminal: Terminal) -> str:
 
 
 def spans(words: Words) -> Sequence[Span]:
-    """Words in any of their forms as spans."""
+    """Words in any of their forms, as spans."""
     if isinstance(words, str):
         return [Span(words)]
     return [words] if isinstance(words, Span) else words
 
 
 def segments(words: Words, terminal: Terminal) -> PaintedLine:
-    """Styled segments of some words."""
+    """Words as styled segments."""
     return [Segment(shown(span.text, terminal), role_style(span.role, terminal)) for span in spans(words)]
 
 
@@ -51,7 +51,7 @@ def line_width(line: PaintedLine) -> int:
 
 
 def ellipsis(terminal: Terminal) -> str:
-    """What stands for what was cut."""
+    """The mark of cut text."""
     return shown("…", terminal)
 
 
@@ -65,7 +65,7 @@ def fit(line: PaintedLine, width: int, terminal: Terminal, align: str = "left") 
 
 
 def cut(line: PaintedLine, width: int, terminal: Terminal) -> PaintedLine:
-    """At most ``width`` cells of a line, its last one a … where something is missing."""
+    """At most ``width`` cells of a line, ending in … (or ..) if it was cut."""
     if line_width(line) <= width:
         return line
     mark = ellipsis(terminal)
@@ -99,7 +99,7 @@ def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
                 used = indent
             parts[-1].append(Segment(word, segment.style))
             used += size
-    for part in parts[:-1]:  # the blank before a break has no place at the end of a full line
+    for part in parts[:-1]:  # drop the space before a break
         part[-1] = Segment(part[-1].text.rstrip(), part[-1].style)
     return parts
 
@@ -114,7 +114,7 @@ def _words(text: str) -> Iterable[str]:
 
 
 def render(line: PaintedLine, depth: str) -> str:
-    """A line as characters with escape codes of this colour depth (none for ``none``); no trailing spaces."""
+    """A line with the escape codes of this colour depth (none for ``none``), without trailing spaces."""
     if depth == "none":
         return "".join(segment.text for segment in line).rstrip()
     system = SYSTEMS[depth]

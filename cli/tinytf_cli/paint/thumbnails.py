@@ -1,4 +1,4 @@
-"""Many small maps at once: one pre-built string a line, put together by array look-ups."""
+"""Many small maps at once: one string per line, built with array look-ups."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
 def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
-    """(cells a side, heads a row) that fit ``width``: every head in one row if each gets 3 cells or more."""
+    """(cells per side, heads per row) that fit ``width``: all heads in one row if each gets at least 3 cells."""
     label = 5
     side = min(length, _LARGEST, (width - label) // n_heads - 1)
     if side >= min(3, length):
@@ -25,10 +25,10 @@ def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
 
 
 def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
-    """Two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing.
+    """Two matrix rows per line, in colour: levels (2n, m) of 0…255, LEVELS for an empty cell.
 
-    A cell is ``▀`` in the upper colour on the lower; where the upper half is empty ``▄`` on the default
-    background, where both are a blank. A colour is said only where it changes.
+    A cell is ``▀`` in the upper colour on the lower one; ``▄`` on the default background if the upper half is empty;
+    a space if both are. A colour code is written only where the colour changes.
     """
     upper, lower = levels[0::2], levels[1::2]
     upper_empty = upper == LEVELS
@@ -39,12 +39,12 @@ def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     fore, rear = colour_codes("unit", terminal)
     cells = np.empty(upper.shape, dtype=[("front", fore.dtype), ("back", rear.dtype), ("sign", _SIGNS.dtype)])
     cells["front"], cells["back"], cells["sign"] = fore[front], rear[back], _SIGNS[sign]
-    # Shorter entries are filled up with NUL, which goes; a token's text is never in here.
+    # numpy pads shorter entries with NUL, which is removed; token text never gets here.
     return [row.tobytes().translate(None, b"\0").decode("utf-8") + "\x1b[0m" for row in cells]
 
 
 def _picture(maps: Array, visible: NDArray[np.bool_] | None, side: int) -> NDArray[np.int64]:
-    """Levels of one row of maps (heads, T, T) with a blank column between: (rows, heads · (side + 1) - 1)."""
+    """Levels of one row of maps (heads, T, T) with an empty column between them: (rows, heads · (side + 1) - 1)."""
     factor = -(-maps.shape[-1] // side)
     pooled = []
     seen = visible
@@ -73,7 +73,7 @@ def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
 
 
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
-    """A grid, one row of maps a layer; half blocks in colour, shades without."""
+    """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
     side, a_row = thumbnail_size(length, n_heads, terminal.width)
     lines: list[PaintedLine] = []

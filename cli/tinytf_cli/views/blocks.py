@@ -1,4 +1,4 @@
-"""What a view consists of: plain data, without colour codes, widths or printing."""
+"""What a view is made of: plain data, without colour codes, widths or printing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ Words: TypeAlias = "str | Span | Sequence[Span]"
 
 @dataclass(frozen=True)
 class Line:
-    """One line, or a paragraph that may wrap between spans; a ``single`` one is cut where it is too long instead.
+    """One line, or a paragraph that wraps; with ``single`` it is cut instead of wrapped.
 
-    ``said`` is how a screen reader should hear it. What is wrapped stands ``hanging`` columns further in.
+    ``said`` is what a screen reader should read. Wrapped lines are indented by another ``hanging`` columns.
     """
 
     words: Words
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Heading:
-    """The start of a part."""
+    """The title of a section."""
 
     title: str
     note: str = ""
@@ -47,7 +47,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Figure:
-    """A cell of a table: a number in this printf form (empty: what suits it), unless other digits are asked for."""
+    """A cell of a table: a number in a printf format (if empty, one that suits it), or with the digits asked for."""
 
     value: float
     form: str = ""
@@ -56,7 +56,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A cell of a table: counts drawn as small bars; ``full`` is the count of a whole bar, if not the largest."""
+    """A cell of a table: counts as small bars; ``full`` is the count of a whole bar, by default the largest."""
 
     counts: tuple[int, ...]
     full: int = 0
@@ -65,7 +65,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Meter:
-    """A cell of a table: a number, and its share of 1 as a short bar."""
+    """A cell of a table: a number, with its share of 1 as a short bar."""
 
     share: float
     shown: str
@@ -77,9 +77,10 @@ Cell: TypeAlias = "str | Span | Sequence[Span] | Figure | Histogram | Meter"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. When width is short: ``narrow`` cells replace ``cells``, a ``shrink`` column is cut,
+    """A column of a table; ``said`` replaces the title in sentences.
 
-    and columns with a ``drop`` number go, the highest first. ``said`` replaces the title in sentences.
+    If the table is too wide, ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest first, and
+    a ``shrink`` column is cut to no less than that width.
     """
 
     title: str
@@ -93,7 +94,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; ``rule_after`` are rows after which a thin gap helps the eye."""
+    """Columns of equal length; an empty line follows each row in ``rule_after``."""
 
     columns: Sequence[Column]
     header: bool = True
@@ -102,10 +103,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Values:
-    """One row a token, ``first`` dimensions as numbers, all of them as a strip of colour.
+    """One row per token: the ``first`` dimensions as numbers, all of them as a strip of colour.
 
-    Rows of ``several`` quantities have digits and a scale of their own each. ``columns`` are names of the dimensions
-    that have one.
+    With ``several`` quantities each row has its own digits and scale. ``columns`` names dimensions that have a name.
     """
 
     labels: Sequence[str]
@@ -120,8 +120,8 @@ class Values:
 class Heat:
     """A matrix with numbers in coloured cells. ``visible`` is false where a cell is masked.
 
-    ``scale`` is ``unit`` (0…1, fixed) or ``signed`` (symmetric about 0, to ``limit``). ``asked`` asks for
-    every number even where they need more width than there is; ``digits`` fixes the digits after the point.
+    ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
+    numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
     """
 
     values: Array
@@ -136,11 +136,11 @@ class Heat:
 
 @dataclass(frozen=True)
 class Grid:
-    """A word in every cell, coloured by its share of 1, which is written out where there is no colour.
+    """A word in every cell, coloured by its share of 1; without colour the share is written.
 
-    ``above`` is a first line over the columns' labels, ``beside`` are columns of text (title, cells) before the words.
-    On a screen as many columns are drawn as fit, the last ones if ``keep_last``; ``many`` are what is then said to be
-    left out, and ``remedy`` how to see them. ``verb`` is for sentences.
+    ``above`` is a line above the column labels; ``beside`` are columns of text (title, cells) before the words. A
+    screen shows as many columns as fit, the last ones with ``keep_last``, and says how many of ``many`` are omitted,
+    and with ``remedy`` how to see them. ``verb`` is used in sentences.
     """
 
     words: Sequence[Sequence[str]]
@@ -157,7 +157,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
-    """``shown`` stands beside the bar; where it is empty the value does, as a share of 1."""
+    """``shown`` is written beside the bar; if it is empty, the value is, as a share of 1."""
 
     label: str
     value: float
@@ -175,7 +175,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class RowBars:
-    """One line a row: a label, then its largest entries, each with a short bar; values are shares of 1."""
+    """One line per row: a label, then its largest entries, each with a short bar; values are shares of 1."""
 
     rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]
     verb: str = "looks at"
@@ -183,7 +183,7 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T); ``visible`` serves them all."""
+    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T); ``visible`` applies to all."""
 
     maps: Sequence[Array]
     visible: Visible
@@ -192,7 +192,7 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class Scale:
-    """The ends of a scale that words are coloured by: ``unit`` from 0 to ``limit``, ``signed`` from −limit to it."""
+    """The scale that words are coloured by: ``unit`` from 0 to ``limit``, ``signed`` from −limit to ``limit``."""
 
     scale: str
     limit: float
@@ -201,9 +201,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a chart: ``y`` at ``x``, which rises; what has no finite ``y`` is not drawn.
+    """One line of a chart: ``y`` at increasing ``x``; points without a finite ``y`` are not drawn.
 
-    Of one with ``points`` only these are drawn, and nothing between them.
+    With ``points`` only the points are drawn, and no line between them.
     """
 
     label: str
@@ -215,9 +215,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines in one chart with axes and a legend, ``height`` rows of cells; the first is on top where they meet.
+    """Lines in one chart with axes and a legend, ``height`` rows high; where lines meet, the first is on top.
 
-    Where several points fall on one column their mean is drawn, and straight lines where points are far apart.
+    Points that share a column are drawn as their mean; straight lines connect points that are further apart.
     """
 
     curves: Sequence[Curve]
