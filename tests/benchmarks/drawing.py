@@ -103,8 +103,8 @@ def seen(line: str, start: int = 0) -> list[Seen]:
 
 
 def require_same_picture(ours: str, theirs: str) -> None:
-    """The maps, without header and labels, show the same signs in the same colours."""
-    drawn = [seen(line, LABEL) for line in ours.splitlines()[1:]]
+    """The maps, without header, labels and scale, show the same signs in the same colours."""
+    drawn = [seen(line, LABEL) for line in ours.splitlines()[1:-1]]
     peer = [seen(line) for line in theirs.splitlines() if line]
     if len(drawn) != len(peer):
         raise SystemExit(f"{len(drawn)} lines are drawn, and rich draws {len(peer)}")
