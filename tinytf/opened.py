@@ -15,7 +15,7 @@ from tinytf.generate.beam import BeamOptions, BeamStep, searched
 from tinytf.generate.loop import Step, StreamOptions, streamed
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import Pieces
-from tinytf.generate.score import Score, score
+from tinytf.generate.score import Score, quantization_cost, score
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Report
@@ -743,8 +743,6 @@ class Model:
 
         With ``int8`` also what 8-bit weights cost.
         """
-        from tinytf.generate.compared import quantization_cost
-
         require_decoder(self.config)
         encoding = self.encode(text, truncate=truncate)
         found = score(self.transformer, encoding.ids)

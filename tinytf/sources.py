@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.huggingface.load import Header, load_directory, read_header
+from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
+from tinytf.checkpoints.hub import fetch
+from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
 from tinytf.config import ModelConfig
@@ -20,27 +23,11 @@ from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
-from tinytf.text.huggingface import load_tokenizer_directory
+from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).parent / "assets"
 BUILT_IN = ("tiny", "tiny-encoder")
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer, and in ``note`` where it is from when that is worth saying."""
-
-    tokenizer: Tokenizer
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was passed over or looks wrong."""
-
-    transformer: Transformer
-    notes: tuple[str, ...] = ()
 
 
 class Source(ABC):
@@ -62,7 +49,7 @@ class Source(ABC):
         """The tokenizer, without the weights."""
 
     @abstractmethod
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         """The weights; ``seed`` makes those of a preset."""
 
     def card(self) -> dict[str, Any] | None:
@@ -91,8 +78,8 @@ class PresetSource(Source):
         note = f"borrowed from {lender}: a preset has no vocabulary of its own"
         return Vocabulary(Tokenizer.load(ASSETS / lender / "tokenizer.json"), note)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        return Weighed(Transformer.initialised(self.config(), seed).to(dtype))
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+        return Opened(Transformer.initialised(self.config(), seed).to(dtype))
 
 
 @dataclass(frozen=True)
@@ -111,8 +98,8 @@ class RunSource(Source):
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(Tokenizer.load(self.directory / "tokenizer.json"))
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        return Weighed(load_run(self.directory, dtype))
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+        return Opened(load_run(self.directory, dtype))
 
     def card(self) -> dict[str, Any] | None:
         return read_json(self.directory / "card.json") if (self.directory / "card.json").exists() else None
@@ -133,53 +120,38 @@ class DirectorySource(Source):
 
     name: str
     where: str
-    directory: Path
+    path: Path
 
     @cached_property
-    def header(self) -> Header:
-        return read_header(self.directory)
+    def checkpoint(self) -> Checkpoint:
+        return read_directory(self.path)
 
     @property
     def family(self) -> str:
-        return self.header.family.name
+        return self.checkpoint.table.name
 
     def config(self) -> ModelConfig:
-        return self.header.config
+        return self.checkpoint.config
 
     def vocabulary(self) -> Vocabulary:
-        found = load_tokenizer_directory(self.directory)
-        return Vocabulary(found.tokenizer, found.note)
+        return load_tokenizer_directory(self.path)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        opened = load_directory(self.header, dtype)
-        return Weighed(opened.transformer, opened.notes)
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+        return self.checkpoint.load(dtype)
 
 
 @dataclass(frozen=True)
-class GgufSource(Source):
+class GgufSource(DirectorySource):
     """A ``.gguf`` file: configuration, vocabulary and weights in one."""
-
-    name: str
-    where: str
-    path: Path
 
     family = "GGUF"
 
-    def config(self) -> ModelConfig:
-        from tinytf.checkpoints.gguf import read_gguf_config
-
-        return read_gguf_config(self.path)
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return read_gguf(self.path)
 
     def vocabulary(self) -> Vocabulary:
-        from tinytf.checkpoints.gguf import gguf_tokenizer
-
         return Vocabulary(gguf_tokenizer(self.path), "from the file's metadata")
-
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        from tinytf.checkpoints.gguf import load_gguf
-
-        opened = load_gguf(self.path, dtype)
-        return Weighed(opened.transformer, opened.notes)
 
 
 def find_source(model: str) -> Source:
@@ -192,8 +164,6 @@ def find_source(model: str) -> Source:
         preset(model.removeprefix("preset:"))
         return PresetSource(model)
     if model.startswith("hub:"):
-        from tinytf.checkpoints.hub import fetch
-
         return DirectorySource(model.removeprefix("hub:"), model, fetch(model.removeprefix("hub:")))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)

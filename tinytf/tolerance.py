@@ -22,6 +22,10 @@ DECODED: ByPrecision = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16
 """Logits of the fast decoder and of the model's modules: some 1e-6 in float32 is rounding, some 1e-3 is a soft cap
 left out; with 8 or 11 bits each rounds at other places of every layer."""
 
+INT8: ByPrecision = {torch.float32: 0.15}
+"""Logits of int8 weights and of the weights as they are: some 0.01 to 0.04 for trained and random models; scales
+that are wrong by a factor of 2 are beyond it."""
+
 
 def allowed(table: ByPrecision, dtype: torch.dtype) -> float:
     """The limit in a precision; that of float32 in one that no table names."""

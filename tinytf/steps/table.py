@@ -99,9 +99,7 @@ class Step:
     @property
     def is_distribution(self) -> bool:
         """Whether each of its rows sums to 1."""
-        from tinytf.steps.operations import Softmax
-
-        return isinstance(self.operation, Softmax)
+        return self.operation is not None and self.operation.distribution
 
     @property
     def replaceable(self) -> bool:
