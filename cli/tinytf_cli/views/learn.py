@@ -10,7 +10,7 @@ from tinytf.lessons import NAMES, TITLES, LessonList
 from tinytf.lessons.lesson import Figures, Lesson
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table, Values
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -183,7 +183,7 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
     even = sizes and max(sizes) < 30 * min(sizes)
     form = number_format(np.array(floats, dtype=np.float32)) if even else ""
     return [
-        value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value, form)
+        value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else Figure(value, form)
         for value in values
     ]
 
