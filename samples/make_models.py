@@ -26,7 +26,7 @@ sys.path.insert(0, str(SAMPLES / "stories"))
 
 from ngram import fit  # noqa: E402
 
-from tinytf.analysis.repeats import repeat_scores  # noqa: E402
+from tinytf.analysis.census import census  # noqa: E402
 from tinytf.files import read_json, to_json  # noqa: E402
 from tinytf.loading import load  # noqa: E402
 from tinytf.sources import ASSETS  # noqa: E402
@@ -92,13 +92,13 @@ def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     loss = stream_loss(model, ids, recipe.block)
     ngram = fit(tokens.train.tolist(), tokenizer.vocab_size, order=5)
     ngram_loss = -float(np.sum(ngram.log_probabilities(ids.tolist())[1:]))
-    repeats = repeat_scores(model, length=50, count=32, seed=0)
+    repeats = census(model, length=50, count=32, seed=0)
     best = {
         name: {
             "head": f"L{int(s.argmax()) // s.shape[1]}H{int(s.argmax()) % s.shape[1]}",
             "score": round(float(s.max()), 3),
         }
-        for name, s in (("previous_token", repeats.previous), ("induction", repeats.induction))
+        for name, s in (("previous_token", repeats.score("previous")), ("induction", repeats.score("induction")))
     }
     return {
         "held_out_loss": round(loss / (len(ids) - 1), 4),
@@ -106,8 +106,8 @@ def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
         "five_gram_perplexity_per_word": round(math.exp(ngram_loss / words), 3),
         "held_out_words": words,
         "random_repeats": {
-            "first_half_loss": round(repeats.first_loss, 3),
-            "second_half_loss": round(repeats.second_loss, 3),
+            "first_half_loss": round(repeats.first_loss or math.nan, 3),
+            "second_half_loss": round(repeats.second_loss or math.nan, 3),
             **best,
         },
     }

@@ -10,7 +10,8 @@ from architectures import KINDS, config_of, encoding_of, lively, some_ids
 from torch import Tensor, nn
 
 import tinytf
-from tinytf.analysis.repeats import repeat_scores, repeated_tokens
+from tinytf.analysis.census import census
+from tinytf.analysis.heads import repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model import attention as attentions
@@ -66,13 +67,13 @@ def test_scores_are_those_of_recorded_weights(kind):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])
-def test_scores_agree_with_the_analysis_of_repeats(kind):
+def test_scores_agree_with_the_census(kind):
     model = lively(config_of(kind))
     probe = Probe(model.config, block=20, seed=3)
     assert torch.equal(probe.ids, repeated_tokens(31, probe.length, len(probe.ids), 3))
-    ours, theirs = probe.measure(model), repeat_scores(model, length=probe.length, count=len(probe.ids), seed=3)
-    assert torch.allclose(torch.tensor(ours.previous), theirs.previous, rtol=0, atol=1e-6)
-    assert torch.allclose(torch.tensor(ours.induction), theirs.induction, rtol=0, atol=1e-6)
+    ours, theirs = probe.measure(model), census(model, length=probe.length, count=len(probe.ids), seed=3)
+    assert torch.allclose(torch.tensor(ours.previous), theirs.score("previous").float(), rtol=0, atol=1e-6)
+    assert torch.allclose(torch.tensor(ours.induction), theirs.score("induction").float(), rtol=0, atol=1e-6)
 
 
 def one_hot(keys: Tensor) -> Tensor:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tinytf.analysis.heads import choosing, duplicate, entropy_share, induction, previous
-from tinytf.analysis.repeats import repeated_tokens
+from tinytf.analysis.heads import choosing, duplicate, entropy_share, induction, previous, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer

@@ -63,7 +63,7 @@ def _on_screen(name: str, reader: "RunReader", interval: float, output: Output) 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
     board = Board(name, reader, screen, output.terminal, fixed=fixed)
-    with current().held(), clean_exit(screen):
+    with current().held(), clean_exit(screen.forget):
         while True:
             try:
                 history = board.draw()
