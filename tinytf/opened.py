@@ -507,7 +507,7 @@ class Model:
             tuple(layers),
             head,
             addresses,
-            tuple(derive(trace, trace.targets, where) for where in _found(trace, derived)),
+            tuple(derive(trace, where) for where in _found(trace, derived)),
             by,
             lr,
             integrated_gradients(*of, on_point) if integrated else None,

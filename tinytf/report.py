@@ -93,6 +93,12 @@ class Report:
         return {}
 
 
+def members(of: object, *names: str) -> dict[str, Any]:
+    """The attributes called ``names``, as JSON data under these names."""
+    values = ((name, getattr(of, name)) for name in names)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
+
+
 def text_data(encoding: "Encoding") -> dict[str, Any]:
     """A text and its tokens as data; offsets count characters, ``bytes`` are hexadecimal."""
     return {

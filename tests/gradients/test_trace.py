@@ -3,12 +3,12 @@
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from caught_gradients import IDS, MASKED, MODELS, by_autograd, model_of, relative, traced
+from caught_gradients import IDS, MASKED, MODELS, by_autograd, loss, model_of, relative, traced
 
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients import trace as gradients_trace
-from tinytf.gradients.agreement import agreement
-from tinytf.gradients.loss import Targets, loss
+from tinytf.gradients.by_hand import agreement
+from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 
 

@@ -22,8 +22,8 @@ from tinytf.report import About, Report
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import parse_address
+from tinytf.trace.record import walk
 from tinytf.trace.trace import Trace
-from tinytf.trace.walk import walk
 
 _CHUNK_BYTES = 64 * 2**20
 _ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}

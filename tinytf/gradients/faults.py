@@ -1,10 +1,10 @@
-"""The first step that goes wrong, forward or back: no finite numbers, saturated, dead, or not what it should be."""
+"""The first step that goes wrong, forward or backward: not finite, saturated, dead, or not what its formula gives."""
 
 from collections.abc import Collection, Mapping
 from functools import partial
 
 from tinytf.errors import UsageError
-from tinytf.gradients.agreement import Matched, agreement
+from tinytf.gradients.by_hand import Matched, agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.steps.operations import Activate
@@ -17,29 +17,28 @@ from tinytf.trace.trace import Trace
 KINDS = ("nan", "inf", "saturated", "dead", "mismatch")
 
 ONE_KEY = 0.999
-"""The weight from which on a query looks at one key alone: the softmax passes next to nothing on."""
+"""A query with so large a weight attends to one key alone, and softmax passes almost no gradient."""
 
 FLAT, ALMOST_ALL = 1e-6, 0.999
-"""An activation is saturated where its slope is no larger, for so large a share of its inputs."""
+"""An activation is saturated where its slope is at most FLAT for ALMOST_ALL of its inputs."""
 
 SILENT = 1e-9
-"""The size up to which a unit of the feed-forward says nothing."""
+"""A unit of the feed-forward is silent where its output is no larger."""
 
 
 def first_fault(trace: Trace, kinds: Collection[str] = KINDS) -> Fault | None:
-    """The first fault of the forward pass, and where the trace has gradients and that is well, of the backward pass.
+    """The first fault of the forward pass; if there is none and the trace has gradients, of the backward pass.
 
-    Steps in the order of the pass, at each one ``kinds`` in the order of KINDS:
+    Steps come in the order of the pass, and at each step ``kinds`` in the order of KINDS:
 
-    - ``nan``, ``inf``: entries that are no finite numbers, but for −∞ where a query may not look;
+    - ``nan``, ``inf``: entries that are not finite, except −∞ where a query may not look;
     - ``saturated``: an attention map in which each query that sees more than one key gives one of them ONE_KEY, or an
       activation whose slope is FLAT at ALMOST_ALL of its inputs;
-    - ``dead``: half of the units of ``ffn.act`` or more are SILENT for every token, of two or more; backward a gradient
-      that is exactly 0 at a step that leads to the loss;
+    - ``dead``: at least half, and at least two, of the units of ``ffn.act`` are SILENT for every token; backward, a
+      gradient that is exactly 0 at a step that leads to the loss;
     - ``mismatch``: what ``tinytf.trace.check`` and ``agreement`` find. It needs every layer.
 
-    After the steps of the backward pass come the gradients of the parameters, by their names. Raises UsageError for
-    another kind.
+    After the steps of the backward pass come the gradients of the parameters. Raises UsageError for an unknown kind.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:

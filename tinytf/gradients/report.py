@@ -1,31 +1,34 @@
-"""A backward pass as a report: the loss, every gradient in figures, what the loss hangs on, and whether it adds up."""
+"""A backward pass as a report: the loss, every gradient in figures, what the loss depends on, and the checks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from tinytf.gradients.agreement import Agreement, agreement
+from tinytf.gradients.by_hand import Agreement, Matched, agreement
 from tinytf.gradients.derivation import Derivation
 from tinytf.gradients.differences import Differences
 from tinytf.gradients.flow import Flow, flow
 from tinytf.gradients.parameters import Weights, table
-from tinytf.gradients.pipeline import GradientRow, backward_rows
 from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_gradient, gradient_times_input
 from tinytf.gradients.trace import GradientTrace
-from tinytf.report import Report
+from tinytf.report import Report, members
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
+from tinytf.trace.summary import Statistics, statistics, visible
 
 _PUSHED = 4
-"""Logits of a target that are named: those with the largest gradients."""
+"""How many logits are named for each target: those with the largest gradients."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A token that was to come at ``position``, its probability and loss, and the ids whose logits are pushed most."""
+    """A token to predict from ``position``: its probability and loss, and the logits with the largest gradients."""
 
     position: int
     id: int
@@ -34,12 +37,70 @@ class Target:
     pushed: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True)
+class GradientRow:
+    """The gradient at one step, over its unmasked entries; ``statistics`` covers the finite ones.
+
+    ``norm`` is ‖∂loss/∂step‖ (L2), ``ratio`` that norm divided by the step's own (None for a step of zeros),
+    ``by_hand`` its formula against autograd (None where no path leads to the loss).
+    """
+
+    step: Step
+    layer: int | None
+    shape: tuple[tuple[str, int], ...]
+    norm: float
+    ratio: float | None
+    statistics: Statistics
+    by_hand: Matched | None
+
+    @property
+    def name(self) -> str:
+        return self.step.full_name(self.layer)
+
+    def to_dict(self) -> dict[str, Any]:
+        figures = self.statistics
+        return {
+            "name": self.name,
+            "title": self.step.title,
+            "axes": [axis for axis, _ in self.shape],
+            "shape": [size for _, size in self.shape],
+            "norm": self.norm,
+            "ratio": self.ratio,
+            **members(figures, "mean", "std", "min", "max"),
+            "largest": max(abs(figures.min), abs(figures.max)),
+            **members(figures, "not_finite", "histogram"),
+            "by_hand": None if self.by_hand is None else self.by_hand.relative,
+        }
+
+
+@torch.no_grad()
+def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[GradientRow]:
+    """Every step of the recorded layers, last step first."""
+    for step, layer in reversed(trace.steps.rows):
+        if not step.is_tensor or not (layer is None or layer in trace.recording.layers):
+            continue
+        gradient, value = trace.grad.step(step.name, layer), trace.step(step.name, layer)
+        allowed = visible(trace, step, layer)
+        norm, own = _norm(gradient, allowed), _norm(value, allowed)
+        shape = tuple(zip(step.axes, gradient.shape, strict=True))
+        figures = statistics(gradient, allowed)
+        by_hand = compared.steps.get(step.full_name(layer))
+        yield GradientRow(step, layer, shape, norm, norm / own if own else None, figures, by_hand)
+
+
+def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
+    """L2, in float64, of the unmasked entries; NaN where one of them is."""
+    if allowed is not None:
+        tensor = tensor.masked_fill(~allowed, 0.0)
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
 @dataclass(frozen=True, eq=False)
 class Backward(Report):
-    """A backward pass with what of it is given in full: ``addresses`` and ``derivations``, or the block of ``layers``.
+    """A backward pass; ``addresses`` and ``derivations``, or else the blocks of ``layers``, are given in full.
 
     Weights are grouped ``by`` a word, and updates are those of plain descent with ``lr``. ``integrated``,
-    ``differences`` and ``fault`` are there where they were asked for.
+    ``differences`` and ``fault`` are None unless they were asked for.
     """
 
     KIND = "grad"
@@ -91,7 +152,7 @@ class Backward(Report):
 
     @cached_property
     def weights(self) -> tuple[Weights, ...]:
-        return table(self.trace, self.lr, None if self.by == "parameter" else self.by)
+        return table(self.trace, self.lr, self.by)
 
     @cached_property
     def flow(self) -> Flow:
@@ -107,7 +168,7 @@ class Backward(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether every check that was made holds, and nothing was found that was looked for."""
+        """Whether every check holds and no fault was found."""
         measured = (self.differences, self.integrated)
         return self.agreement.holds and self.fault is None and all(one is None or one.holds for one in measured)
 
@@ -144,7 +205,7 @@ class Backward(Report):
         }
 
     def _in_full(self) -> list[Address]:
-        """The steps whose gradients are given."""
+        """The steps whose gradients are given in full."""
         chosen = self.addresses
         if not chosen and not self.derivations:
             chosen = tuple(Address(None, (layer,), (self.head,)) for layer in self.layers)
@@ -163,5 +224,5 @@ class Backward(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The gradients of all steps and parameters, under their names."""
+        """The gradients of all steps and parameters, by name."""
         return {**self.trace.grad.recording.tensors, **self.trace.parameters}

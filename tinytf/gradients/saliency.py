@@ -1,4 +1,4 @@
-"""Which input tokens, and which attention heads, the predictions hang on, by their gradients."""
+"""Which input tokens and attention heads the predictions depend on, by their gradients."""
 
 import math
 from collections.abc import Callable
@@ -12,24 +12,25 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable, losses_of
 from tinytf.model.transformer import Transformer
+from tinytf.report import members
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.taps import tapped
+from tinytf.trace.hooks import tapped
 
 SHARE, NEARLY_NONE = 0.01, 1e-4
-"""How much of the difference the attributions may miss, and what they may miss of one that is nearly 0, in nats."""
+"""How much the attributions may miss: a share of the difference, and where that is nearly 0 so many nats."""
 
 POINTS, MOST_POINTS = 4, 512
-"""Gauss–Legendre points of a piece of the way, and the most that all pieces may have together."""
+"""Gauss–Legendre points per piece of the path, and the most for all pieces together."""
 
 _NUMBERS = 2**26
-"""About how many numbers one batch of points may hold."""
+"""About how many numbers one batch of points holds at most."""
 
 
 def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
-    """∂(−loss)/∂x · x of each token's embedding x, summed over d_model, in nats: to first order, what it adds.
+    """∂(−loss)/∂x · x of each token's embedding x, summed over d_model, in nats.
 
-    Of the mean log-probability of the targets, as in ``integrated_gradients``: positive for a token that makes them
-    more probable (Shrikumar et al. 2017).
+    To first order what the token adds to the mean log-probability of the targets: positive where it makes them more
+    probable (Shrikumar et al. 2017).
     """
     product = trace.grad.step("embed.tokens").double() * trace.step("embed.tokens").double()  # (T, C)
     return tuple((-product.sum(dim=-1)).tolist())
@@ -37,9 +38,9 @@ def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Integrated:
-    """What each token adds to the mean log-probability of the targets, in nats, from the baseline to the text.
+    """What each token adds to the mean log-probability of the targets, in nats, on the path from baseline to text.
 
-    ``points`` on the way make up the sum. ``at_input`` and ``at_baseline`` are the mean log-probabilities at its ends.
+    The integral uses ``points`` points. ``at_input`` and ``at_baseline`` are the mean log-probabilities at the ends.
     """
 
     attributions: tuple[float, ...]
@@ -53,12 +54,12 @@ class Integrated:
 
     @property
     def difference(self) -> float:
-        """What the attributions should sum to (Sundararajan et al. 2017, "completeness")."""
+        """What the attributions must sum to (Sundararajan et al. 2017, "completeness")."""
         return self.at_input - self.at_baseline
 
     @property
     def relative_error(self) -> float:
-        """What the sum misses, in units of the difference, or of what is allowed where that is nearly 0."""
+        """What the sum misses, relative to the difference, or to what is allowed where that is nearly 0."""
         return abs(self.sum - self.difference) / max(abs(self.difference), NEARLY_NONE / SHARE)
 
     @property
@@ -66,16 +67,9 @@ class Integrated:
         return self.relative_error <= SHARE
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "attributions": list(self.attributions),
-            "points": self.points,
-            "at_input": self.at_input,
-            "at_baseline": self.at_baseline,
-            "sum": self.sum,
-            "difference": self.difference,
-            "relative_error": self.relative_error,
-            "holds": self.holds,
-        }
+        return members(
+            self, "attributions", "points", "at_input", "at_baseline", "sum", "difference", "relative_error", "holds"
+        )
 
 
 def integrated_gradients(
@@ -86,12 +80,12 @@ def integrated_gradients(
 ) -> Integrated:
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
-    The way leads from the mean of the embedding table, the same for every token, to the tokens' embeddings, with
-    positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Where deep models
-    jump on the way, evenly placed points miss it; so each piece of the way has POINTS of its own, and is halved where
-    they miss too much of what the log-probability gains along it, up to MOST_POINTS. ``holds`` says whether these
-    sufficed. ``on_progress`` is called with the points so far, and MOST_POINTS. The model is left as it is. Raises
-    what ``require_targets`` and ``differentiable`` raise.
+    The path is the straight line from the mean of the embedding table, the same for every token, to the tokens'
+    embeddings; positions and all else stay. (At embeddings of zeros norms would jump.) Each piece of the path has
+    POINTS points, and is halved where they miss too much of the change of the log-probability along it: deep models
+    jump, and evenly spaced points miss that. There are at most MOST_POINTS; ``holds`` says whether they sufficed.
+    ``on_progress`` is called with the points so far, and MOST_POINTS. The model does not change. Raises what
+    ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
@@ -99,7 +93,8 @@ def integrated_gradients(
     allowed = max(SHARE * abs(at_input - at_baseline), NEARLY_NONE)
     pieces = [path.piece(0.0, at_baseline, 1.0, at_input)]
     while sum(piece.missed for piece in pieces) > allowed:
-        poor = [piece for piece in sorted(pieces, key=_missed, reverse=True) if piece.missed > allowed / len(pieces)]
+        by_missed = sorted(pieces, key=lambda piece: piece.missed, reverse=True)
+        poor = [piece for piece in by_missed if piece.missed > allowed / len(pieces)]
         poor = poor[: MOST_POINTS // POINTS - len(pieces)]
         if not poor:
             break
@@ -114,7 +109,7 @@ def integrated_gradients(
 
 @dataclass(frozen=True)
 class _Piece:
-    """A piece of the way, from ``start`` to ``end`` of 0 … 1, with the mean log-probability at both."""
+    """A piece of the path, from ``start`` to ``end`` of 0 … 1, with the mean log-probability at both."""
 
     start: float
     at_start: float
@@ -127,12 +122,8 @@ class _Piece:
         return abs(sum(self.attributions) - (self.at_end - self.at_start))
 
 
-def _missed(piece: _Piece) -> float:
-    return piece.missed
-
-
 class _Path:
-    """The straight line between baseline and text, in the space of the token embeddings."""
+    """The straight line from baseline to text, in the space of the token embeddings."""
 
     def __init__(self, model: Transformer, encoding: Encoding, targets: Targets) -> None:
         self._model, self._targets = model, targets
@@ -147,7 +138,7 @@ class _Path:
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
 
     def value(self, where: float) -> float:
-        """The mean log-probability of the targets at one point of the way, in nats."""
+        """The mean log-probability of the targets at one point of the path, in nats."""
         return self.at(torch.tensor([where]))[0][0]
 
     def halves(self, piece: _Piece) -> tuple[_Piece, _Piece]:
@@ -170,7 +161,7 @@ class _Path:
         return _Piece(start, at_start, end, at_end, tuple(attributions.tolist()))
 
     def at(self, where: Tensor) -> tuple[list[float], Tensor]:
-        """The mean log-probability at each point of the way, and its gradients by the embeddings (B, T, C)."""
+        """The mean log-probability at each point of the path, and its gradients by the embeddings (B, T, C)."""
         share = where.to(self._end)[:, None, None]
         with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):
             point = (self._start + share * (self._end - self._start)).requires_grad_()
@@ -182,9 +173,9 @@ class _Path:
 
 @dataclass(frozen=True)
 class HeadSaliency:
-    """Attention × gradient by layer and head: Σ |w ⊙ ∂loss/∂w| over a head's map, and the same sum with its signs.
+    """Attention × gradient by layer and head, in nats: Σ |w ⊙ ∂loss/∂w| over a head's map, and Σ w ⊙ ∂loss/∂w.
 
-    Both in nats, for the loss as it is: by the signed one, the loss changes to first order where the weights grow.
+    The signed sum is, to first order, how the loss changes when all weights of the head grow in proportion.
     """
 
     absolute: tuple[tuple[float, ...], ...]
@@ -195,13 +186,14 @@ class HeadSaliency:
 
 
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
-    """How much the loss hangs on the attention weights of each head (Chefer et al. 2021, without their propagation).
+    """How much the loss depends on each head's attention weights (Chefer et al. 2021, without their propagation).
 
     Raises AddressError where a layer was not recorded.
     """
+    name = trace.steps.weights.name
     absolute, signed = [], []
     for layer in range(trace.config.n_layers):
-        product = trace.step("weights", layer).double() * trace.grad.step("weights", layer).double()  # (H, Q, K)
+        product = trace.step(name, layer).double() * trace.grad.step(name, layer).double()  # (H, Q, K)
         absolute.append(tuple(product.abs().sum(dim=(1, 2)).tolist()))
         signed.append(tuple(product.sum(dim=(1, 2)).tolist()))
     return HeadSaliency(tuple(absolute), tuple(signed))

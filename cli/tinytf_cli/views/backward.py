@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.gradients.agreement import Matched
+from tinytf.gradients.by_hand import Matched
 from tinytf.gradients.derivation import Derivation, derive
-from tinytf.gradients.pipeline import GradientRow
+from tinytf.gradients.report import GradientRow
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.operation import Quantity
 from tinytf.steps.table import Step
@@ -76,7 +76,7 @@ def gradient_blocks(
 ) -> Iterator[Block]:
     """The gradient at one step of a layer (and head), under its formula."""
     where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
-    yield Heading(f"∂loss/∂{where}", derive(trace, trace.targets, where).formula[0], step.role)
+    yield Heading(f"∂loss/∂{where}", derive(trace, where).formula[0], step.role)
     yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked, signed=True)
 
 
@@ -84,7 +84,7 @@ def vocabulary_blocks(
     trace: GradientTrace, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
 ) -> Iterator[Block]:
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
-    yield Heading(f"∂loss/∂{step.name}", derive(trace, trace.targets, Address(step)).formula[0], step.role)
+    yield Heading(f"∂loss/∂{step.name}", derive(trace, Address(step)).formula[0], step.role)
     places = sorted(set(trace.targets.positions))
     keep = shown_rows(len(places), limit)
     values = trace.grad.step(step.name)[places]  # (N, V)

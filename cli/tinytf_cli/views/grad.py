@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from tinytf.gradients.agreement import Agreement
+from tinytf.gradients.by_hand import Agreement
 from tinytf.gradients.report import Backward
 from tinytf.loading import Model
 from tinytf.trace.address import Address
