@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tinytf.analysis.size import parameter_count
 from tinytf.checkpoints.hub import cached
@@ -10,15 +11,16 @@ from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.presets import PRESETS
+from tinytf.report import Report, members
 from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, PresetSource, RunSource, Source, source_at
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A model that is there: ``name`` is what --model takes, ``place`` where it was found.
+    """A model at hand: ``name`` is what --model takes, ``place`` where it was found.
 
-    ``config`` and ``family`` are None and "" where it cannot be opened, and ``problem`` says why. ``bytes`` are those
-    of its weight files, 0 for a preset.
+    Where it cannot be opened, ``problem`` says why, ``config`` is None and ``family`` empty. ``bytes`` is the size of
+    its weight files, 0 for a preset.
     """
 
     name: str
@@ -33,9 +35,39 @@ class Entry:
         """How many parameters the configuration amounts to."""
         return parameter_count(self.config) if self.config else None
 
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **members(self, "name", "place", "family"),
+            "opens": not self.problem,
+            **members(self, "problem", "parameters", "bytes"),
+            "config": self.config.to_dict() if self.config else None,
+        }
 
-def catalogue(folder: Path) -> Iterator[Entry]:
-    """Every model at hand, each judged by its headers alone; ``folder`` and the folders in it are looked through."""
+
+@dataclass(frozen=True)
+class Catalogue(Report):
+    """The models at hand; ``folder`` is where directories and files were looked for."""
+
+    KIND = "models"
+
+    entries: tuple[Entry, ...]
+    folder: Path
+
+    def fields(self) -> dict[str, Any]:
+        return {"models": [entry.to_dict() for entry in self.entries]}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """One event per model."""
+        for entry in self.entries:
+            yield {"type": "model", **entry.to_dict()}
+
+
+def catalogue(folder: Path) -> Catalogue:
+    """Every model at hand, judged by its headers alone; searches ``folder`` and two levels of folders in it."""
+    return Catalogue(tuple(_entries(folder)), folder)
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
     for name in BUILT_IN:
         yield entry_of(name, "built in", RunSource(name, "built in", ASSETS / name), ASSETS / name)
     for name in PRESETS:
@@ -53,7 +85,7 @@ def catalogue(folder: Path) -> Iterator[Entry]:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """What in a folder, or in the folders of it, looks like a model."""
+    """What looks like a model in a folder and the folders in it."""
     configs = (path for pattern in ("*/config.json", "*/*/config.json") for path in folder.glob(pattern))
     files = (path for pattern in ("*.gguf", "*/*.gguf", "*/*/*.gguf") for path in folder.glob(pattern))
     return sorted({*(path.parent for path in configs), *files})

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tinytf.analysis.rollout import Rollout
     from tinytf.analysis.tokens import Tokens
     from tinytf.analysis.traced import Traced
+    from tinytf.checkpoints.huggingface.export import Exported
     from tinytf.gradients.report import Backward
     from tinytf.gradients.trace import GradientTrace
     from tinytf.training.corpus import Corpus
@@ -516,6 +517,15 @@ class Model:
             first_fault(trace, fail_on) if fail_on else None,
         )
         return self._of(found, trace.encoding)
+
+    def export(self, directory: str | Path) -> "Exported":
+        """Write model and tokenizer to a new or empty ``directory``, as transformers opens them.
+
+        Raises UsageError for an architecture that transformers has no family for, and for a directory with files.
+        """
+        from tinytf.checkpoints.huggingface.export import export
+
+        return replace(export(self.transformer, self.tokenizer, Path(directory)), model=self.name)
 
     # Changing, and comparing
 

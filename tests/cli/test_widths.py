@@ -171,8 +171,8 @@ def test_off_a_screen_every_token_is_in_the_table_of_values(tinytf: Tinytf, deco
 def test_on_a_screen_long_tables_leave_out_the_middle_and_say_so(tinytf: Tinytf, decoder: Path) -> None:
     text = " ".join([SENTENCE] * 5)
     out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--color", "never", screen=True).out
-    assert "are left out" in out
-    assert "are left out" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
+    assert "are omitted" in out
+    assert "are omitted" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
 
 
 @pytest.mark.parametrize(

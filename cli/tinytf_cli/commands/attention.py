@@ -41,7 +41,7 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
     """
     from tinytf.steps.table import StepTable
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.attention import AttentionView
 
     if not asked.heads:

@@ -31,7 +31,7 @@ def command(address: str, texts: Texts, opening: Opening, force: bool, asked: As
 
     An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'.
     """
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.explain import ExplainView
 
     model = opening.open()

@@ -19,10 +19,7 @@ def command(model: str, directory: Path, to: str, output: Output) -> None:
     With --to huggingface, AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of transformers
     opens it and gives the same logits, its tokenizer included.
     """
-    from tinytf.checkpoints.huggingface.export import export
     from tinytf.loading import load
     from tinytf_cli.views.export import ExportView
 
-    opened = load(model, device="cpu")
-    view = ExportView(opened, export(opened.transformer, opened.tokenizer, directory), directory)
-    output.show(Result(view.blocks, view.data, view.events))
+    output.show(Result.of(ExportView(load(model, device="cpu").export(directory))))

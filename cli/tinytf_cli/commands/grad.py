@@ -79,8 +79,8 @@ def command(
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf_cli.counted import counted
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradView
 
     model = opening.open()
@@ -90,8 +90,8 @@ def command(
 
     def view_of(text: str) -> GradView:
         trace = model.grad(text, target=loss.target, positions=loss.positions, truncate=texts.truncate, force=force)
-        points = counted(output.stderr, "integrated gradients: point", at_most=True)
-        entries = counted(output.stderr, "finite differences: entry")
+        points = progress_line(output.stderr, "integrated gradients: point", at_most=True)
+        entries = progress_line(output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             found = model.backward(
                 trace,

@@ -16,5 +16,4 @@ def command(folder: Path, output: Output) -> None:
     from tinytf.catalogue import catalogue
     from tinytf_cli.views.models import ModelsView
 
-    view = ModelsView(list(catalogue(folder)), folder)
-    output.show(Result(view.blocks, view.data, view.events))
+    output.show(Result.of(ModelsView(catalogue(folder))))

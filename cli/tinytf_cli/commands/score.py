@@ -13,7 +13,7 @@ from tinytf_cli.output import Output
 @output_options
 def command(texts: Texts, opening: Opening, quantize: str | None, output: Output) -> None:
     """Show the probability, rank and entropy of every token of TEXT, and the perplexity of the whole."""
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.score import ScoreView
 
     model = opening.open()

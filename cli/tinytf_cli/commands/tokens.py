@@ -16,7 +16,7 @@ def command(texts: Texts, model: str, output: Output) -> None:
     from tinytf.analysis.tokens import Tokens
     from tinytf.errors import UsageError
     from tinytf.sources import find_source
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.tokens import TokensView
 
     lender = host()

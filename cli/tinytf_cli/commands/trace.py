@@ -55,7 +55,7 @@ def command(
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.trace import TraceView
 
     model = opening.open()

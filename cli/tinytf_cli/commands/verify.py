@@ -24,7 +24,7 @@ def command(files: tuple[str, ...], full: bool, wrong: bool, tokenizer: str | No
     """
     from tinytf.sources import open_tokenizer
     from tinytf.worked import open_example, shipped, verify
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.verify import ScoresView, VerifyView
 
     words = open_tokenizer(tokenizer) if tokenizer is not None else None

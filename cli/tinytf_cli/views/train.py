@@ -14,8 +14,9 @@ from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import Setup
 from tinytf.training.update import Update
+from tinytf_cli.numbers import count
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import count, heads_in_words
+from tinytf_cli.views.banner import heads_in_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
 
