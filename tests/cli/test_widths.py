@@ -186,7 +186,7 @@ def test_a_table_has_at_most_the_rows_that_were_asked_for(
     lines = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", str(limit)).lines
     rows = [line.split()[0] for line in lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
     assert len(rows) == min(limit, len(names))
-    said = [line for line in lines if "left out" in line]
+    said = [line for line in lines if "omitted" in line]
     assert bool(said) == (limit < len(names))
     if said:
         first, last, missing = map(int, re.findall(r"\d+", said[0])[:3])
