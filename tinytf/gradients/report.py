@@ -17,10 +17,9 @@ from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_
 from tinytf.gradients.trace import GradientTrace
 from tinytf.report import Report, members
 from tinytf.steps.operations.softmax import probabilities
-from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
-from tinytf.trace.summary import Statistics, statistics, visible
+from tinytf.trace.summary import Row, Statistics, pipeline, visible
 
 _PUSHED = 4
 """How many logits are named for each target: those with the largest gradients."""
@@ -39,33 +38,27 @@ class Target:
 
 @dataclass(frozen=True)
 class GradientRow:
-    """The gradient at one step, over its unmasked entries; ``statistics`` covers the finite ones.
+    """The gradient at one step; ``row`` has its shape and the statistics of its finite, unmasked entries.
 
     ``norm`` is ‖∂loss/∂step‖ (L2), ``ratio`` that norm divided by the step's own (None for a step of zeros),
     ``by_hand`` its formula against autograd (None where no path leads to the loss).
     """
 
-    step: Step
-    layer: int | None
-    shape: tuple[tuple[str, int], ...]
+    row: Row
     norm: float
     ratio: float | None
-    statistics: Statistics
     by_hand: Matched | None
 
     @property
-    def name(self) -> str:
-        return self.step.full_name(self.layer)
+    def statistics(self) -> Statistics:
+        assert self.row.statistics is not None
+        return self.row.statistics
 
     def to_dict(self) -> dict[str, Any]:
-        figures = self.statistics
+        figures, row = self.statistics, self.row.to_dict()
         return {
-            "name": self.name,
-            "title": self.step.title,
-            "axes": [axis for axis, _ in self.shape],
-            "shape": [size for _, size in self.shape],
-            "norm": self.norm,
-            "ratio": self.ratio,
+            **{name: row[name] for name in ("name", "title", "axes", "shape")},
+            **members(self, "norm", "ratio"),
             **members(figures, "mean", "std", "min", "max"),
             "largest": max(abs(figures.min), abs(figures.max)),
             **members(figures, "not_finite", "histogram"),
@@ -76,16 +69,12 @@ class GradientRow:
 @torch.no_grad()
 def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[GradientRow]:
     """Every step of the recorded layers, last step first."""
-    for step, layer in reversed(trace.steps.rows):
-        if not step.is_tensor or not (layer is None or layer in trace.recording.layers):
-            continue
-        gradient, value = trace.grad.step(step.name, layer), trace.step(step.name, layer)
-        allowed = visible(trace, step, layer)
-        norm, own = _norm(gradient, allowed), _norm(value, allowed)
-        shape = tuple(zip(step.axes, gradient.shape, strict=True))
-        figures = statistics(gradient, allowed)
-        by_hand = compared.steps.get(step.full_name(layer))
-        yield GradientRow(step, layer, shape, norm, norm / own if own else None, figures, by_hand)
+    for row in reversed(pipeline(trace.grad)):
+        if row.statistics is not None:
+            step, layer = row.step, row.layer
+            allowed = visible(trace, step, layer)
+            norm, own = (_norm(of.step(step.name, layer), allowed) for of in (trace.grad, trace))
+            yield GradientRow(row, norm, norm / own if own else None, compared.steps.get(row.name))
 
 
 def _norm(tensor: Tensor, allowed: Tensor | None) -> float:

@@ -27,9 +27,8 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
-                module = module_of(model, step, layer)
-                hook = _keeping(keep, step, layer, model.config.d_head)
-                stack.callback(module.register_forward_hook(hook).remove)
+                hook = partial(_keep, keep, step, layer, model.config.d_head)
+                stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         yield
 
 
@@ -40,14 +39,12 @@ def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
     return inside.get_submodule(step.seen.path)
 
 
-def _keeping(keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int) -> Any:
+def _keep(
+    keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int, module: nn.Module, args: Any, result: Tensor
+) -> None:
     assert step.seen is not None
     argument = step.seen.argument
-
-    def hook(module: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:
-        keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
-
-    return hook
+    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
 
 
 def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
@@ -88,29 +85,26 @@ def tapped(model: Transformer, tap: Callable[[str, Tensor], Tensor]) -> Iterator
     with ExitStack() as stack:
         stack.enter_context(stepwise(model, lambda _, tensor: tensor))
         for number, block in enumerate(model.blocks):
-            block.attention.core.tap = partial(_core_tap, tap, number)  # type: ignore[union-attr]
+            block.attention.core.tap = partial(_tap_core, tap, number)  # type: ignore[union-attr]
         for step, layer in table_of(model.config).rows:
             if step.seen is None or step.core:
                 continue
             module, argument, name = module_of(model, step, layer), step.seen.argument, step.full_name(layer)
             if argument is None:
-                handle = module.register_forward_hook(_output_hook(tap, name))
+                handle = module.register_forward_hook(partial(_tap_output, tap, name))
             else:
-                handle = module.register_forward_pre_hook(_input_hook(tap, name, argument))
+                handle = module.register_forward_pre_hook(partial(_tap_input, tap, name, argument))
             stack.callback(handle.remove)
         yield
 
 
-def _core_tap(tap: Tap, layer: int, name: str, tensor: Tensor) -> Tensor:
+def _tap_core(tap: Tap, layer: int, name: str, tensor: Tensor) -> Tensor:
     return tap(f"L{layer}.{name}", tensor)
 
 
-def _output_hook(tap: Tap, name: str) -> Callable[..., Tensor]:
-    return lambda module, args, result: tap(name, result)
+def _tap_output(tap: Tap, name: str, module: nn.Module, args: Any, result: Tensor) -> Tensor:
+    return tap(name, result)
 
 
-def _input_hook(tap: Tap, name: str, argument: int) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-        tap(name, args[argument])
-
-    return hook
+def _tap_input(tap: Tap, name: str, argument: int, module: nn.Module, args: tuple[Any, ...]) -> None:
+    tap(name, args[argument])

@@ -32,7 +32,7 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
-from tinytf_cli.views.pipeline import shape_words
+from tinytf_cli.views.pipeline import layer_gaps, shape_words
 from tinytf_cli.views.predictions import fault_blocks, verdict
 from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role, tensors_at
 
@@ -120,23 +120,16 @@ def _loss(found: Backward, tokenizer: Tokenizer, limit: int | None) -> Iterator[
 
 def _backward(found: Backward) -> Iterator[Block]:
     """One line per step, last step first."""
-    places, rows = found.trace.steps.rows, found.rows
-    numbers = {(step.name, layer): place for place, (step, layer) in enumerate(places, start=1)}
-    layers = [row.layer for row in rows]
-    gaps = frozenset(i for i in range(len(rows) - 1) if layers[i] != layers[i + 1])
+    rows, total = found.rows, len(found.trace.steps.rows)
     missing = [row.statistics.not_finite for row in rows]
     lost: list[Cell] = [Span(f"{count:,}" if count else "", "bad") for count in missing]
-    yield Heading("backward", f"{len(rows)} of {len(places)} steps have a gradient; the last step comes first")
+    short = ["×".join(f"{size}" for _, size in one.row.shape) for one in rows]
+    yield Heading("backward", f"{len(rows)} of {total} steps have a gradient; the last step comes first")
     yield Table(
         [
-            Column("#", [str(numbers[row.step.name, row.layer]) for row in rows], "right", drop=3, said="step"),
-            Column("gradient of", [Span(f"∂{row.name}", row.step.role) for row in rows], said=""),
-            Column(
-                "shape",
-                [shape_words(row.shape) for row in rows],
-                narrow=["×".join(f"{size}" for _, size in row.shape) for row in rows],
-                drop=2,
-            ),
+            Column("#", [str(one.row.number) for one in rows], "right", drop=3, said="step"),
+            Column("gradient of", [Span(f"∂{one.row.name}", one.row.step.role) for one in rows], said=""),
+            Column("shape", [shape_words(one.row.shape) for one in rows], narrow=short, drop=2),
             Column("‖∂‖", [figure(row.norm) for row in rows], "right", said="norm"),
             Column("÷ step", [figure(row.ratio) for row in rows], "right", said="divided by the step's norm"),
             Column("mean", [figure(row.statistics.mean) for row in rows], "right", drop=1),
@@ -146,7 +139,7 @@ def _backward(found: Backward) -> Iterator[Block]:
             *([Column("not finite", lost, "right")] if any(missing) else []),
             Column("by hand", [_off(row.by_hand) for row in rows], "right", drop=4, said="by hand off by"),
         ],
-        rule_after=gaps,
+        rule_after=layer_gaps([one.row for one in rows]),
     )
 
 

@@ -24,7 +24,7 @@ def shape_words(shape: Sequence[tuple[str, int]]) -> str:
     return " × ".join(f"{axis} {size:,}" for axis, size in shape)
 
 
-def _gaps(rows: Sequence[Row]) -> frozenset[int]:
+def layer_gaps(rows: Sequence[Row]) -> frozenset[int]:
     """The rows after which another layer begins."""
     return frozenset(i for i in range(len(rows) - 1) if rows[i].layer != rows[i + 1].layer)
 
@@ -58,7 +58,7 @@ def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> Iterat
             Column("", [Histogram(r.statistics.histogram) if r.statistics else "" for r in rows]),
             Column("max", _figures(rows, "max"), "left"),
         ],
-        rule_after=_gaps(rows),
+        rule_after=layer_gaps(rows),
     )
     if short:
         yield Line(Span(f"  shapes: {_legend(trace.config)}", "dim"))
@@ -114,7 +114,7 @@ def list_blocks(rows: Sequence[Row], place: int, stops: Sequence[str]) -> Iterat
     ]
     if any(stops):
         columns.append(Column("stop", list(stops)))
-    yield Table(columns, rule_after=_gaps(rows))
+    yield Table(columns, rule_after=layer_gaps(rows))
 
 
 def text_words(trace: Trace) -> str:
