@@ -34,7 +34,7 @@ from tinytf_cli.views.blocks import (
 )
 from tinytf_cli.views.pipeline import layer_gaps, shape_words
 from tinytf_cli.views.predictions import fault_blocks, verdict
-from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role, tensors_at
+from tinytf_cli.views.steps import labels, left_out, row_limit, shown_rows, signed_role, tensors_at
 
 _WORST = 10
 """How many entries of the finite differences are shown."""
@@ -48,9 +48,7 @@ class GradView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The view, in the order in which the gradient goes back."""
-        chosen, trace = self.found, self.trace
-        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
-        rows = None if limit == 0 else limit
+        chosen, trace, rows = self.found, self.trace, row_limit(self.rows, terminal)
         yield from banner(self.model, trace.encoding)
         yield from _loss(chosen, self.model.tokenizer, rows)
         for where in chosen.addresses:

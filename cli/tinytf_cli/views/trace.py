@@ -10,7 +10,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading
 from tinytf_cli.views.pipeline import pipeline_blocks
 from tinytf_cli.views.predictions import check_blocks, fault_blocks, prediction_blocks
-from tinytf_cli.views.steps import address_blocks, step_blocks
+from tinytf_cli.views.steps import address_blocks, row_limit, step_blocks
 
 
 class TraceView:
@@ -22,8 +22,7 @@ class TraceView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The view, in the order in which the text goes through the model."""
         found, trace, dims = self.found, self.found.trace, self.dims
-        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
-        rows = None if limit == 0 else limit
+        rows = row_limit(self.rows, terminal)
         yield from banner(self.model, trace.encoding)
         if found.addresses:
             for where in found.addresses:
