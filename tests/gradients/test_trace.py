@@ -98,14 +98,6 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_of_chosen_layers_only_those_are_kept() -> None:
-    model = lively(config_of("gpt2"))
-    found = record_gradients(model, encoding_of(IDS), Targets((2,), (5,)), layers=[1])
-    assert not any(name.startswith("L0.") for name in found.grad.recording.tensors)
-    whole = record_gradients(model, encoding_of(IDS), Targets((2,), (5,)))
-    assert torch.equal(found.grad["L1.in"], whole.grad["L1.in"])
-
-
 def test_weights_that_are_no_floating_point_numbers_are_refused() -> None:
     model = lively(config_of("gpt2"))
     weight = model.blocks[0].ffn.up.weight

@@ -12,7 +12,7 @@ from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
@@ -63,31 +63,20 @@ class GradientTrace(Trace):
         return math.fsum(self.losses) / len(self.losses)
 
 
-def record_gradients(
-    model: Transformer,
-    encoding: Encoding,
-    targets: Targets,
-    *,
-    layers: Collection[int] | None = None,
-    force: bool = False,
-) -> GradientTrace:
+def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *, force: bool = False) -> GradientTrace:
     """Run ``encoding`` forward and back once, attention step by step, and keep every step and its gradient.
 
-    ``layers`` limits the steps (None: all layers); parameters are always complete. The model's own gradients and modes
-    do not change. Raises UsageError for targets that are not of this text and for weights without a gradient, and
-    MemoryShortage where the result would not fit into the free memory, unless ``force`` is true.
+    The model's own gradients and modes do not change. Raises UsageError for targets that are not of this text and for
+    weights without a gradient, and MemoryShortage where the result would not fit into the free memory, unless
+    ``force`` is true.
     """
-    table = table_of(model.config)
-    chosen = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
     require_targets(model, len(encoding.tokens), targets)
     if not force:
-        _require_room(model, table, len(encoding.tokens), chosen)
-    wanted = {step.full_name(layer): step for step, layer in table.rows if layer is None or layer in chosen}
+        _require_room(model, len(encoding.tokens))
+    by_name = {step.full_name(layer): step for step, layer in table_of(model.config).rows}
     caught: dict[str, Tensor] = {}
 
     def tap(name: str, tensor: Tensor) -> Tensor:
-        if name not in wanted:
-            return tensor
         constant = not tensor.requires_grad  # such as sinusoidal positions
         caught[name] = tensor.clone().requires_grad_() if constant else tensor
         return caught[name]
@@ -102,12 +91,13 @@ def record_gradients(
 
     def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
         pairs = zip(caught, tensors, strict=True)
-        steps = {name: as_step(wanted[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
+        steps = {name: as_step(by_name[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
         _put_heads(steps, model)
         return steps
 
     values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
-    recording = Recording(values, tuple(range(len(encoding.tokens))), chosen, model.exchanged)
+    positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
+    recording = Recording(values, positions, layers, model.exchanged)
     of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
     each = tuple(losses.detach().tolist())
     return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)
@@ -151,20 +141,12 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
             parameter.requires_grad_(before[name])
 
 
-def _require_room(model: Transformer, table: StepTable, tokens: int, layers: Collection[int]) -> None:
-    """Raise MemoryShortage where a backward pass would not fit into the free memory.
-
-    It holds every step of ``tokens`` tokens (autograd's graph does, where we do not), the gradients of the steps of
-    ``layers``, and the gradients of the parameters.
-    """
+def _require_room(model: Transformer, tokens: int) -> None:
+    """Raise MemoryShortage where the steps, their gradients and those of the parameters exceed the free memory."""
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
     sizes = {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
-    kept = sum(
-        math.prod(sizes[axis] for axis in step.axes) * (1 + (layer is None or layer in layers))
-        for step, layer in table.rows
-        if step.is_tensor
-    )
-    needed = next(model.parameters()).itemsize * (kept + weights)
+    steps = sum(math.prod(sizes[axis] for axis in step.axes) for step, _ in table_of(config).rows if step.is_tensor)
+    needed = next(model.parameters()).itemsize * (2 * steps + weights)
     if needed < UNASKED or needed <= (free := free_bytes(next(model.parameters()).device)):
         return
     raise MemoryShortage(

@@ -80,9 +80,10 @@ class Trace:
         """
         step = self.steps.at(name, layer)
         full = step.full_name(layer)
-        if full in self.recording.tensors and not self._partly_recorded(full):
-            tensor = self.recording.tensors[full]
-            return tensor if heads is None else tensor[self._head_index(step, heads)]
+        partly = full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
+        if full in self.recording.tensors and not partly:
+            tensor, shared = self.recording.tensors[full], self.config.heads_per_kv if "kv head" in step.axes else 1
+            return tensor if heads is None else tensor[[head // shared for head in heads]]
         if layer is not None and layer not in self.recording.layers:
             recorded = ", ".join(map(str, self.recording.layers)) or "none"
             raise AddressError(f"layer {layer} was not recorded", f"recorded: {recorded}")
@@ -116,13 +117,6 @@ class Trace:
             assert isinstance(site.operation, Unembed)
             return site.operation.unembed(site, site.input()[list(positions)])
 
-    def _partly_recorded(self, full: str) -> bool:
-        return full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
-
-    def _head_index(self, step: Step, heads: tuple[int, ...]) -> list[int]:
-        shared = "kv head" in step.axes
-        return [head // self.config.heads_per_kv if shared else head for head in heads]
-
     def _keep(self, key: tuple[str, tuple[int, ...] | None], tensor: Tensor) -> None:
         """Cache a derived tensor within a byte budget: neighbouring steps are derived from it."""
         if tensor.nbytes > _KEPT_BYTES // 2:
@@ -149,9 +143,8 @@ class Trace:
         if step.is_vocabulary and where.cell:
             (row,) = self.vocabulary(step.name, [self.index(where.cell[0], "token", len(self.tokens))])
             return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
-        layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
         found = []
-        for layer in layers:
+        for layer in where.layers if where.layers is not None else (None,):
             tensor = self.step(step.name, layer, where.heads)
             if where.heads is not None and len(where.heads) == 1:
                 tensor = tensor[0]
@@ -161,9 +154,9 @@ class Trace:
     def _cell(self, tensor: Tensor, step: Step, cell: tuple[str, ...]) -> Tensor:
         axes = step.axes[-2:]
         first = tensor.dim() - len(axes)
-        for place, word in reversed(list(enumerate(cell))):
+        for place in reversed(range(len(cell))):  # from the last axis, so that the first ones keep their numbers
             axis = first + place
-            tensor = tensor.select(axis, self.index(word, axes[place], tensor.shape[axis]))
+            tensor = tensor.select(axis, self.index(cell[place], axes[place], tensor.shape[axis]))
         return tensor
 
     def index(self, word: str, axis: str, size: int) -> int:
@@ -194,12 +187,8 @@ class Trace:
         return loose[0]
 
     def logits_at(self, position: int) -> Tensor:
-        """Logits (V,) at one position: the recorded ones, or derived from the last hidden state."""
-        rows = self.recording.logit_rows
-        if position in rows:
-            return self.recording.tensors["logits"][rows.index(position)]
-        with torch.no_grad():
-            return self.model.unembed(self.last_hidden[position])
+        """Logits (V,) at one position: recorded, or derived from the last hidden state."""
+        return self.vocabulary("logits", [position])[0]
 
     def at_logit_rows(self, step: Step) -> Tensor:
         """A step over the vocabulary at the positions that the forward pass computed, (rows, V)."""
