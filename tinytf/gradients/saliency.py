@@ -89,9 +89,9 @@ def integrated_gradients(
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
-    at_baseline, at_input = path.value(0.0), path.value(1.0)
-    allowed = max(SHARE * abs(at_input - at_baseline), NEARLY_NONE)
-    pieces = [path.piece(0.0, at_baseline, 1.0, at_input)]
+    baseline, text = path.point(0.0), path.point(1.0)
+    allowed = max(SHARE * abs(text[1] - baseline[1]), NEARLY_NONE)
+    pieces = [path.piece(baseline, text)]
     while sum(piece.missed for piece in pieces) > allowed:
         by_missed = sorted(pieces, key=lambda piece: piece.missed, reverse=True)
         poor = [piece for piece in by_missed if piece.missed > allowed / len(pieces)]
@@ -104,22 +104,24 @@ def integrated_gradients(
             if on_progress is not None:
                 on_progress(POINTS * len(pieces), MOST_POINTS)
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
-    return Integrated(tuple(sums.tolist()), POINTS * len(pieces), at_input, at_baseline)
+    return Integrated(tuple(sums.tolist()), POINTS * len(pieces), text[1], baseline[1])
+
+
+_Point = tuple[float, float]
+"""A place on the path, 0 … 1, and the mean log-probability of the targets there, in nats."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A piece of the path, from ``start`` to ``end`` of 0 … 1, with the mean log-probability at both."""
+    """A piece of the path."""
 
-    start: float
-    at_start: float
-    end: float
-    at_end: float
+    start: _Point
+    end: _Point
     attributions: tuple[float, ...]
 
     @property
     def missed(self) -> float:
-        return abs(sum(self.attributions) - (self.at_end - self.at_start))
+        return abs(sum(self.attributions) - (self.end[1] - self.start[1]))
 
 
 class _Path:
@@ -137,30 +139,26 @@ class _Path:
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
 
-    def value(self, where: float) -> float:
-        """The mean log-probability of the targets at one point of the path, in nats."""
-        return self.at(torch.tensor([where]))[0][0]
+    def point(self, where: float) -> _Point:
+        return where, self._at(torch.tensor([where]))[0][0]
 
     def halves(self, piece: _Piece) -> tuple[_Piece, _Piece]:
-        middle = (piece.start + piece.end) / 2
-        at_middle = self.value(middle)
-        return (
-            self.piece(piece.start, piece.at_start, middle, at_middle),
-            self.piece(middle, at_middle, piece.end, piece.at_end),
-        )
+        middle = self.point((piece.start[0] + piece.end[0]) / 2)
+        return self.piece(piece.start, middle), self.piece(middle, piece.end)
 
-    def piece(self, start: float, at_start: float, end: float, at_end: float) -> _Piece:
+    def piece(self, start: _Point, end: _Point) -> _Piece:
         """(x − baseline) · ∫ gradient from ``start`` to ``end``, for each token."""
+        length = end[0] - start[0]
         nodes, weights = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(POINTS))
-        nodes, weights = start + (end - start) * (nodes + 1) / 2, (end - start) * weights / 2  # from −1 … 1
+        nodes, weights = start[0] + length * (nodes + 1) / 2, length * weights / 2  # from −1 … 1
         integral = torch.zeros(self._end.shape, dtype=torch.float64, device=self._end.device)
         for some, share in zip(nodes.split(self._batch), weights.split(self._batch), strict=True):
-            _, gradients = self.at(some)
+            _, gradients = self._at(some)
             integral += torch.einsum("b,btc->tc", share.to(integral.device), gradients.double())
         attributions = ((self._end - self._start).double() * integral).sum(dim=-1)
-        return _Piece(start, at_start, end, at_end, tuple(attributions.tolist()))
+        return _Piece(start, end, tuple(attributions.tolist()))
 
-    def at(self, where: Tensor) -> tuple[list[float], Tensor]:
+    def _at(self, where: Tensor) -> tuple[list[float], Tensor]:
         """The mean log-probability at each point of the path, and its gradients by the embeddings (B, T, C)."""
         share = where.to(self._end)[:, None, None]
         with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):

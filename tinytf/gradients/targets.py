@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tinytf.errors import UsageError
 from tinytf.gradients.loss import Targets
-from tinytf.text.tokenizer import Encoding, Token, Tokenizer
+from tinytf.text.tokenizer import Encoding, Tokenizer
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -103,9 +103,10 @@ def find_token(
         return special
     spelled = [word] if word[0].isspace() or not causal else [f" {word}", word]
     splits = [tokenizer.encode(text, special=False).tokens for text in spelled]
-    for tokens in splits:
-        if len(tokens) == 1:
-            return _known(tokenizer, word, tokens[0], option)
+    for token in (tokens[0] for tokens in splits if len(tokens) == 1):
+        if token.id in tokenizer.special_ids:
+            raise UsageError(f"{option} {word!r} is not in the vocabulary: it would be {token.shown}")
+        return token.id
     if "·" in word:
         return find_token(tokenizer, word.replace("·", " "), causal=causal, option=option)
     pieces = " │ ".join(token.shown for token in splits[0])
@@ -114,12 +115,6 @@ def find_token(
         f"{option} {word!r} is {len(splits[0])} tokens: {pieces}" if splits[0] else f"{option} {word!r} is no token",
         "name one of them, by its text or its number: " + ", ".join(numbers[:4]),
     )
-
-
-def _known(tokenizer: Tokenizer, word: str, token: Token, option: str) -> int:
-    if token.id in tokenizer.special_ids:
-        raise UsageError(f"{option} {word!r} is not in the vocabulary: it would be {token.shown}")
-    return token.id
 
 
 def _masked(tokenizer: Tokenizer, encoding: Encoding, places: tuple[int, ...]) -> Encoding:
