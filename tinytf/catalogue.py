@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tinytf.analysis.size import parameter_count
 from tinytf.checkpoints.hub import cached
@@ -11,17 +11,19 @@ from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.presets import PRESETS
-from tinytf.report import Report, members
+from tinytf.report import Data, Report, plain
 from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, PresetSource, RunSource, Source, source_at
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Data):
     """A model at hand: ``name`` is what --model takes, ``place`` where it was found.
 
     Where it cannot be opened, ``problem`` says why, ``config`` is None and ``family`` empty. ``bytes`` is the size of
     its weight files, 0 for a preset.
     """
+
+    ALSO: ClassVar = ("opens", "parameters")
 
     name: str
     place: str
@@ -31,17 +33,13 @@ class Entry:
     problem: str = ""
 
     @property
+    def opens(self) -> bool:
+        return not self.problem
+
+    @property
     def parameters(self) -> int | None:
         """How many parameters the configuration amounts to."""
         return parameter_count(self.config) if self.config else None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **members(self, "name", "place", "family"),
-            "opens": not self.problem,
-            **members(self, "problem", "parameters", "bytes"),
-            "config": self.config.to_dict() if self.config else None,
-        }
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Catalogue(Report):
     folder: Path
 
     def fields(self) -> dict[str, Any]:
-        return {"models": [entry.to_dict() for entry in self.entries]}
+        return {"models": plain(self.entries)}
 
     def events(self) -> Iterator[dict[str, Any]]:
         """One event per model."""

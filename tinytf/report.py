@@ -3,8 +3,8 @@
 Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and with ``--format ndjson`` its ``events``.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -13,6 +13,52 @@ if TYPE_CHECKING:
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
+
+Progress = Callable[[int, int], None]
+"""Hears how much is done, of how much."""
+
+
+def unheard(done: int, of: int) -> None:
+    """Progress that nobody follows."""
+
+
+def plain(value: Any) -> Any:
+    """A value as plain JSON data: an object is its ``to_dict`` or its fields, a tensor or an array nested lists."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+class Data:
+    """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
+
+    LESS: ClassVar[tuple[str, ...]] = ()
+    ALSO: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        names = (*(one.name for one in fields(self) if one.name not in self.LESS), *self.ALSO)  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Verified(Data):
+    """The same numbers, as ``what`` says, computed in two ways; ``difference`` is the largest."""
+
+    ALSO: ClassVar = ("holds",)
+
+    what: str
+    difference: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= self.allowed  # false for a NaN
 
 
 class Described(Protocol):
@@ -49,8 +95,9 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether every check that was made holds."""
-        return True
+        """Whether its ``check``, or each of its ``checks``, holds; true where there is none."""
+        checks = getattr(self, "checks", None) or (getattr(self, "check", None),)
+        return all(one is None or one.holds for one in checks)
 
     @property
     def encoding(self) -> "Encoding":
@@ -69,6 +116,10 @@ class Report:
     def fields(self) -> dict[str, Any]:
         """What was found, as plain JSON data."""
         raise NotImplementedError
+
+    def members(self, *names: str) -> dict[str, Any]:
+        """Some of its fields and properties, as plain JSON data."""
+        return {name: plain(getattr(self, name)) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """What it is, what it is of, what was found."""
@@ -91,12 +142,6 @@ class Report:
     def tensors(self) -> "dict[str, Tensor]":
         """The tensors behind it by name; empty where there are none."""
         return {}
-
-
-def members(of: object, *names: str) -> dict[str, Any]:
-    """The attributes called ``names``, as JSON data under these names."""
-    values = ((name, getattr(of, name)) for name in names)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 def text_data(encoding: "Encoding") -> dict[str, Any]:

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.probing import Draw, Entry, Probe
 from tinytf.gradients.trace import record_gradients
 from tinytf.model.transformer import Transformer
-from tinytf.report import members
+from tinytf.report import Data
 from tinytf.text.tokenizer import Encoding
 
 TOLERANCE = 1e-6
@@ -34,12 +34,15 @@ _ROWS, _SHORTER, _TRIES, _DRAWS = 5, 1 / 32, 4, 20
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Data):
     """The derivative of the loss by one entry of a parameter or step: by autograd (``analytic``), and measured.
 
     ``largest`` is the largest entry of the tensor's gradient. The error is relative to ``floor`` where both values are
     smaller. ``shortened`` counts how often the step was shortened because it crossed a kink of ReLU.
     """
+
+    LESS: ClassVar = ("largest", "shortened")
+    ALSO: ClassVar = ("relative_error", "resolved")
 
     name: str
     index: tuple[int, ...]
@@ -50,7 +53,7 @@ class Difference:
     shortened: int = 0
 
     @property
-    def relative(self) -> float:
+    def relative_error(self) -> float:
         """|a − n| / max(|a|, |n|, floor); infinite where either is not finite."""
         if not (math.isfinite(self.analytic) and math.isfinite(self.numeric)):
             return math.inf
@@ -61,20 +64,16 @@ class Difference:
         """Whether a formula wrong by 1e-4 of the largest entry would show; if not, it is only known to be about 0."""
         return not self.floor > 1e-4 * self.largest / TOLERANCE  # a gradient of NaN is not about 0
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **members(self, "name", "index", "analytic", "numeric", "floor"),
-            "relative_error": self.relative,
-            "resolved": self.resolved,
-        }
-
 
 @dataclass(frozen=True)
-class Differences:
+class Differences(Data):
     """The entries that were measured, in the order of the draw, of the ``asked`` number.
 
     ``redrawn`` counts entries so close to a kink of ReLU that no derivative can be measured; each was drawn again.
     """
+
+    LESS: ClassVar = ("rows",)
+    ALSO: ClassVar = ("holds", "unresolved")
 
     rows: tuple[Difference, ...]
     asked: int
@@ -82,7 +81,7 @@ class Differences:
 
     @property
     def worst(self) -> Difference:
-        return max(self.rows, key=lambda row: row.relative)
+        return max(self.rows, key=lambda row: row.relative_error)
 
     @property
     def unresolved(self) -> int:
@@ -92,11 +91,11 @@ class Differences:
     @property
     def holds(self) -> bool:
         """Whether all asked entries were measured, and none is off by more than TOLERANCE."""
-        return len(self.rows) == self.asked and all(row.relative <= TOLERANCE for row in self.rows)
+        return len(self.rows) == self.asked and all(row.relative_error <= TOLERANCE for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            **members(self, "holds", "asked", "redrawn", "unresolved"),
+            **super().to_dict(),
             "tolerance": TOLERANCE,
             "worst": self.worst.to_dict() if self.rows else None,
             "entries": [row.to_dict() for row in self.rows],

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from tinytf.gradients.trace import GradientTrace
-from tinytf.report import members
+from tinytf.report import Data
 
 VANISHING, EXPLODING = 0.01, 100.0
 """A gradient vanishes or explodes where the ratio of first to last is below or above these,"""
@@ -30,8 +30,10 @@ class LayerFlow:
 
 
 @dataclass(frozen=True)
-class Flow:
+class Flow(Data):
     """The layers from last to first; ``last`` is the norm of the gradient of ``end``, the last block's output."""
+
+    ALSO: ClassVar = ("first", "ratio", "per_layer", "word", "verdict")
 
     layers: tuple[LayerFlow, ...]
     end: str
@@ -83,12 +85,7 @@ class Flow:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "layers": [layer.to_dict() for layer in self.layers],
-            **members(self, "end", "last", "first", "ratio", "per_layer"),
-            "steepest": {"layer": self.steepest[0], "factor": self.steepest[1]},
-            **members(self, "word", "verdict"),
-        }
+        return {**super().to_dict(), "steepest": {"layer": self.steepest[0], "factor": self.steepest[1]}}
 
 
 def flow(trace: GradientTrace) -> Flow:

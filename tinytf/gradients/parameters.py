@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from torch import Tensor
 from tinytf.errors import UsageError
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
-from tinytf.report import members
+from tinytf.report import Data
 
 _IN_LAYER = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(Data):
     """A parameter, or a group of them: squared norms, entries and rows add up.
 
     Norms are L2, in float64. ``kind`` is the name without the layer (``attention.q.weight``). ``layer``, ``kind``,
@@ -26,6 +26,9 @@ class Weights:
     matrix. ``zeros`` of the ``entries`` of the gradient are exactly 0, and ``dead_rows`` of the ``rows`` are zeros
     throughout. A key-value head that query heads share counts an equal part for each of them.
     """
+
+    LESS: ClassVar = ("learning_rate", "entries", "zeros", "rows")
+    ALSO: ClassVar = ("ratio", "update_ratio", "zero_share", "dead_share")
 
     name: str
     layer: int | None
@@ -59,12 +62,6 @@ class Weights:
     @property
     def dead_share(self) -> float | None:
         return None if self.dead_rows is None or not self.rows else self.dead_rows / self.rows
-
-    def to_dict(self) -> dict[str, Any]:
-        return members(
-            self, "name", "layer", "kind", "head", "shape", "gradient_norm", "weight_norm", "ratio", "update_ratio",
-            "zero_share", "dead_rows", "dead_share",
-        )  # fmt: skip
 
 
 GROUPINGS = ("parameter", "layer", "kind", "head")

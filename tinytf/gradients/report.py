@@ -15,7 +15,7 @@ from tinytf.gradients.flow import Flow, flow
 from tinytf.gradients.parameters import Weights, table
 from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_gradient, gradient_times_input
 from tinytf.gradients.trace import GradientTrace
-from tinytf.report import Report, members
+from tinytf.report import Report, plain
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
@@ -55,13 +55,14 @@ class GradientRow:
         return self.row.statistics
 
     def to_dict(self) -> dict[str, Any]:
-        figures, row = self.statistics, self.row.to_dict()
+        figures, row = plain(self.statistics), self.row.to_dict()
+        del figures["count"]
         return {
             **{name: row[name] for name in ("name", "title", "axes", "shape")},
-            **members(self, "norm", "ratio"),
-            **members(figures, "mean", "std", "min", "max"),
-            "largest": max(abs(figures.min), abs(figures.max)),
-            **members(figures, "not_finite", "histogram"),
+            "norm": self.norm,
+            "ratio": self.ratio,
+            **figures,
+            "largest": max(abs(figures["min"]), abs(figures["max"])),
             "by_hand": None if self.by_hand is None else self.by_hand.relative,
         }
 

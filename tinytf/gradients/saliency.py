@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable, losses_of
 from tinytf.model.transformer import Transformer
-from tinytf.report import members
+from tinytf.report import Data
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import tapped
 
@@ -37,11 +37,13 @@ def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Integrated:
+class Integrated(Data):
     """What each token adds to the mean log-probability of the targets, in nats, on the path from baseline to text.
 
     The integral uses ``points`` points. ``at_input`` and ``at_baseline`` are the mean log-probabilities at the ends.
     """
+
+    ALSO: ClassVar = ("sum", "difference", "relative_error", "holds")
 
     attributions: tuple[float, ...]
     points: int
@@ -65,11 +67,6 @@ class Integrated:
     @property
     def holds(self) -> bool:
         return self.relative_error <= SHARE
-
-    def to_dict(self) -> dict[str, Any]:
-        return members(
-            self, "attributions", "points", "at_input", "at_baseline", "sum", "difference", "relative_error", "holds"
-        )
 
 
 def integrated_gradients(
@@ -170,7 +167,7 @@ class _Path:
 
 
 @dataclass(frozen=True)
-class HeadSaliency:
+class HeadSaliency(Data):
     """Attention × gradient by layer and head, in nats: Σ |w ⊙ ∂loss/∂w| over a head's map, and Σ w ⊙ ∂loss/∂w.
 
     The signed sum is, to first order, how the loss changes when all weights of the head grow in proportion.
@@ -178,9 +175,6 @@ class HeadSaliency:
 
     absolute: tuple[tuple[float, ...], ...]
     signed: tuple[tuple[float, ...], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"absolute": [list(row) for row in self.absolute], "signed": [list(row) for row in self.signed]}
 
 
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:

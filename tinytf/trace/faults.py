@@ -1,28 +1,25 @@
 """The first step of a pass that fails a test: the walk over the steps, and the tests for finite numbers."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tinytf.report import Data
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Fault:
+class Fault(Data):
     """What is wrong at a ``step`` (its full name), in which ``direction`` (forward, backward), with the numbers."""
 
     step: str
     direction: str
     kind: str
     evidence: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.report import members
+from tinytf.report import plain
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
@@ -47,7 +47,6 @@ class Row:
         return self.step.full_name(self.layer)
 
     def to_dict(self) -> dict[str, Any]:
-        s = self.statistics
         return {
             "number": self.number,
             "name": self.name,
@@ -57,7 +56,7 @@ class Row:
             "axes": [axis for axis, _ in self.shape],
             "shape": [size for _, size in self.shape],
             "recorded": self.step.recorded,
-            "statistics": s and members(s, "mean", "std", "min", "max", "count", "not_finite", "histogram"),
+            "statistics": plain(self.statistics),
             "note": self.note,
         }
 

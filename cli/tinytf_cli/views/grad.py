@@ -221,8 +221,10 @@ def _share(share: float) -> str:
 def _differences(found: Differences) -> Iterator[Block]:
     """The entries that are furthest off, and the outcome in one line."""
     yield Heading("finite differences", f"the worst of {len(found.rows)} entries, in float64, by Ridders' method")
-    shown = sorted(found.rows, key=lambda row: -row.relative)[:_WORST]
-    errors: list[Cell] = [Span(f"{row.relative:.1e}", "" if row.relative <= TOLERANCE else "bad") for row in shown]
+    shown = sorted(found.rows, key=lambda row: -row.relative_error)[:_WORST]
+    errors: list[Cell] = [
+        Span(f"{row.relative_error:.1e}", "" if row.relative_error <= TOLERANCE else "bad") for row in shown
+    ]
     yield Table(
         [
             Column("entry", [f"{row.name}[{','.join(map(str, row.index))}]" for row in shown], shrink=20),
@@ -233,7 +235,7 @@ def _differences(found: Differences) -> Iterator[Block]:
     )
     said = f"{len(found.rows)} of {found.asked} entries measured"
     if found.rows:
-        said += f", largest relative error {found.worst.relative:.1e} (allowed {TOLERANCE:.0e})"
+        said += f", largest relative error {found.worst.relative_error:.1e} (allowed {TOLERANCE:.0e})"
     if found.redrawn:
         said += f", {found.redrawn} drawn again because of a kink"
     if found.unresolved:

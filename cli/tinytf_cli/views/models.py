@@ -48,4 +48,4 @@ def _size(entry: Entry) -> str:
 
 
 def _opens(entry: Entry) -> Span:
-    return Span(f"no: {printable(entry.problem, spaces=False)}", "bad") if entry.problem else Span("yes", "good")
+    return Span("yes", "good") if entry.opens else Span(f"no: {printable(entry.problem, spaces=False)}", "bad")

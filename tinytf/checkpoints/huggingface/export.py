@@ -18,7 +18,7 @@ from tinytf.errors import UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
-from tinytf.report import Report, members
+from tinytf.report import Report
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ class Exported(Report):
 
     def fields(self) -> dict[str, Any]:
         return {
-            **members(self, "model", "family", "architecture"),
+            **self.members("model", "family", "architecture"),
             "files": [{"path": str(path), "bytes": size} for path, size in self.files],
         }
 
