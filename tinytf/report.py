@@ -1,4 +1,4 @@
-"""What every report is: what a question about a model found, as one object, as a stream of events and as tensors.
+"""Reports: the answer to a question about a model as one object, as a stream of events and as tensors.
 
 Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and with ``--format ndjson`` its ``events``.
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 
 Progress = Callable[[int, int], None]
-"""Hears how much is done, of how much."""
+"""Called with how much is done, and of how much."""
 
 
 def unheard(done: int, of: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore progress."""
 
 
 def plain(value: Any) -> Any:
@@ -62,7 +62,7 @@ class Verified(Data):
 
 
 class Described(Protocol):
-    """A model, as far as reports speak of it."""
+    """What reports need of a model."""
 
     @property
     def tokenizer(self) -> "Tokenizer": ...
@@ -131,7 +131,7 @@ class Report:
         return self.to_dict()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, an event a line: first all that has none of its own, then the others, a list item by item."""
+        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item."""
         data = self.itemised()
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}

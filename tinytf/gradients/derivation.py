@@ -12,7 +12,7 @@ from tinytf.gradients.by_hand import passed_on
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.operation import Consumer, Quantity, Row, Summand
-from tinytf.steps.operations.protocols import StepLike
+from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
 
@@ -27,7 +27,7 @@ class Derivation:
     """
 
     name: str
-    step: StepLike
+    step: Step
     head: int | None
     row: int | None
     formula: tuple[str, ...]
