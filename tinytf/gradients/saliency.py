@@ -182,7 +182,7 @@ def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
 
     Raises AddressError where a layer was not recorded.
     """
-    name = trace.steps.weights.name
+    name = trace.steps.weights
     absolute, signed = [], []
     for layer in range(trace.config.n_layers):
         product = trace.step(name, layer).double() * trace.grad.step(name, layer).double()  # (H, Q, K)

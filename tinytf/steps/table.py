@@ -459,11 +459,6 @@ class StepTable:
         """The step that is linear in the last hidden state."""
         return self.over_vocabulary[0]
 
-    @cached_property
-    def weights(self) -> Step:
-        """The attention weights of a layer: for each query a distribution over the keys."""
-        return next(step for step in self.layer_steps if step.is_map and step.is_distribution)
-
     @property
     def stream_norms(self) -> tuple[Step, ...]:
         """The norms of a block through which what it adds reaches the residual stream, or the stream itself goes."""

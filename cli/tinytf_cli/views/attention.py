@@ -19,9 +19,9 @@ _BOUNDED = ("previous", "first", "self")
 
 def thumbnails(trace: Trace) -> Thumbnails:
     """Every head's weights, small."""
-    step, layers = trace.steps.weights, range(trace.config.n_layers)
-    maps = [as_array(trace.step(step.name, layer)) for layer in layers]
-    return Thumbnails(maps, [visible_array(trace, step, layer) for layer in layers])
+    name, layers = trace.steps.weights, range(trace.config.n_layers)
+    maps = [as_array(trace.step(name, layer)) for layer in layers]
+    return Thumbnails(maps, [visible_array(trace, trace.steps.at(name, layer), layer) for layer in layers])
 
 
 def _full(values: Array, by: str) -> float:
@@ -54,7 +54,7 @@ class AttentionView:
 
     def _seen(self, layer: int) -> Visible:
         """Which keys each query of a layer may look at."""
-        return visible_array(self.trace, self.trace.steps.weights, layer)
+        return visible_array(self.trace, self.found.step, layer)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The overview, or each chosen head."""
@@ -69,7 +69,7 @@ class AttentionView:
         yield from check_blocks(self.found.check)
 
     def _head(self, layer: int, head: int, terminal: Terminal) -> Iterator[Block]:
-        step = self.trace.steps.weights
+        step = self.found.step
         weights = as_array(self.trace.step(step.name, layer, (head,)))[0]
         yield Heading(f"L{layer}H{head}.{step.name}", step.formula, "attention")
         if self.found.query is not None:
