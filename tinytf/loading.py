@@ -60,7 +60,8 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
-    transformer, ignored = source.weigh(DTYPES[dtype], seed)
+    weighed = source.weigh(DTYPES[dtype], seed)
+    transformer, ignored = weighed.transformer, weighed.notes
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     return Model(
         source.name,
@@ -81,7 +82,8 @@ def info(model: str, opened: Model | None = None) -> "Info":
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)
     if opened is None:
-        transformer, ignored = source.weigh(torch.float32, seed=0)
+        weighed = source.weigh(torch.float32, seed=0)
+        transformer, ignored = weighed.transformer, weighed.notes
         parameters = dict(transformer.named_parameters())
         counted = sum(parameter.numel() for parameter in parameters.values())
         notes = (*ignored, *not_finite(parameters))
