@@ -2,13 +2,12 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from tinytf.report import Progress
 from tinytf_cli.numbers import duration
-
-Progress = Callable[[int, int], None]
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.2
 

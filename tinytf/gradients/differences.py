@@ -3,7 +3,7 @@
 import copy
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.probing import Draw, Entry, Probe
 from tinytf.gradients.trace import record_gradients
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data
+from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
 
 TOLERANCE = 1e-6
@@ -108,7 +108,7 @@ def check(
     targets: Targets,
     count: int,
     seed: int,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress = unheard,
     *,
     force: bool = False,
 ) -> Differences:
@@ -136,8 +136,7 @@ def check(
             redrawn += 1
             continue
         rows.append(found)
-        if on_progress is not None:
-            on_progress(len(rows), count)
+        on_progress(len(rows), count)
     return Differences(tuple(rows), count, redrawn)
 
 

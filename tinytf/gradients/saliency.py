@@ -1,7 +1,6 @@
 """Which input tokens and attention heads the predictions depend on, by their gradients."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable, losses_of
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data
+from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.hooks import tapped
 
@@ -70,10 +69,7 @@ class Integrated(Data):
 
 
 def integrated_gradients(
-    model: Transformer,
-    encoding: Encoding,
-    targets: Targets,
-    on_progress: Callable[[int, int], None] | None = None,
+    model: Transformer, encoding: Encoding, targets: Targets, on_progress: Progress = unheard
 ) -> Integrated:
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
@@ -98,8 +94,7 @@ def integrated_gradients(
         pieces = [piece for piece in pieces if piece not in poor]
         for piece in poor:
             pieces += path.halves(piece)
-            if on_progress is not None:
-                on_progress(POINTS * len(pieces), MOST_POINTS)
+            on_progress(POINTS * len(pieces), MOST_POINTS)
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
     return Integrated(tuple(sums.tolist()), POINTS * len(pieces), text[1], baseline[1])
 
