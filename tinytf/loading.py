@@ -61,15 +61,14 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
     weighed = source.weigh(DTYPES[dtype], seed)
-    transformer, ignored = weighed.transformer, weighed.notes
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     return Model(
         source.name,
-        transformer.to(device=where),
+        weighed.transformer.to(device=where),
         vocabulary.tokenizer,
         words,
         vocabulary.note,
-        (*notes, *ignored),
+        (*notes, *weighed.notes),
         source.corpus(),
     )
 
@@ -83,10 +82,9 @@ def info(model: str, opened: Model | None = None) -> "Info":
     source = find_source(model)
     if opened is None:
         weighed = source.weigh(torch.float32, seed=0)
-        transformer, ignored = weighed.transformer, weighed.notes
-        parameters = dict(transformer.named_parameters())
+        parameters = dict(weighed.transformer.named_parameters())
         counted = sum(parameter.numel() for parameter in parameters.values())
-        notes = (*ignored, *not_finite(parameters))
+        notes = (*weighed.notes, *not_finite(parameters))
     else:
         counted, notes = opened.n_parameters, opened.notes
     return Info(source.name, source.config(), source.family, counted, notes, source.card())

@@ -29,6 +29,7 @@ from tinytf_cli.views.blocks import (
     Histogram,
     Line,
     Meter,
+    Scale,
     Span,
     Table,
 )
@@ -167,6 +168,7 @@ def _tokens(found: Backward, limit: int | None) -> Iterator[Block]:
     names = labels(found.trace)
     coloured = [Span(name, signed_role(value, most)) for name, value in zip(names, shown, strict=True)]
     yield Line(coloured, indent=2)
+    yield Scale("signed", most)
     yield Line("")
     keep = shown_rows(len(names), limit)
     columns = [

@@ -8,8 +8,8 @@ from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.summary import Row, Statistics, row_of
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import digits, number, plural
-from tinytf_cli.views.blocks import Block, Column, Histogram, Line, Pieces, Span, Table
+from tinytf_cli.numbers import plural
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Pieces, Span, Table
 
 _LETTERS = {
     "token": "T", "d_model": "C", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
@@ -29,17 +29,14 @@ def layer_gaps(rows: Sequence[Row]) -> frozenset[int]:
     return frozenset(i for i in range(len(rows) - 1) if rows[i].layer != rows[i + 1].layer)
 
 
-def _figures(rows: Sequence[Row], name: str) -> list[str]:
+def _figures(rows: Sequence[Row], name: str) -> list[Cell]:
     return ["" if r.statistics is None else _figure(getattr(r.statistics, name), r.statistics) for r in rows]
 
 
-def _figure(value: float, among: Statistics) -> str:
+def _figure(value: float, among: Statistics) -> Figure:
     """A figure with the digits that its row's range needs; scientific where the range is too large for them."""
-    asked = digits.get()
-    if asked is not None:
-        return number(value, f"%.{asked}f")
     largest = max(abs(among.min), abs(among.max))
-    return number(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
+    return Figure(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
 def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> Iterator[Block]:

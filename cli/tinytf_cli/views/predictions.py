@@ -7,7 +7,6 @@ from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number, share_format
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 
 _NAMED = 6
@@ -24,7 +23,7 @@ def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Blo
             yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
         else:
             yield Heading("fill", f"[MASK] at {one.position}", "output")
-        yield Bars([Bar(c.token, c.probability, number(c.probability, share_format()), "output") for c in one.top])
+        yield Bars([Bar(c.token, c.probability, role="output") for c in one.top])
 
 
 def verdict(holds: bool, said: str, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
