@@ -161,7 +161,7 @@ class Texts:
         return iter(self.given)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Traced:
     """Texts to record on a model, and where what is found in each goes."""
 
