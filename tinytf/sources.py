@@ -1,6 +1,6 @@
-"""Where models come from: each kind of name that ``--model`` takes, opened step by step as far as is needed.
+"""Where models come from: each kind of name that ``--model`` takes.
 
-A source knows its configuration from headers alone, its tokenizer without the weights, and its weights last.
+A source reads its configuration from headers alone, its tokenizer without the weights, and its weights last.
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +30,16 @@ ASSETS = Path(__file__).parent / "assets"
 BUILT_IN = ("tiny", "tiny-encoder")
 
 
+@dataclass(frozen=True)
 class Source(ABC):
-    """A model that can be opened. ``where`` says what it is in a few words, ``family`` is the kind of its files."""
+    """A model that can be opened: ``where`` says what it is in a few words, its files are at ``path``.
+
+    ``family`` is the kind of its files.
+    """
 
     name: str
     where: str
+    path: Path
 
     @property
     @abstractmethod
@@ -61,13 +66,9 @@ class Source(ABC):
         return None
 
 
-@dataclass(frozen=True)
 class PresetSource(Source):
-    """An architecture with random weights; its tokenizer is lent by a built-in model."""
+    """An architecture with random weights; it borrows the tokenizer of a built-in model."""
 
-    name: str
-
-    where = "random weights"
     family = "preset"
 
     def config(self) -> ModelConfig:
@@ -82,45 +83,33 @@ class PresetSource(Source):
         return Opened(Transformer.initialised(self.config(), seed).to(dtype))
 
 
-@dataclass(frozen=True)
 class RunSource(Source):
     """A run directory of ours, a built-in model among them."""
-
-    name: str
-    where: str
-    directory: Path
 
     family = "tinytf run"
 
     def config(self) -> ModelConfig:
-        return read_config(self.directory)
+        return read_config(self.path)
 
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(Tokenizer.load(self.directory / "tokenizer.json"))
+        return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
     def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
-        return Opened(load_run(self.directory, dtype))
+        return Opened(load_run(self.path, dtype))
 
     def card(self) -> dict[str, Any] | None:
-        return read_json(self.directory / "card.json") if (self.directory / "card.json").exists() else None
+        return read_json(self.path / "card.json") if (self.path / "card.json").exists() else None
 
     def corpus(self) -> Path | None:
         """What was held out, beside a built-in model; else the first file that the run was trained on."""
         from tinytf.training.remembered import files_of
 
-        shipped = self.directory / "held_out.txt"
-        run = self.directory.parents[1] if self.directory.absolute().parent.name == CHECKPOINTS else self.directory
-        there = [path for path in (shipped, *files_of(run)) if path.is_file()]
-        return next(iter(there), None)
+        run = self.path.parents[1] if self.path.absolute().parent.name == CHECKPOINTS else self.path
+        return next((path for path in (self.path / "held_out.txt", *files_of(run)) if path.is_file()), None)
 
 
-@dataclass(frozen=True)
 class DirectorySource(Source):
-    """A directory as transformers writes it."""
-
-    name: str
-    where: str
-    path: Path
+    """A directory written by transformers."""
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -140,7 +129,6 @@ class DirectorySource(Source):
         return self.checkpoint.load(dtype)
 
 
-@dataclass(frozen=True)
 class GgufSource(DirectorySource):
     """A ``.gguf`` file: configuration, vocabulary and weights in one."""
 
@@ -157,12 +145,12 @@ class GgufSource(DirectorySource):
 def find_source(model: str) -> Source:
     """The source that a name, path, ``preset:NAME`` or ``hub:ORG/NAME`` means.
 
-    Raises UsageError for a name that is nothing known, with the nearest; CheckpointError for a file or folder that
-    is no model.
+    Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
     if model.startswith("preset:"):
-        preset(model.removeprefix("preset:"))
-        return PresetSource(model)
+        source = PresetSource(model, "random weights", Path())
+        source.config()  # raises for a preset that is not there
+        return source
     if model.startswith("hub:"):
         return DirectorySource(model.removeprefix("hub:"), model, fetch(model.removeprefix("hub:")))
     if model in BUILT_IN:
@@ -171,7 +159,7 @@ def find_source(model: str) -> Source:
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, or of a folder or file that holds nothing else. Raises as ``find_source`` does."""
+    """The tokenizer of a model, or of a folder or file with a tokenizer alone. Raises as ``find_source`` does."""
     path = Path(name)
     if path.is_file() and path.suffix.lower() in (".json", ".txt"):
         path = path.parent

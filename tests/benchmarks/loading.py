@@ -65,7 +65,7 @@ def main() -> int:
         runs = {
             "tinytf": lambda: read_directory(folder).load(),
             "transformers": lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            "catalogue entry": lambda: entry_of("gpt2", "folder", source_at(folder), folder),
+            "catalogue entry": lambda: entry_of("folder", source_at(folder)),
         }
         seconds = in_turns(runs, chosen.repeat)
         rows = [
