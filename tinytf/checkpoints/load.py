@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -35,8 +35,7 @@ class WeightFiles(Protocol):
         """Every tensor by name, in ``dtype`` if it holds floating point numbers."""
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was skipped or looks wrong."""
 
     transformer: Transformer

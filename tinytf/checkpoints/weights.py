@@ -98,7 +98,7 @@ class Pickled:
             yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-_KINDS = {".safetensors": Safetensors, ".bin": Pickled}
+_KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """The names of a weight file in one piece; NAME.index.json lists shards."""
 
