@@ -1,27 +1,155 @@
-"""Which front end a terminal gets."""
+"""The front ends of a session: a terminal's prompt, a plain prompt where that cannot run, and scripts."""
 
+import contextlib
+import importlib
 import os
 import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
 
-from tinytf_cli.repl import plain
-from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.warming import Warming
+from tinytf.errors import TinytfError, UsageError
+from tinytf.text.printable import printable
+from tinytf_cli.interrupt import current
+from tinytf_cli.paint.text import shown
+from tinytf_cli.repl.line import PROMPT
+from tinytf_cli.repl.session import Leave, Outcome, Session
 
-_USUAL = "windows" if sys.platform == "win32" else ""  # where TERM says nothing
+Lines = Iterable[tuple[str, str]]
+"""Each line after its place: ``look.session line 3``."""
+
+_USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
+_SLOW = ("torch", "tokenizers", "safetensors.torch")
+
+
+# At a terminal
 
 
 def interact(session: Session) -> int:
-    """Talk to whoever sits at the terminal until they leave; the answer is the exit status."""
+    """Talk to the user at the terminal until they leave, and return the exit status."""
     warming = Warming()
     try:
-        if os.environ.get("TERM", _USUAL) not in ("", "dumb", "unknown"):
+        if os.environ.get("TERM", _USUAL_TERM) not in ("", "dumb", "unknown"):
             try:
                 from tinytf_cli.repl import prompt
-            except ImportError:  # prompt_toolkit is not there
+            except ImportError:  # prompt_toolkit is not installed
                 pass
             else:
                 return prompt.interact(session, warming.begin)
         warming.begin()
-        return plain.interact(session)
+        return plainly(session)
     finally:
         warming.end()
+
+
+def plainly(session: Session) -> int:
+    """Read lines without prompt_toolkit; Ctrl-C gives up a line or the running command, Ctrl-D leaves. Returns 0."""
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            session.streams.stdout.write("\n")
+            return 0
+        except KeyboardInterrupt:
+            current().happened = False
+            session.streams.stdout.write("\n")
+            continue
+        outcome = session.execute(line)
+        if outcome.leave:
+            return 0
+        session.say(outcome)
+
+
+class Warming:
+    """A thread that imports what is slow while the first line is typed; it must end before the session does.
+
+    Ctrl-C cannot interrupt it: an extension module whose import was interrupted cannot be imported again. Only the main
+    thread gets Ctrl-C, and that only waits here. The thread imports nothing of tinytf, so that neither thread waits for
+    a module that the other is importing.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=_import_slow, name="warming")
+
+    def begin(self) -> None:
+        """Begin, unless it has begun."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def end(self) -> None:
+        """Wait until everything is imported, if it has begun."""
+        while self._thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                self._thread.join()
+
+
+def _import_slow() -> None:
+    for name in _SLOW:
+        with contextlib.suppress(Exception):  # the command that needs it will say what is wrong
+            importlib.import_module(name)
+
+
+# From a script
+
+
+class Failed(Exception):
+    """A line failed, and the script ends there."""
+
+    def __init__(self, where: str, outcome: Outcome) -> None:
+        super().__init__(where)
+        self.where = where
+        self.outcome = outcome
+
+
+def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool, inside: bool = False) -> int:
+    """Run lines in turn, without blank ones, and return 0, 1 if one failed, or 130.
+
+    ``stop`` ends at the first line that fails. ``inside`` another line it raises Failed there, and shows nothing.
+    """
+    status = 0
+    for where, line in lines:
+        if not line.strip():
+            continue
+        if echo:
+            typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
+            session.streams.write(f"{PROMPT}{typed}\n")
+        outcome = session.execute(line)
+        if outcome.leave:
+            if inside:
+                raise Leave
+            break
+        if outcome.status == 0:
+            continue
+        if inside:
+            raise Failed(where, outcome)
+        if outcome.status == 130:  # the caller says so
+            return 130
+        session.say(outcome, f"{where}: ")
+        if outcome.failure is None and outcome.status == 1 and session.streams.stderr is not None:
+            session.streams.stderr.write(f"tinytf: {where}: a check did not hold\n")
+        status = 1
+        if stop:
+            break
+    return status
+
+
+def read_script(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file; UsageError for one that cannot be read."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    return read_stream(file, f"{path.name} line")
+
+
+def read_stream(stream: BinaryIO, name: str = "line") -> Iterator[tuple[str, str]]:
+    """The lines of a stream, such as standard input, each as soon as it is there."""
+    with stream:
+        for number, data in enumerate(iter(stream.readline, b""), start=1):
+            where = f"{name} {number}"
+            try:
+                line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise TinytfError(f"{where} is not UTF-8: byte 0x{data[error.start]:02x}") from None
+            yield where, line.rstrip("\r\n")

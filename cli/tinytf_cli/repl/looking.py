@@ -1,4 +1,4 @@
-"""Verbs that look at the numbers of the recorded trace."""
+"""Verbs that look at the numbers of the recorded trace, and of the last two."""
 
 import re
 from collections.abc import Iterator
@@ -12,18 +12,17 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
 from tinytf_cli.output import Result
-from tinytf_cli.repl.results import answer, made_of
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.verbs import positional, verb
+from tinytf_cli.repl.verbs import answer, made_of, positional, verb
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
-FLAGS = ("shape", "stats", "values", "json")
-MEASURES = ("entropy", "distance", "previous", "first", "self")
-_WIDEST = 256
+FLAGS = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
+_MEASURES = ("entropy", "distance", "previous", "first", "self")
+_EVERY_DIMENSION = 10**6
 
 
 @verb(
@@ -41,11 +40,17 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
     found = address_view(session, "".join(address for address, _, _ in parts))
-    flag = flags[0] if flags else ""
-    if flag == "json":
+    if flags == ["json"]:
         session.output(session.terminal(), "json", None).show(found.result())
         return None
-    return replace(found, form=flag).result()
+    return replace(found, form=flags[0]).result() if flags else found.result()
+
+
+def _flag(word: str) -> str:
+    found = [flag for flag in FLAGS if word and flag.startswith(word)]
+    if len(found) != 1:
+        raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
+    return found[0]
 
 
 @verb(
@@ -67,13 +72,13 @@ def heat(session: Session, words: tuple[str, ...]) -> Result:
     claims=lambda words: _claims_heads(words),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[LAYER]")
-@click.option("--by", type=click.Choice(MEASURES), default="entropy", show_default=True, help="What to measure.")
+@click.option("--by", type=click.Choice(_MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result:
     """Measure every head, or those of some layers, in one number each.
 
-    They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
-    name, which scores heads on many texts: heads --random, heads --by induction.
+    It measures the recorded trace. With a corpus, or any other option or measure, it is the command of the same name,
+    which scores heads on many texts: heads --random, heads --by induction.
     """
     from tinytf.analysis.heads import MeasuredHeads, measure_heads
     from tinytf_cli.views.measured_heads import MeasuredHeadsView
@@ -93,13 +98,13 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
     """Whether these words are for the verb: layers, and its own options."""
     found = positional(heads.command, words)
     by = re.search(r"(?:^|\s)--by[\s=](\S+)", " ".join(words))
-    known = by is None or by[1] in MEASURES
+    known = by is None or by[1] in _MEASURES
     return found is not None and known and all(re.match(r"L[0-9*]", word) for word in found)
 
 
 @verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
-@click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
+@click.option("--at", "position", metavar="TOKEN", help="After this token instead of the last one.")
 def top(session: Session, count: int, position: str | None) -> Result:
     """Show the most probable next tokens, or fills of each mask."""
     from tinytf.analysis.prediction import predictions
@@ -109,7 +114,7 @@ def top(session: Session, count: int, position: str | None) -> Result:
     if trace.model.head is None:
         raise UsageError("this model has no language-model head", "so it predicts no token")
     if position is not None:
-        trace = _seen_from(trace, trace.index(position, "token", len(trace.tokens)))
+        trace = _ending_at(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, tokenizer, count)
     return made_of(
         "predictions",
@@ -118,12 +123,12 @@ def top(session: Session, count: int, position: str | None) -> Result:
     )
 
 
-def _seen_from(trace: "Trace", row: int) -> "Trace":
-    """The trace with the predictions of another position recorded."""
+def _ending_at(trace: "Trace", row: int) -> "Trace":
+    """The trace up to the token at ``row``, with the logits after that token."""
     from tinytf.trace.trace import Recording, Trace
 
     if not trace.config.causal:
-        raise UsageError("this model fills masks, and predicts behind no token", "leave out --at")
+        raise UsageError("this model fills masks, and predicts no token after another", "leave out --at")
     tensors = {**trace.recording.tensors, "logits": trace.logits_at(row)[None]}
     encoding = replace(trace.encoding, tokens=trace.tokens[: row + 1])
     return Trace(trace.model, encoding, Recording(tensors, (row,), trace.recording.layers))
@@ -143,19 +148,16 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
         parse_address(address, session.table)
     if address not in session.state.displays:
         session.change(displays=(*session.state.displays, address))
-    if found is not None:
-        return found.result()
-    return _displayed(session)
+    return _displayed(session) if found is None else found.result()
 
 
-@verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("address",),
+@verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("display",),
       examples=("undisplay 1", "undisplay"))  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: Session, words: tuple[str, ...]) -> Result:
-    """Display an address no longer, or none of them."""
+    """Stop displaying an address, or all of them."""
     shown, word = session.state.displays, "".join(words)
-    if word and word.isdecimal() and word.isascii() and len(word) < 9 and 1 <= int(word) <= len(shown):
-        word = shown[int(word) - 1]
+    word = {str(number): address for number, address in enumerate(shown, start=1)}.get(word, word)
     if word and word not in shown:
         raise UsageError(f"{word!r} is not displayed", did_you_mean(word, shown) if shown else "nothing is")
     session.change(displays=tuple(one for one in shown if word and one != word))
@@ -163,23 +165,57 @@ def undisplay(session: Session, words: tuple[str, ...]) -> Result:
 
 
 def _displayed(session: Session) -> Result:
-    """What is shown after each movement."""
     displays = session.state.displays
     lines = [Line(f"{number}  {address}") for number, address in enumerate(displays, start=1)]
     return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
-def _flag(word: str) -> str:
-    found = [flag for flag in FLAGS if word and flag.startswith(word)]
-    if len(found) != 1:
-        raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
-    return found[0]
+@verb(
+    "diff", topic="looking", names_models=True, usage="[TEXT TEXT]", takes=("text",),
+    examples=("diff", "diff --head L0H1 --top 3"),
+    claims=lambda words: _claims_diff(words),
+)  # fmt: skip
+@click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that counts as none.")
+@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each.")
+@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+def diff(session: Session, tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+    """Compare the last two runs: where they begin to differ, and how.
+
+    They may be two texts, one text through two models, or one text with and without some steps. With two texts it is
+    the command of the same name.
+    """
+    from tinytf.analysis.alignment import Side
+    from tinytf.analysis.difference import difference, parse_head
+    from tinytf.report import About
+    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+
+    runs = session.state.runs
+    if len(runs) < 2:
+        raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
+    a, b = (session.models.model(run.spec) for run in runs)
+    traces = [session.models.trace(run) for run in runs]
+    first, second = (trace.encoding for trace in traces)
+    found = difference(
+        Side(a.transformer, a.tokenizer, first, traces[0]),
+        Side(b.transformer, b.tokenizer, second, traces[1]),
+        tolerance=tolerance,
+        head=None if head is None else parse_head(head, session.table),
+        top=top,
+    )
+    found = replace(found, sides=(About(a, first), About(b, second)))
+    return Result.of(DifferenceView((a, b), found, DifferenceChoice(rows)))
+
+
+def _claims_diff(words: tuple[str, ...]) -> bool:
+    """Whether these words are for the verb: its own options only."""
+    return positional(diff.command, words) == ()
 
 
 def address_view(session: Session, word: str, step: str = "") -> "AddressView":
-    """What an address names in the present trace; the present step, in the head of the settings, without a word.
+    """What an address names in the present trace; without a word the present step, in the head of the settings.
 
-    ``step`` is taken where the address is of a layer or head alone.
+    ``step`` completes an address that is only a layer or a head.
     """
     trace, chosen = session.trace, session.settings
     if not word:
@@ -193,12 +229,12 @@ def address_view(session: Session, word: str, step: str = "") -> "AddressView":
     if where.step is None and step:
         where = replace(where, step=trace.steps.by_name[step])
     if where.cell:
-        trace[where]  # one that is not there is said before anything is shown
+        trace[where]  # raises for a cell that does not exist, before anything is shown
     return AddressView(trace, where, chosen.head, chosen.dims, chosen.rows)
 
 
 def _placed(session: Session, word: str) -> str:
-    """An address; of a step of every layer, the one in the layer and head of the settings."""
+    """An address; a step of every layer without a layer gets the layer and head of the settings."""
     table, chosen = session.table, session.settings
     name, bracket, cell = word.partition("[")
     step = table.by_name.get(name)
@@ -210,7 +246,7 @@ def _placed(session: Session, word: str) -> str:
 
 @dataclass(frozen=True)
 class AddressView:
-    """What an address names, in the ``form`` that was asked for: a flag of ``print``, or ``heat``."""
+    """What an address names, in a ``form``: a flag of ``print``, or ``heat``."""
 
     trace: "Trace"
     where: Address
@@ -223,8 +259,6 @@ class AddressView:
         """Blocks of any form."""
         from tinytf_cli.views import looked
 
-        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
-        rows = None if limit == 0 else limit
         if self.form == "shape":
             yield from looked.shape_blocks(self.trace, self.where)
         elif self.form == "stats":
@@ -232,9 +266,10 @@ class AddressView:
         elif self.form == "heat":
             yield from looked.heat_blocks(self.trace, self.where, terminal)
         elif self.form == "values":
-            yield from looked.value_blocks(self.trace, self.where, self.head, _WIDEST * 1000, None)
+            yield from looked.value_blocks(self.trace, self.where, self.head, _EVERY_DIMENSION, None)
         else:
-            yield from looked.value_blocks(self.trace, self.where, self.head, self.dims, rows)
+            limit = self.rows if self.rows is not None else (16 if terminal.cuts else 0)
+            yield from looked.value_blocks(self.trace, self.where, self.head, self.dims, limit or None)
 
     @cached_property
     def _data(self) -> dict[str, Any]:
@@ -242,14 +277,11 @@ class AddressView:
 
         return address_data(self.trace, self.where)
 
-    def data(self) -> dict[str, Any]:
-        """The tensor with its axes, and its figures."""
-        return self._data
-
     def result(self) -> Result:
+        """The view, the tensors with their axes as data, and the tensors themselves."""
         from tinytf_cli.views.looked import tensors
 
-        return made_of("values", self.blocks, self.data, lambda: tensors(self.trace, self.where))
+        return made_of("values", self.blocks, lambda: self._data, lambda: tensors(self.trace, self.where))
 
 
-LOOKING = (print_address, heat, heads, top, display, undisplay)
+LOOKING = (print_address, heat, heads, top, display, undisplay, diff)
