@@ -22,7 +22,7 @@ class SessionModel(Model):
     def trace(
         self, text: str, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
     ) -> Trace:
-        """The kept trace of a text; a trace of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
+        """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
         if layers is not None or self.recorded is None:
             return super().trace(text, truncate=truncate, layers=layers, force=force)
         return self.recorded(text, truncate, force)

@@ -34,10 +34,10 @@ TOPICS = {
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb. ``takes`` are the kinds of its words in order (``completing.OFFERS`` lists them); the last one is that
+    """One verb. ``takes`` are the kinds of its words in order (``completing.OFFERS`` lists them).
 
-    of all further words. A ``raw`` verb reads the line as it was typed; a blank line repeats one that ``moves``. Where a command has the same
-    name, ``claims`` says whether these words are for the verb.
+    The last kind is that of all further words. A ``raw`` verb reads the line as it was typed; a blank line repeats one
+    that ``moves``. Where a command has the same name, ``claims`` says whether these words are for the verb.
     """
 
     name: str
