@@ -25,7 +25,7 @@ VERBS = ("sat", "ran", "slept", "sang", "jumped", "played")
 
 
 def begun(model: str, text: str) -> Session:
-    session = Session(session_verbs.VERBS, Spec(model), stdout=Capture().stream, stderr=Capture().stream)
+    session = Session(session_verbs.VERBS, Spec(model), stdout=Capture(), stderr=Capture())
     done(session, f'run "{text}"')
     return session
 

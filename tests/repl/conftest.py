@@ -25,7 +25,7 @@ def talk() -> Callable[..., Talk]:
 
     def begin(model: str | Path = "tiny", *, terminal: bool = False) -> Talk:
         out, err = Capture(terminal=terminal), Capture()
-        return Talk(Session(VERBS, Spec(str(model)), stdout=out.stream, stderr=err.stream), out, err)
+        return Talk(Session(VERBS, Spec(str(model)), stdout=out, stderr=err), out, err)
 
     return begin
 

@@ -22,7 +22,7 @@ def session(request: pytest.FixtureRequest) -> Session:
     tokenizer = train_characters(["the cat sat on a mat"])
     sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
     config = ModelConfig(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
-    begun = Session(VERBS, SPEC, stdout=Capture().stream, stderr=Capture().stream)
+    begun = Session(VERBS, SPEC, stdout=Capture(), stderr=Capture())
 
     def recorded(text: str, truncate: bool, force: bool) -> Trace:
         return begun.models.trace(Run(SPEC, text, truncate, force))

@@ -174,13 +174,6 @@ def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) ->
     assert interact(Session(VERBS)) == 7
 
 
-def test_the_plain_loop_is_there_without_prompt_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("tinytf_cli.repl.prompt")
-    monkeypatch.setitem(sys.modules, "tinytf_cli.repl.prompt", None)
-    monkeypatch.setattr("tinytf_cli.repl.front.plainly", lambda session: 7)
-    assert interact(Session(VERBS)) == 7
-
-
 def test_the_keys_that_help_lists_are_those_that_are_bound() -> None:
     names = " ".join(name for name, _ in listed())
     assert all(name in names for _, name, _ in RUNS)

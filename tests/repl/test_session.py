@@ -263,7 +263,8 @@ def test_the_interface_for_a_front_end_holds(ran: Talk) -> None:
     assert session.tokens == ("The", "·cat", "·sat", "·on", "·the")
     assert session.place_words == "tokens 1/92"
     assert session.models.nbytes > 4_000_000
-    assert 0 < session.execute("heat L0H0").seconds == session.last_seconds
+    assert session.execute("heat L0H0").status == 0
+    assert session.last_seconds > 0
     assert session.execute("quit").leave is True
     assert [entry.line for entry in session.log.lines] == [f'run "{SENTENCE}"', "heat L0H0", "quit"]
 

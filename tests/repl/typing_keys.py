@@ -51,6 +51,6 @@ def typist(folder: Path, monkeypatch: pytest.MonkeyPatch, session: Session | Non
     monkeypatch.setattr("tinytf_cli.repl.prompt.history_path", lambda: folder / "tinytf" / "history")
     out, err = Capture(), Capture()
     session = session or Session(VERBS)
-    session.streams.stdout, session.streams.stderr = out.stream, err.stream
+    session.streams.stdout, session.streams.stderr = out, err
     with create_pipe_input() as keys:
         yield Typist(Prompt(session, input=keys, output=DummyOutput()), keys, out, err)

@@ -1,4 +1,4 @@
-"""The front ends of a session: a terminal's prompt, a plain prompt where that cannot run, and scripts."""
+"""The front ends of a session: the prompt of a terminal, a plain one for a dumb terminal, and scripts."""
 
 import contextlib
 import importlib
@@ -14,7 +14,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.interrupt import current
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.line import PROMPT
-from tinytf_cli.repl.session import Leave, Outcome, Session
+from tinytf_cli.repl.session import Outcome, Session
 
 Lines = Iterable[tuple[str, str]]
 """Each line after its place: ``look.session line 3``."""
@@ -31,12 +31,9 @@ def interact(session: Session) -> int:
     warming = Warming()
     try:
         if os.environ.get("TERM", _USUAL_TERM) not in ("", "dumb", "unknown"):
-            try:
-                from tinytf_cli.repl import prompt
-            except ImportError:  # prompt_toolkit is not installed
-                pass
-            else:
-                return prompt.interact(session, warming.begin)
+            from tinytf_cli.repl import prompt
+
+            return prompt.interact(session, warming.begin)
         warming.begin()
         return plainly(session)
     finally:
@@ -93,40 +90,29 @@ def _import_slow() -> None:
 # From a script
 
 
-class Failed(Exception):
-    """A line failed, and the script ends there."""
-
-    def __init__(self, where: str, outcome: Outcome) -> None:
-        super().__init__(where)
-        self.where = where
-        self.outcome = outcome
-
-
-def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool, inside: bool = False) -> int:
-    """Run lines in turn, without blank ones, and return 0, 1 if one failed, or 130.
-
-    ``stop`` ends at the first line that fails. ``inside`` another line it raises Failed there, and shows nothing.
-    """
-    status = 0
+def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
+    """Run lines in turn, without blank ones: the place of each, and its outcome."""
     for where, line in lines:
         if not line.strip():
             continue
         if echo:
             typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
             session.streams.write(f"{PROMPT}{typed}\n")
-        outcome = session.execute(line)
+        yield where, session.execute(line)
+
+
+def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
+    """Run lines in turn, and return 0, 1 if one failed, or 130; ``stop`` ends at the first that fails."""
+    status = 0
+    for where, outcome in outcomes(session, lines, echo=echo):
         if outcome.leave:
-            if inside:
-                raise Leave
             break
-        if outcome.status == 0:
-            continue
-        if inside:
-            raise Failed(where, outcome)
         if outcome.status == 130:  # the caller says so
             return 130
+        if outcome.status == 0:
+            continue
         session.say(outcome, f"{where}: ")
-        if outcome.failure is None and outcome.status == 1 and session.streams.stderr is not None:
+        if outcome.failure is None and session.streams.stderr is not None:
             session.streams.stderr.write(f"tinytf: {where}: a check did not hold\n")
         status = 1
         if stop:

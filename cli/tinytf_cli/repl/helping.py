@@ -1,6 +1,7 @@
 """The pages of ``help``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 from rich.cells import cell_len
@@ -15,72 +16,58 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 _DEEPEST = 18
 """The largest indent of a line's continuation: a screen may be narrow."""
 
-_ADDRESSES = (
-    ("L3", "a layer"),
-    ("L3H5", "a head; heat L3H5 draws its weights"),
-    ("L3H5.weights", "a step of a head"),
-    ("L3.ffn", "a step of a layer"),
-    ("logits", "a step outside of layers"),
-    ("L3H5.weights[sat,cat]", "a cell, by tokens or by numbers"),
-    ("L0-2H*.weights", "a set"),
-)
-_LINES = (
-    ("a blank line", "repeats the last movement"),
-    ("| COMMAND", "pipes the last output into a shell command; also after a line: heat L0H0 | head -3"),
-    ("> FILE", "writes the last output, as -o does by the extension; also after a line"),
-    ("! PYTHON", "shows an expression, or executes a statement, with trace, model, torch, np"),
-    ("!!", "shows the traceback of the last error"),
-    ("# …", "is ignored"),
-)
-_SCRIPTS = (
-    ("tinytf repl -c LINE -c LINE", "runs these lines"),
-    ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
-    ("… | tinytf repl", "runs the lines of a pipe"),
-    ("--echo", "shows each line before its output"),
-    ("--on-error stop|continue", "what to do after a line that failed; the status is 1"),
-)
+
+@dataclass(frozen=True)
+class Page:
+    """A page about neither a verb nor a command: names with their descriptions, a note, examples."""
+
+    about: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+    examples: tuple[str, ...] = ()
 
 
-def _conditions(session: Session) -> Iterator[Block]:
-    from tinytf.trace.conditions import MEASURES
-
-    yield Heading("conditions", "of break and watch")
-    yield from _pairs([(name, about) for name, (_, about) in MEASURES.items()])
-    yield Line("", indent=2)
-    yield Line("compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0", indent=2)
-    yield _examples("break L*.weights if max > 0.99", "watch nan or norm > 1000")
-
-
-def _addresses(session: Session) -> Iterator[Block]:
-    yield Heading("addresses")
-    yield from _pairs(_ADDRESSES)
-
-
-def _lines(session: Session) -> Iterator[Block]:
-    yield Heading("lines", TOPICS["lines"])
-    yield from _pairs(_LINES)
-    yield Line("", indent=2)
-    yield Line('Words are split as in a shell; put a text with an apostrophe, a | or a > between "…".', indent=2)
-
-
-def _keys(session: Session) -> Iterator[Block]:
-    yield Heading("keys")
-    yield from _pairs(session.keys)
-
-
-def _scripts(session: Session) -> Iterator[Block]:
-    yield Heading("scripts", "the same session without a terminal")
-    yield from _pairs(_SCRIPTS)
-
-
-PAGES: dict[str, Callable[[Session], Iterator[Block]]] = {
-    "conditions": _conditions,
-    "addresses": _addresses,
-    "lines": _lines,
-    "keys": _keys,
-    "scripts": _scripts,
+PAGES = {
+    "conditions": Page(
+        "of break and watch",
+        note="compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0",
+        examples=("break L*.weights if max > 0.99", "watch nan or norm > 1000"),
+    ),
+    "addresses": Page(
+        pairs=(
+            ("L3", "a layer"),
+            ("L3H5", "a head; heat L3H5 draws its weights"),
+            ("L3H5.weights", "a step of a head"),
+            ("L3.ffn", "a step of a layer"),
+            ("logits", "a step outside of layers"),
+            ("L3H5.weights[sat,cat]", "a cell, by tokens or by numbers"),
+            ("L0-2H*.weights", "a set"),
+        ),
+    ),
+    "lines": Page(
+        TOPICS["lines"],
+        (
+            ("a blank line", "repeats the last movement"),
+            ("| COMMAND", "pipes the last output into a shell command; also after a line: heat L0H0 | head -3"),
+            ("> FILE", "writes the last output, as -o does by the extension; also after a line"),
+            ("! PYTHON", "shows an expression, or executes a statement, with trace, model, torch, np"),
+            ("!!", "shows the traceback of the last error"),
+            ("# …", "is ignored"),
+        ),
+        'Words are split as in a shell; put a text with an apostrophe, a | or a > between "…".',
+    ),
+    "keys": Page(),
+    "scripts": Page(
+        "the same session without a terminal",
+        (
+            ("tinytf repl -c LINE -c LINE", "runs these lines"),
+            ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
+            ("… | tinytf repl", "runs the lines of a pipe"),
+            ("--echo", "shows each line before its output"),
+            ("--on-error stop|continue", "what to do after a line that failed; the status is 1"),
+        ),
+    ),
 }
-"""Pages that are not about a verb or a command."""
 
 
 def help_blocks(session: Session, topic: str) -> Iterator[Block]:
@@ -88,7 +75,7 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
     if not topic:
         return _overview(session)
     if topic in PAGES:
-        return PAGES[topic](session)
+        return _page(session, topic)
     if topic in TOPICS:
         return _of_topic(session, topic)
     try:
@@ -111,9 +98,25 @@ def _overview(session: Session) -> Iterator[Block]:
     yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
 
 
+def _page(session: Session, name: str) -> Iterator[Block]:
+    page = PAGES[name]
+    pairs: Sequence[tuple[str, str]] = session.keys if name == "keys" else page.pairs
+    if name == "conditions":
+        from tinytf.trace.conditions import MEASURES
+
+        pairs = [(measure, about) for measure, (_, about) in MEASURES.items()]
+    yield Heading(name, page.about)
+    yield from _pairs(pairs)
+    if page.note:
+        yield Line("", indent=2)
+        yield Line(page.note, indent=2)
+    if page.examples:
+        yield _examples(*page.examples)
+
+
 def _of_topic(session: Session, topic: str) -> Iterator[Block]:
     if topic in PAGES:
-        yield from PAGES[topic](session)
+        yield from _page(session, topic)
         return
     yield Heading(topic, TOPICS[topic])
     yield from _pairs([(one.name, one.summary) for one in session.lexicon.verbs.values() if one.topic == topic])

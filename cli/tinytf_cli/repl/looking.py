@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,11 +38,11 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     flags = [_flag(flag) for _, slash, flag in parts if slash]
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
-    found = address_view(session, "".join(address for address, _, _ in parts))
+    found = address_result(session, find_address(session, "".join(word for word, _, _ in parts)), *flags)
     if flags == ["json"]:
-        session.output(session.terminal(), "json", None).show(found.result())
+        session.output(session.terminal(), "json", None).show(found)
         return None
-    return replace(found, form=flags[0]).result() if flags else found.result()
+    return found
 
 
 def _flag(word: str) -> str:
@@ -60,10 +59,10 @@ def _flag(word: str) -> str:
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: Session, words: tuple[str, ...]) -> Result:
     """Draw a step as a map in colour; of a head, its attention weights."""
-    found = address_view(session, "".join(words), step="weights")
-    if found.where.step is not None and not found.where.step.is_tensor:
-        raise UsageError(f"{found.where.step.name} is no tensor", "such as heat L0H0")
-    return replace(found, form="heat").result()
+    where = find_address(session, "".join(words), step="weights")
+    if where.step is not None and not where.step.is_tensor:
+        raise UsageError(f"{where.step.name} is no tensor", "such as heat L0H0")
+    return address_result(session, where, "heat")
 
 
 @verb(
@@ -143,12 +142,10 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
     address = "".join(words)
     if not address:
         raise AddressError("'' is not an address", "such as: display L0H0.weights")
-    found = address_view(session, address) if session.run else None
-    if found is None:
-        parse_address(address, session.table)
+    where = find_address(session, address) if session.run else parse_address(address, session.table)
     if address not in session.state.displays:
         session.change(displays=(*session.state.displays, address))
-    return _displayed(session) if found is None else found.result()
+    return address_result(session, where) if session.run else _displayed(session)
 
 
 @verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("display",),
@@ -212,10 +209,31 @@ def _claims_diff(words: tuple[str, ...]) -> bool:
     return positional(diff.command, words) == ()
 
 
-def address_view(session: Session, word: str, step: str = "") -> "AddressView":
-    """What an address names in the present trace; without a word the present step, in the head of the settings.
+def address_result(session: Session, where: Address, form: str = "") -> Result:
+    """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
+    from tinytf_cli.views import looked
 
-    ``step`` completes an address that is only a layer or a head.
+    trace, chosen = session.trace, session.settings
+
+    def blocks(terminal: Terminal) -> Iterator[Any]:
+        if form == "shape":
+            return looked.shape_blocks(trace, where)
+        if form == "stats":
+            return looked.statistics_blocks(trace, where)
+        if form == "heat":
+            return looked.heat_blocks(trace, where, terminal)
+        if form == "values":
+            return looked.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+        limit = chosen.rows if chosen.rows is not None else (16 if terminal.cuts else 0)
+        return looked.value_blocks(trace, where, chosen.head, chosen.dims, limit or None)
+
+    return made_of("values", blocks, lambda: looked.address_data(trace, where), lambda: looked.tensors(trace, where))
+
+
+def find_address(session: Session, word: str, step: str = "") -> Address:
+    """The address that a word means in the present trace; without a word the present step, in the settings' head.
+
+    ``step`` completes an address that is only a layer or a head. Raises AddressError.
     """
     trace, chosen = session.trace, session.settings
     if not word:
@@ -230,7 +248,7 @@ def address_view(session: Session, word: str, step: str = "") -> "AddressView":
         where = replace(where, step=trace.steps.by_name[step])
     if where.cell:
         trace[where]  # raises for a cell that does not exist, before anything is shown
-    return AddressView(trace, where, chosen.head, chosen.dims, chosen.rows)
+    return where
 
 
 def _placed(session: Session, word: str) -> str:
@@ -242,46 +260,6 @@ def _placed(session: Session, word: str) -> str:
         return word
     head = f"H{chosen.head}" if step.has_heads else ""
     return f"L{chosen.layer}{head}.{name}{bracket}{cell}"
-
-
-@dataclass(frozen=True)
-class AddressView:
-    """What an address names, in a ``form``: a flag of ``print``, or ``heat``."""
-
-    trace: "Trace"
-    where: Address
-    head: int
-    dims: int
-    rows: int | None
-    form: str = ""
-
-    def blocks(self, terminal: Terminal) -> Iterator[Any]:
-        """Blocks of any form."""
-        from tinytf_cli.views import looked
-
-        if self.form == "shape":
-            yield from looked.shape_blocks(self.trace, self.where)
-        elif self.form == "stats":
-            yield from looked.statistics_blocks(self.trace, self.where)
-        elif self.form == "heat":
-            yield from looked.heat_blocks(self.trace, self.where, terminal)
-        elif self.form == "values":
-            yield from looked.value_blocks(self.trace, self.where, self.head, _EVERY_DIMENSION, None)
-        else:
-            limit = self.rows if self.rows is not None else (16 if terminal.cuts else 0)
-            yield from looked.value_blocks(self.trace, self.where, self.head, self.dims, limit or None)
-
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        from tinytf_cli.views.looked import address_data
-
-        return address_data(self.trace, self.where)
-
-    def result(self) -> Result:
-        """The view, the tensors with their axes as data, and the tensors themselves."""
-        from tinytf_cli.views.looked import tensors
-
-        return made_of("values", self.blocks, lambda: self._data, lambda: tensors(self.trace, self.where))
 
 
 LOOKING = (print_address, heat, heads, top, display, undisplay, diff)

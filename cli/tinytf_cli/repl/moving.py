@@ -8,7 +8,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.steps.table import Step
 from tinytf_cli.output import Result
-from tinytf_cli.repl.looking import address_view
+from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Run
 from tinytf_cli.repl.stopping import holding_at, stops_at
@@ -200,7 +200,7 @@ def _standing(session: Session, said: str = "", *, begun: bool = False) -> Resul
         yield from place_blocks(trace, place)
         for address in displays:
             try:
-                found = address_view(session, address)
+                found = address_result(session, find_address(session, address))
             except AddressError as error:  # another model may not have it
                 yield Line([Span(f"{address}: ", "dim"), Span(error.message, "dim")])
             else:

@@ -42,7 +42,7 @@ _LIVE = ("generate", "train", "watch")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed, the time it took.
+    """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed.
 
     After one with ``leave`` the session is over.
     """
@@ -50,7 +50,6 @@ class Outcome:
     status: int
     text: str = ""
     failure: Failure | None = None
-    seconds: float = 0.0
     leave: bool = False
 
 
@@ -222,7 +221,7 @@ class Session(Host):
             self.state, self.place = self.log.remember(entry, before, (self.state, self.place))
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
-        return Outcome(status, captured.text, failure, self.last_seconds, leave)
+        return Outcome(status, captured.text, failure, leave)
 
     def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
         """Open the model and run ``text``, if they were given, as the first lines of the log."""

@@ -11,15 +11,15 @@ from tinytf.text.printable import printable
 from tinytf.trace.address import parse_address
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
-from tinytf_cli.repl.front import Failed, read_script, run_lines
+from tinytf_cli.repl.front import outcomes, read_script
 from tinytf_cli.repl.helping import help_blocks
 from tinytf_cli.repl.looking import LOOKING
 from tinytf_cli.repl.moving import MOVING
 from tinytf_cli.repl.session import Leave, Session
-from tinytf_cli.repl.state import SETTINGS, Without, find_setting
+from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
 from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_data, without_lines
-from tinytf_cli.views.blocks import Cell, Column, Line, Span, Table
+from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
@@ -155,29 +155,24 @@ def undo(session: Session) -> Result:
 @click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
 def history(session: Session, count: int) -> Result:
     """List the last lines: which failed, can be undone, or were undone."""
-    log = session.log
-    rows = list(enumerate(log.lines, start=1))[-count:]
+    rows = list(enumerate(session.log.lines, start=1))[-count:]
     data = {
-        "lines": [
-            {"number": number, "line": one.line, "done": one.done, "undone": number in log.undone}
-            for number, one in rows
-        ]
+        "lines": [{"number": number, "line": one.line, "done": one.done, "undone": one.undone} for number, one in rows]
     }
     if not rows:
         return answer("history", data, Line("nothing has been typed yet"))
-    changes = log.changes
-    marks: list[Cell] = [
-        Span("failed", "bad")
-        if not one.done
-        else Span("undone" if number in log.undone else "can be undone" if number in changes else "", "dim")
-        for number, one in rows
-    ]
     columns = [
         Column("", [str(number) for number, _ in rows], "right"),
         Column("", [printable(one.line[:200], spaces=False) for _, one in rows], shrink=20),
-        Column("", marks),
+        Column("", [_mark(one) for _, one in rows]),
     ]
     return answer("history", data, Table(columns, header=False))
+
+
+def _mark(entry: Entry) -> Span:
+    if not entry.done:
+        return Span("failed", "bad")
+    return Span("undone" if entry.undone else "can be undone" if entry.before is not None else "", "dim")
 
 
 @verb("save", topic="session", usage="FILE", takes=("file",), examples=("save look.session",))
@@ -213,14 +208,15 @@ def source(session: Session, path: Path) -> None:
     lines = read_script(path.expanduser())
     session.streams.depth += 1
     try:
-        run_lines(session, lines, echo=False, stop=True, inside=True)
-    except Failed as failed:
-        if failed.outcome.status == 130:
-            raise KeyboardInterrupt from None
-        failure = failed.outcome.failure
-        if failure is None:
-            raise TinytfError(f"{failed.where}: a check did not hold") from None
-        raise TinytfError(f"{failed.where}: {failure.message}", failure.hint) from None
+        for where, outcome in outcomes(session, lines):
+            if outcome.leave:
+                raise Leave
+            if outcome.status == 130:
+                raise KeyboardInterrupt
+            if outcome.failure is not None:
+                raise TinytfError(f"{where}: {outcome.failure.message}", outcome.failure.hint)
+            if outcome.status:
+                raise TinytfError(f"{where}: a check did not hold")
     finally:
         session.streams.depth -= 1
 

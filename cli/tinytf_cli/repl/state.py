@@ -173,37 +173,35 @@ Moment = tuple[State, int | None]
 """A state, and the index of the present step."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entry:
-    """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means."""
+    """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means.
+
+    ``before`` is the moment that ``undo`` restores; None where the line changed nothing.
+    """
 
     line: str
     done: bool
     verb: str
+    before: Moment | None = None
+    undone: bool = False
 
 
 class Log:
-    """The lines of a session, and the moment before each line that changed something."""
+    """The lines of a session."""
 
     def __init__(self) -> None:
         self.lines: list[Entry] = []
-        self.undone: set[int] = set()
-        self._undoable: list[tuple[int, Moment]] = []
-        self._just_undone: tuple[int, Moment] | None = None
+        self._just_undone: Entry | None = None
 
     def undo(self) -> tuple[str, Moment]:
         """The last line that changed something, and the moment before it."""
-        if not self._undoable:
-            hint = "undo restores the model, text, ablations, settings, stops and displays"
-            raise UsageError("there is nothing to undo", hint)
-        self._just_undone = number, before = self._undoable.pop()
-        self.undone.add(number)
-        return self.lines[number - 1].line, before
-
-    @property
-    def changes(self) -> list[int]:
-        """The numbers, from 1, of the lines that ``undo`` can still undo."""
-        return [number for number, _ in self._undoable]
+        for entry in reversed(self.lines):
+            if entry.before is not None and not entry.undone:
+                entry.undone, self._just_undone = True, entry
+                return entry.line, entry.before
+        hint = "undo restores the model, text, ablations, settings, stops and displays"
+        raise UsageError("there is nothing to undo", hint)
 
     def remember(self, entry: Entry, before: Moment, now: Moment) -> Moment:
         """Record a line, and return the moment that holds after it: a line that failed changes nothing.
@@ -213,10 +211,9 @@ class Log:
         if len(entry.line) > LONGEST or entry.verb == "source":
             return now
         undone, self._just_undone = self._just_undone, None
-        if not entry.done and undone is not None:  # such as undo | false
-            self._undoable.append(undone)
-            self.undone.discard(undone[0])
-        elif entry.done and now[0] != before[0] and entry.verb != "undo":
-            self._undoable.append((len(self.lines) + 1, before))
+        if undone is not None and not entry.done:  # such as undo | false
+            undone.undone = False
+        if entry.done and now[0] != before[0] and entry.verb != "undo":
+            entry.before = before
         self.lines.append(entry)
         return now if entry.done else before

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.numbers import digits
@@ -26,7 +26,7 @@ from tinytf_cli.terminal import Terminal
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class Capture(io.TextIOBase):
+class Capture(io.StringIO):
     """A stream that keeps what is written, and passes it on to ``through`` if there is one.
 
     ``results`` are the results that were written to it, each with its format.
@@ -36,15 +36,11 @@ class Capture(io.TextIOBase):
         super().__init__()
         self.results: list[tuple[Result, str]] = []
         self._through, self._terminal, self._encoding = through, terminal, encoding
-        self._parts: list[str] = []
 
     def write(self, text: str) -> int:
-        if not isinstance(text, str):  # click tries out whether a stream takes bytes
-            raise TypeError(f"a text stream takes str, and not {type(text).__name__}")
-        self._parts.append(text)
-        if self._through is not None:
+        if self._through is not None and isinstance(text, str):  # click tries out whether a stream takes bytes
             self._through.write(text)
-        return len(text)
+        return super().write(text)
 
     def flush(self) -> None:
         if self._through is not None:
@@ -61,25 +57,20 @@ class Capture(io.TextIOBase):
         return self._encoding if self._through is None else self._through.encoding
 
     @property
-    def stream(self) -> TextIO:
-        """Itself, typed as a stream of text."""
-        return cast(TextIO, self)
-
-    @property
     def text(self) -> str:
         """Everything that was written."""
-        return "".join(self._parts)
+        return self.getvalue()
 
     def as_piped(self, settings: Settings) -> str:
         """What a pipe would have got: results are drawn again, without colours and cuts."""
         if not self.isatty() or not self.results or any(result.live for result, _ in self.results):
             return _CODES.sub("", self.text) if self.isatty() else self.text
         paper = Capture()
-        terminal = settings.terminal(paper.stream, "never")
+        terminal = settings.terminal(paper, "never")
         for place, (result, form) in enumerate(self.results):
             if place and form == "text":
                 paper.write("\n")
-            Output(terminal, form, stdout=paper.stream, stderr=None).show(result)
+            Output(terminal, form, stdout=paper, stderr=None).show(result)
         return paper.text
 
 
@@ -192,7 +183,7 @@ def _to_file(
     """Write the output of a line of ``words`` to a file, in the format of its extension: as -o does, or as text."""
     path = Path(name).expanduser()
     require_place(path, words)
-    output = Output(settings.terminal(Capture().stream), "text", path, stderr=stderr)
+    output = Output(settings.terminal(Capture()), "text", path, stderr=stderr)
     extension = path.suffix.lower()
     if extension in EXTENSIONS and extension != ".txt":
         if not captured.results:
