@@ -148,15 +148,14 @@ def _placed(command: click.Command, words: list[str]) -> tuple[int, click.Option
 
 
 def _options(begun: str, *parameters: click.Parameter) -> Iterator[Offer]:
+    """The options that begin so; of two of one name the first. After ``--by=``, the values of ``--by``."""
     name, sign, _ = begun.partition("=")
     options = {word: one for one in reversed(parameters) if isinstance(one, click.Option) for word in one.opts}
     for word, one in reversed(options.items()):
-        if one.hidden:
-            continue
         choices = [str(choice) for choice in getattr(one.type, "choices", ())]
         if sign and word == name:
             yield from beginning(begun, ((f"{name}={choice}", "") for choice in choices))
-        elif not sign and word.startswith(begun) and (word.startswith("--") or not begun.startswith("--")):
+        elif word.startswith(begun) and not one.hidden:
             yield Offer(word, one.help or " | ".join(choices), True)
 
 
@@ -164,25 +163,22 @@ def _of_parameter(
     session: Session, command: click.Command, parameter: click.Parameter, begun: str, place: int = 0
 ) -> Iterator[Offer]:
     """The values of an option, or of an argument of a command."""
-    kind = str(parameter.metavar or parameter.name or "")
+    kind, name = str(parameter.metavar or parameter.name or ""), parameter.name
     if ("ADDRESS" in kind.upper() or kind.startswith("L3")) and place == 0:
-        heads = parameter.name in ("head", "heads")  # no step follows
-        yield from (one for one in addresses(session, begun) if not heads or _HEADS.fullmatch(one.word))
-    elif parameter.name in ("row", "query", "position"):
-        yield from tokens(session, begun)
-    elif kind.upper() in ("MODEL", "WITH_MODEL"):
-        yield from _models(session, begun, [])
-    elif parameter.name in ("layer", "head") and isinstance(parameter, click.Option):
-        if session.is_open:
-            config = session.table.config
-            count = config.n_layers if parameter.name == "layer" else config.n_heads
-            yield from beginning(begun, ((str(one), "") for one in range(count)))
-    elif isinstance(parameter.type, click.Path) or "FILE" in kind:
-        yield from _files(session, begun, [])
-    else:
-        for item in parameter.shell_complete(click.Context(command, resilient_parsing=True), begun):
-            if item.type == "plain":
-                yield Offer(str(item.value), item.help or "", True)
+        found = addresses(session, begun)
+        return found if name not in ("head", "heads") else (one for one in found if _HEADS.fullmatch(one.word))
+    if name in ("row", "query", "position"):
+        return tokens(session, begun)
+    if kind.upper() in ("MODEL", "WITH_MODEL"):
+        return _models(session, begun, [])
+    if name in ("layer", "head") and isinstance(parameter, click.Option):
+        config = session.table.config if session.is_open else None
+        count = 0 if config is None else config.n_layers if name == "layer" else config.n_heads
+        return beginning(begun, ((str(one), "") for one in range(count)))
+    if isinstance(parameter.type, click.Path) or "FILE" in kind:
+        return _files(session, begun, [])
+    items = parameter.shell_complete(click.Context(command, resilient_parsing=True), begun)
+    return (Offer(str(item.value), item.help or "", True) for item in items if item.type == "plain")
 
 
 def _of_verb(session: Session, verb: Verb, words: list[str], begun: str, place: int) -> Iterator[Offer]:
@@ -287,7 +283,7 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
 }
 """The kinds of words that are completed, each with what can stand there: by the session, the beginning of the word,
 
-and the words between the verb and it. Other kinds are text, number, and flag, such as /stats.
+and the words between the verb and it. Other kinds are text, and flag, such as /stats.
 """
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 FLAGS = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
 _EVERY_DIMENSION = 10**6
+_verb = partial(verb, topic="looking")
 
 
-@verb(
-    "print", "p", topic="looking", usage="[ADDRESS] [/shape|/stats|/values|/json]", takes=("address", "flag"),
+@_verb(
+    "print", "p", takes=("address", "flag"),
     examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]"),
 )  # fmt: skip
-@click.argument("words", nargs=-1, metavar="[ADDRESS] [/FLAG]...")
+@click.argument("words", nargs=-1, metavar="[ADDRESS] [/shape|/stats|/values|/json]")
 def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     """Show the numbers at an address, or at the present step.
 
@@ -52,10 +54,7 @@ def _flag(word: str) -> str:
     return found[0]
 
 
-@verb(
-    "heat", topic="looking", usage="[ADDRESS]", takes=("address",),
-    examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"),
-)  # fmt: skip
+@_verb("heat", takes=("address",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: Session, words: tuple[str, ...]) -> Result:
     """Draw a step as a map in colour; of a head, its attention weights."""
@@ -65,10 +64,9 @@ def heat(session: Session, words: tuple[str, ...]) -> Result:
     return address_result(session, where, "heat")
 
 
-@verb(
-    "heads", topic="looking", usage="[LAYER] [--by MEASURE]", takes=("layer",),
-    examples=("heads", "heads L3 --by entropy", "heads --by previous"),
-    claims=lambda words: _claims_heads(words),
+@_verb(
+    "heads", usage="[LAYER] [--by MEASURE]", takes=("layer",),
+    examples=("heads", "heads L3 --by entropy", "heads --by previous"), claims=lambda words: _claims_heads(words),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[LAYER]")
 @click.option("--by", type=click.Choice(_MEASURES), default="entropy", show_default=True, help="What to measure.")
@@ -101,7 +99,7 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
     return found is not None and known and all(re.match(r"L[0-9*]", word) for word in found)
 
 
-@verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))
+@_verb("top", "t", examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
 @click.option("--at", "position", metavar="TOKEN", help="After this token instead of the last one.")
 def top(session: Session, count: int, position: str | None) -> Result:
@@ -133,7 +131,7 @@ def _ending_at(trace: "Trace", row: int) -> "Trace":
     return Trace(trace.model, encoding, Recording(tensors, (row,), trace.recording.layers))
 
 
-@verb("display", topic="looking", usage="[ADDRESS]", takes=("address",), examples=("display L0H0.weights", "display"))
+@_verb("display", takes=("address",), examples=("display L0H0.weights", "display"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def display(session: Session, words: tuple[str, ...]) -> Result:
     """Show an address after each movement; without one, list those."""
@@ -148,8 +146,7 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
     return address_result(session, where) if session.run else _displayed(session)
 
 
-@verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("display",),
-      examples=("undisplay 1", "undisplay"))  # fmt: skip
+@_verb("undisplay", takes=("display",), examples=("undisplay 1", "undisplay"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: Session, words: tuple[str, ...]) -> Result:
     """Stop displaying an address, or all of them."""
@@ -167,10 +164,9 @@ def _displayed(session: Session) -> Result:
     return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
-@verb(
-    "diff", topic="looking", names_models=True, usage="[TEXT TEXT]", takes=("text",),
-    examples=("diff", "diff --head L0H1 --top 3"),
-    claims=lambda words: _claims_diff(words),
+@_verb(
+    "diff", names_models=True, usage="[TEXT TEXT]", takes=("text",),
+    examples=("diff", "diff --head L0H1 --top 3"), claims=lambda words: _claims_diff(words),
 )  # fmt: skip
 @click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that counts as none.")
 @click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")

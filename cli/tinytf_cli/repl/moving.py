@@ -1,6 +1,7 @@
 """Verbs that run a text and move through its steps."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -20,9 +21,10 @@ Rows = Sequence[tuple[Step, int | None]]
 _AROUND = 11
 _NO_STOP = "no stop held on the way; this is the last step"
 _COUNT = click.IntRange(1, 10**9)
+_verb = partial(verb, topic="moving")
 
 
-@verb("run", "r", topic="moving", usage="TEXT", takes=("text",), examples=('run "The cat sat on the"', "run The cat"))
+@_verb("run", "r", takes=("text",), examples=('run "The cat sat on the"', "run The cat"))
 @click.argument("words", nargs=-1, metavar="TEXT")
 @click.option("--truncate", is_flag=True, help="Truncate a text that is longer than the model's context.")
 @click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
@@ -44,14 +46,14 @@ def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, q
     return None if quiet else _standing(session, said, begun=True)
 
 
-@verb("step", "s", topic="moving", usage="[N]", takes=("number",), examples=("step", "step 5"), moves=True)
+@_verb("step", "s", examples=("step", "step 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
 def step(session: Session, count: int) -> Result:
     """Go to the next step, or N steps further, or to a stop on the way."""
     return _advance(session, lambda rows, place: place + count)
 
 
-@verb("back", topic="moving", usage="[N]", takes=("number",), examples=("back", "back 5"), moves=True)
+@_verb("back", examples=("back", "back 5"), moves=True)
 @click.argument("count", type=_COUNT, default=1, metavar="[N]")
 def back(session: Session, count: int) -> Result:
     """Go back one step, or N steps."""
@@ -62,7 +64,7 @@ def back(session: Session, count: int) -> Result:
     return _standing(session)
 
 
-@verb("next", "n", topic="moving", examples=("next",), moves=True)
+@_verb("next", "n", examples=("next",), moves=True)
 def next_layer(session: Session) -> Result:
     """Go to the first step of the next layer.
 
@@ -71,7 +73,7 @@ def next_layer(session: Session) -> Result:
     return _advance(session, lambda rows, place: _end_of_part(rows, place) + 1)
 
 
-@verb("finish", topic="moving", examples=("finish",), moves=True)
+@_verb("finish", examples=("finish",), moves=True)
 def finish(session: Session) -> Result:
     """Go to the last step of this layer.
 
@@ -80,17 +82,14 @@ def finish(session: Session) -> Result:
     return _advance(session, lambda rows, place: _end_of_part(rows, place + 1))
 
 
-@verb("continue", "c", topic="moving", examples=("continue",), moves=True)
+@_verb("continue", "c", examples=("continue",), moves=True)
 def go_on(session: Session) -> Result:
     """Go on to the next stop that holds, or to the last step."""
     return _advance(session, lambda rows, place: len(rows) - 1, _NO_STOP)
 
 
-@verb(
-    "goto", "g", topic="moving", usage="ADDRESS|NUMBER", takes=("step",),
-    examples=("goto L3.weights", "goto L2", "goto 17"),
-)  # fmt: skip
-@click.argument("words", nargs=-1, required=True, metavar="ADDRESS")
+@_verb("goto", "g", takes=("step",), examples=("goto L3.weights", "goto L2", "goto 17"))
+@click.argument("words", nargs=-1, required=True, metavar="ADDRESS|NUMBER")
 def goto(session: Session, words: tuple[str, ...]) -> Result:
     """Go to a step by address or number, or to the first of a layer."""
     session.require_place()
@@ -98,7 +97,7 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
     return _standing(session)
 
 
-@verb("where", "w", topic="moving", names_models=True, examples=("where",))
+@_verb("where", "w", names_models=True, examples=("where",))
 def where(session: Session) -> Result:
     """Show the present model, text and step."""
     from tinytf_cli.views.banner import model_words, notes
@@ -115,7 +114,7 @@ def where(session: Session) -> Result:
     return made_of("place", blocks, lambda: _place_data(session))
 
 
-@verb("list", "l", topic="moving", usage="[N]", takes=("number",), examples=("list", "list 30"))
+@_verb("list", "l", examples=("list", "list 30"))
 @click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
 def list_steps(session: Session, count: int) -> Result:
     """Show the steps around this one, and where the stops are."""

@@ -225,14 +225,11 @@ class Session(Host):
 
     def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
         """Open the model and run ``text``, if they were given, as the first lines of the log."""
-        outcome = Outcome(0)
-        spec, usual = self.state.spec, Spec()
-        words = [shell_quoted(spec.name) if spec.name != usual.name or spec != usual else ""]
-        for name in ("device", "dtype", "seed"):
-            if getattr(spec, name) != getattr(usual, name):
-                words.append(f"--{name} {getattr(spec, name)}")
-        if any(words):
-            outcome = self.execute(f"model {' '.join(words)} --quiet")
+        outcome, spec, usual = Outcome(0), self.state.spec, Spec()
+        if spec != usual:
+            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed")}
+            words = [f"--{name} {value} " for name, value in asked.items() if value != getattr(usual, name)]
+            outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
         return outcome

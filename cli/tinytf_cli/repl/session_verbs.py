@@ -1,6 +1,7 @@
 """Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,10 @@ from tinytf_cli.views.blocks import Column, Line, Span, Table
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
 _NONE = "none"
+_verb = partial(verb, topic="session")
 
 
-@verb(
-    "without", topic="session", usage="[ADDRESS …|none]", takes=("site",),
-    examples=("without L0H3", "without L1H* L2.ffn --how mean", "without none"),
-)  # fmt: skip
+@_verb("without", takes=("site",), examples=("without L0H3", "without L1H* L2.ffn --how mean", "without none"))
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS …|none]")
 @click.option("--how", type=click.Choice(["zero", "mean"]), help="What replaces them: zeros (default), or the mean.")
 @click.option("--reference", metavar="FILE", help="Texts for the mean; without it the model's own.")
@@ -75,10 +74,7 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
     return wanted
 
 
-@verb(
-    "model", topic="session", usage="[MODEL]", takes=("model",),
-    examples=("model", "model tiny-encoder", "model preset:gpt2 --seed 1"),
-)  # fmt: skip
+@_verb("model", takes=("model",), examples=("model", "model tiny-encoder", "model preset:gpt2 --seed 1"))
 @click.argument("name", required=False, metavar="[MODEL]")
 @click.option("--device", type=click.Choice(DEVICES))
 @click.option("--dtype", type=click.Choice(DTYPES))
@@ -99,8 +95,8 @@ def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
     return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
 
 
-@verb(
-    "set", topic="session", usage="NAME VALUE", takes=("setting", "value"),
+@_verb(
+    "set", takes=("setting", "value"),
     examples=("set precision 2", "set dims 16", "set colormap cividis", "set width 120", "set pager on"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="NAME VALUE")
@@ -119,7 +115,7 @@ def set_value(session: Session, words: tuple[str, ...]) -> Result:
     return _shown(session, setting.name)
 
 
-@verb("show", topic="session", usage="[NAME]", takes=("setting",), examples=("show", "show precision"))
+@_verb("show", takes=("setting",), examples=("show", "show precision"))
 @click.argument("name", required=False, metavar="[NAME]")
 def show(session: Session, name: str | None) -> Result:
     """Show the settings, or one of them, and which steps are ablated."""
@@ -141,7 +137,7 @@ def _shown(session: Session, *names: str) -> Result:
     return answer("settings", {"settings": values, **without_data(gone)}, table, *without_lines(gone))
 
 
-@verb("undo", "u", topic="session", examples=("undo",))
+@_verb("undo", "u", examples=("undo",))
 def undo(session: Session) -> Result:
     """Undo the last line that changed the session.
 
@@ -151,7 +147,7 @@ def undo(session: Session) -> Result:
     return answer("undone", {"line": line}, Line([Span("undone: "), Span(line, "strong")], single=True))
 
 
-@verb("history", topic="session", usage="[N]", takes=("number",), examples=("history", "history 5"))
+@_verb("history", examples=("history", "history 5"))
 @click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
 def history(session: Session, count: int) -> Result:
     """List the last lines: which failed, can be undone, or were undone."""
@@ -175,7 +171,7 @@ def _mark(entry: Entry) -> Span:
     return Span("undone" if entry.undone else "can be undone" if entry.before is not None else "", "dim")
 
 
-@verb("save", topic="session", usage="FILE", takes=("file",), examples=("save look.session",))
+@_verb("save", takes=("file",), examples=("save look.session",))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--force", is_flag=True, help="Overwrite a file that exists.")
 def save(session: Session, path: Path, force: bool) -> Result:
@@ -199,7 +195,7 @@ def save(session: Session, path: Path, force: bool) -> Result:
     return answer("saved", {"file": str(path), "lines": len(lines)}, Line(said))
 
 
-@verb("source", topic="session", usage="FILE", takes=("file",), examples=("source look.session",))
+@_verb("source", takes=("file",), examples=("source look.session",))
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 def source(session: Session, path: Path) -> None:
     """Run the lines of FILE, up to one that fails."""
@@ -221,8 +217,7 @@ def source(session: Session, path: Path) -> None:
         session.streams.depth -= 1
 
 
-@verb("help", "h", "?", topic="session", usage="[TOPIC]", takes=("topic",),
-      examples=("help", "help break", "help keys", "help conditions"))  # fmt: skip
+@_verb("help", "h", "?", takes=("topic",), examples=("help", "help break", "help keys", "help conditions"))
 @click.argument("topics", nargs=-1, metavar="[TOPIC]")
 def help_on(session: Session, topics: tuple[str, ...]) -> Result:
     """Show what there is, or more about one verb, command or topic."""
@@ -230,7 +225,7 @@ def help_on(session: Session, topics: tuple[str, ...]) -> Result:
     return answer("help", {"topic": topic}, *help_blocks(session, topic))
 
 
-@verb("quit", "exit", "q", topic="session", examples=("quit",))
+@_verb("quit", "exit", "q", examples=("quit",))
 def leave(session: Session) -> None:
     """Leave the session."""
     raise Leave

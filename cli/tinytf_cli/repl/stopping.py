@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,10 +19,11 @@ from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
 
 _ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
 _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
+_verb = partial(verb, topic="stopping")
 
 
-@verb(
-    "break", "b", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
+@_verb(
+    "break", "b", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
     examples=("break L3.weights", "break L*.weights if max > 0.99", "break L1H2.weights if entropy < 0.5"),
 )  # fmt: skip
 def break_at(session: Session) -> Result:
@@ -40,8 +42,8 @@ def break_at(session: Session) -> Result:
     return _added(session, address, condition)
 
 
-@verb(
-    "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
+@_verb(
+    "watch", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
     examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
     claims=lambda words: not (words and (Path(words[0]).is_dir() or words[0].startswith("--"))),
 )  # fmt: skip
@@ -62,8 +64,8 @@ def watch(session: Session) -> Result:
     return _added(session, "", 0)
 
 
-@verb("delete", topic="stopping", usage="[NUMBER]…", takes=("stop",), examples=("delete 1", "delete"))
-@click.argument("numbers", nargs=-1, type=click.IntRange(1, 10**9), metavar="[NUMBER]...")
+@_verb("delete", takes=("stop",), examples=("delete 1", "delete"))
+@click.argument("numbers", nargs=-1, type=click.IntRange(1, 10**9), metavar="[NUMBER]…")
 def delete(session: Session, numbers: tuple[int, ...]) -> Result:
     """Delete stops by their numbers, or all of them."""
     from tinytf_cli.views.place import counted

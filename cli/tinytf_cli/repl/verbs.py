@@ -62,8 +62,8 @@ def verb(
 ) -> Callable[[Callable[..., Result | None]], Verb]:
     """Turn a function of the session and its click parameters into a verb, with the output options of every command.
 
-    ``described`` are further fields of Verb. A verb about a trace also says which steps are ablated, unless it
-    ``names_models`` itself.
+    ``described`` are further fields of Verb; the default ``usage`` is that of the arguments. A verb about a trace also
+    says which steps are ablated, unless it ``names_models`` itself.
     """
 
     def made(function: Callable[..., Result | None]) -> Verb:
@@ -78,7 +78,8 @@ def verb(
 
         settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         command = click.command(name, context_settings=settings)(output_options(run))
-        return Verb(name, topic, command, aliases, **described)
+        usage = " ".join(str(one.metavar) for one in command.params if isinstance(one, click.Argument))
+        return Verb(name, topic, command, aliases, **{"usage": usage, **described})
 
     return made
 
