@@ -27,17 +27,35 @@ _SLOW = ("torch", "tokenizers", "safetensors.torch")
 
 
 def interact(session: Session) -> int:
-    """Talk to the user at the terminal until they leave, and return the exit status."""
-    warming = Warming()
+    """Talk to the user at the terminal until they leave, and return the exit status.
+
+    A thread imports what is slow while the first line is typed. Ctrl-C cannot interrupt it: an extension module whose
+    import was interrupted cannot be imported again. Only the main thread gets Ctrl-C, which waits for the thread in the
+    end. The thread imports nothing of tinytf, so that neither waits for a module that the other is importing.
+    """
+    imports = threading.Thread(target=_import_slow, name="imports")
+
+    def begin() -> None:
+        if imports.ident is None:
+            imports.start()
+
     try:
         if os.environ.get("TERM", _USUAL_TERM) not in ("", "dumb", "unknown"):
             from tinytf_cli.repl import prompt
 
-            return prompt.interact(session, warming.begin)
-        warming.begin()
+            return prompt.interact(session, begin)
+        begin()
         return plainly(session)
     finally:
-        warming.end()
+        while imports.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                imports.join()
+
+
+def _import_slow() -> None:
+    for name in _SLOW:
+        with contextlib.suppress(Exception):  # the command that needs it will say what is wrong
+            importlib.import_module(name)
 
 
 def plainly(session: Session) -> int:
@@ -56,35 +74,6 @@ def plainly(session: Session) -> int:
         if outcome.leave:
             return 0
         session.say(outcome)
-
-
-class Warming:
-    """A thread that imports what is slow while the first line is typed; it must end before the session does.
-
-    Ctrl-C cannot interrupt it: an extension module whose import was interrupted cannot be imported again. Only the main
-    thread gets Ctrl-C, and that only waits here. The thread imports nothing of tinytf, so that neither thread waits for
-    a module that the other is importing.
-    """
-
-    def __init__(self) -> None:
-        self._thread = threading.Thread(target=_import_slow, name="warming")
-
-    def begin(self) -> None:
-        """Begin, unless it has begun."""
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def end(self) -> None:
-        """Wait until everything is imported, if it has begun."""
-        while self._thread.is_alive():
-            with contextlib.suppress(KeyboardInterrupt):
-                self._thread.join()
-
-
-def _import_slow() -> None:
-    for name in _SLOW:
-        with contextlib.suppress(Exception):  # the command that needs it will say what is wrong
-            importlib.import_module(name)
 
 
 # From a script

@@ -9,6 +9,8 @@ from filelock import FileLock, Timeout
 from platformdirs import user_state_dir
 from prompt_toolkit.history import History
 
+from tinytf.files import replacing
+
 KEPT = 5_000
 """Lines that are kept when the file has grown to twice as many."""
 
@@ -100,10 +102,5 @@ def _shorten(path: Path) -> None:
     with path.open("rb") as file:
         if sum(1 for _ in file) <= 2 * KEPT and size <= _MOST_BYTES:
             return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(_private(beside, os.O_TRUNC), "wb") as file:
-            file.write("".join(f"{line}\n" for line in _newest(path)).encode("utf-8"))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as beside, open(_private(beside, os.O_TRUNC), "wb") as file:
+        file.write("".join(f"{line}\n" for line in _newest(path)).encode("utf-8"))

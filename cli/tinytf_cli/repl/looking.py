@@ -227,9 +227,10 @@ def address_result(session: Session, where: Address, form: str = "") -> Result:
 
 
 def find_address(session: Session, word: str, step: str = "") -> Address:
-    """The address that a word means in the present trace; without a word the present step, in the settings' head.
+    """The address that a word means in the present trace; the present step, if it is empty.
 
-    ``step`` completes an address that is only a layer or a head. Raises AddressError.
+    ``step`` completes an address that is only a layer or a head. The settings' layer and head complete one without.
+    Raises AddressError.
     """
     trace, chosen = session.trace, session.settings
     if not word:
@@ -239,23 +240,17 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
         heads = None if not one.has_heads else (min(chosen.head, trace.config.n_heads - 1),)
         where = Address(one, None if layer is None else (layer,), heads)
     else:
-        where = trace.address(_placed(session, word))
+        name, bracket, cell = word.partition("[")
+        named = trace.steps.by_name.get(name)
+        if named is not None and named.in_layer:
+            head = f"H{chosen.head}" if named.has_heads else ""
+            word = f"L{chosen.layer}{head}.{name}{bracket}{cell}"
+        where = trace.address(word)
     if where.step is None and step:
         where = replace(where, step=trace.steps.by_name[step])
     if where.cell:
         trace[where]  # raises for a cell that does not exist, before anything is shown
     return where
-
-
-def _placed(session: Session, word: str) -> str:
-    """An address; a step of every layer without a layer gets the layer and head of the settings."""
-    table, chosen = session.table, session.settings
-    name, bracket, cell = word.partition("[")
-    step = table.by_name.get(name)
-    if step is None or not step.in_layer:
-        return word
-    head = f"H{chosen.head}" if step.has_heads else ""
-    return f"L{chosen.layer}{head}.{name}{bracket}{cell}"
 
 
 LOOKING = (print_address, heat, heads, top, display, undisplay, diff)

@@ -93,7 +93,16 @@ def go_on(session: Session) -> Result:
 def goto(session: Session, words: tuple[str, ...]) -> Result:
     """Go to a step by address or number, or to the first of a layer."""
     session.require_place()
-    session.place = _find_place(session, "".join(words))
+    word, rows = "".join(words), session.table.rows
+    if word.isdecimal() and word.isascii():
+        if len(word) > 9 or not 1 <= int(word) <= len(rows):
+            raise AddressError(f"there is no step {word[:20]}", f"they count from 1 to {len(rows)}")
+        session.place = int(word) - 1
+    else:
+        where = session.trace.address(word)
+        layer = where.layers[0] if where.layers else None
+        steps = [where.step.name] if where.step else [step.name for step, _ in rows]
+        session.place = next(at for at, (step, of) in enumerate(rows) if of == layer and step.name in steps)
     return _standing(session)
 
 
@@ -157,19 +166,6 @@ def _forward(session: Session, place: int, end: int) -> tuple[int, str]:
         if held := holding_at(session, at):
             return at, "; ".join(f"stop {stop.number}: {stop.words}" for stop in held)
     return end, ""
-
-
-def _find_place(session: Session, word: str) -> int:
-    """The index of the step of an address, or of a number from 1."""
-    rows = session.table.rows
-    if word.isdecimal() and word.isascii():
-        if len(word) > 9 or not 1 <= int(word) <= len(rows):
-            raise AddressError(f"there is no step {word[:20]}", f"they count from 1 to {len(rows)}")
-        return int(word) - 1
-    where = session.trace.address(word)
-    layer = where.layers[0] if where.layers else None
-    name = where.step.name if where.step else None
-    return next(at for at, (step, of) in enumerate(rows) if of == layer and (name is None or step.name == name))
 
 
 def _place_data(session: Session) -> dict[str, Any]:

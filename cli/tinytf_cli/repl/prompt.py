@@ -84,7 +84,7 @@ class Prompt:
         """Read and run lines until the user leaves."""
         if self.session.run is None:
             self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
-        with termination() as end:
+        with Termination() as end:
             while not end.told:
                 try:
                     if self._one(end):
@@ -209,32 +209,30 @@ def _cut(text: str, width: int, ascii: bool) -> str:
 
 
 class Termination:
-    """The handler of SIGTERM. It remembers the signal, since the user's Python can catch the exception."""
+    """Within it, SIGTERM ends the session as usual and leaves the terminal clean.
+
+    ``told`` remembers the signal, since the user's Python can catch the exception.
+    """
 
     def __init__(self) -> None:
         self.told = False
+
+    def __enter__(self) -> "Termination":
+        self._main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGTERM, self._end) if self._main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGTERM, self._before)
 
     @property
     def status(self) -> int:
         return 128 + signal.SIGTERM if self.told else 0
 
-    def __call__(self, *_: object) -> None:
+    def _end(self, *_: object) -> None:
         self.told = True
         raise SystemExit(self.status)
-
-
-@contextlib.contextmanager
-def termination() -> Iterator[Termination]:
-    """End as usual, and leave the terminal clean, on SIGTERM."""
-    end = Termination()
-    if threading.current_thread() is not threading.main_thread():
-        yield end
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield end
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

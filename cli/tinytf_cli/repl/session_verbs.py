@@ -19,7 +19,7 @@ from tinytf_cli.repl.moving import MOVING
 from tinytf_cli.repl.session import Leave, Session
 from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
 from tinytf_cli.repl.stopping import STOPPING
-from tinytf_cli.repl.verbs import Verb, answer, verb, without_data, without_lines
+from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _DEEPEST = 10
@@ -48,7 +48,7 @@ def without(session: Session, addresses: tuple[str, ...], how: str | None, refer
     if gone is None:
         return answer("without", {"without": None}, Line("the model is whole"))
     compare = [] if session.run is None else [Line(Span("diff compares this run with the one before", "dim"))]
-    return answer("without", without_data(gone), *without_lines(gone), *compare)
+    return answer("without", {"without": gone.to_dict()}, without_line(gone), *compare)
 
 
 def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
@@ -133,8 +133,10 @@ def _shown(session: Session, *names: str) -> Result:
         ],
         header=len(names) > 1,
     )
-    gone = session.state.spec.without if len(names) == len(SETTINGS) else None
-    return answer("settings", {"settings": values, **without_data(gone)}, table, *without_lines(gone))
+    gone = session.state.spec.without
+    if gone is None or len(names) < len(SETTINGS):
+        return answer("settings", {"settings": values}, table)
+    return answer("settings", {"settings": values, "without": gone.to_dict()}, table, without_line(gone))
 
 
 @_verb("undo", "u", examples=("undo",))

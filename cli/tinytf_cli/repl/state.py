@@ -107,6 +107,10 @@ class Without:
         source = f" over {self.reference}" if self.reference else ""
         return f"{', '.join(self.at)} ({self.how}{source})"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The ablation as JSON data."""
+        return {"at": list(self.at), "how": self.how, "reference": self.reference}
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -2,8 +2,9 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -189,31 +190,25 @@ def made_of(
 ) -> Result:
     """A result whose blocks and data are made when they are asked for; as events it is one event."""
 
-    def events() -> Iterator[Mapping[str, Any]]:
-        yield {"type": kind, "schema_version": SCHEMA_VERSION, **data()}
-
-    return Result(blocks, lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()}, events, tensors)
-
-
-def without_lines(gone: Without | None) -> tuple[Block, ...]:
-    """A line about the ablated steps; none where the model is whole."""
-    return () if gone is None else (Line(Span(f"without {gone.words}", "dim")),)
+    return Result(
+        blocks,
+        lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
+        lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
+        tensors,
+    )
 
 
-def without_data(gone: Without | None) -> dict[str, Any]:
-    """The ablated steps as data; nothing where the model is whole."""
-    return {} if gone is None else {"without": {"at": list(gone.at), "how": gone.how, "reference": gone.reference}}
+def without_line(gone: Without) -> Line:
+    """The line that names the ablated steps."""
+    return Line(Span(f"without {gone.words}", "dim"))
 
 
 def _ablated(found: Result, gone: Without) -> Result:
     """A result that also says which steps are ablated."""
-
-    def events() -> Iterator[Mapping[str, Any]]:
-        for event in found.events():
-            yield {**event, **without_data(gone)}
-
-    def blocks(terminal: Terminal) -> Iterator[Block]:
-        yield from found.blocks(terminal)
-        yield from without_lines(gone)
-
-    return replace(found, blocks=blocks, data=lambda: {**found.data(), **without_data(gone)}, events=events)
+    more = {"without": gone.to_dict()}
+    return replace(
+        found,
+        blocks=lambda terminal: chain(found.blocks(terminal), [without_line(gone)]),
+        data=lambda: {**found.data(), **more},
+        events=lambda: ({**event, **more} for event in found.events()),
+    )
