@@ -4,9 +4,7 @@ import select
 from collections.abc import Callable
 from typing import Any
 
-from prompt_toolkit.application import get_app
 from prompt_toolkit.application.run_in_terminal import run_in_terminal
-from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import completion_is_selected, has_completions, has_focus
@@ -78,7 +76,15 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
 
     @found.add("tab", filter=typing & ~has_completions)
     def complete(event: KeyPressEvent) -> None:
-        _complete(event.current_buffer)
+        """Insert what all completions have in common before the next key, and show them if there are several."""
+        buffer, asked = event.current_buffer, CompleteEvent(completion_requested=True)
+        completions = list(buffer.completer.get_completions(buffer.document, asked))
+        if len(completions) == 1:
+            buffer.apply_completion(completions[0])
+            return
+        buffer.insert_text(get_common_complete_suffix(buffer.document, completions))
+        if completions:
+            buffer.start_completion()
 
     @found.add(Keys.Vt100MouseEvent, eager=True)
     def ignore(event: KeyPressEvent) -> None:
@@ -87,33 +93,13 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
     @found.add(Keys.BracketedPaste, filter=typing, eager=True)
     def paste(event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
-        if len(text) + len(event.current_buffer.text) > LONGEST:
-            _refuse(len(text))
-        else:
+        if len(text) + len(event.current_buffer.text) <= LONGEST:
             event.current_buffer.insert_text(text)
+            return
+        message = f"{len(text):,} characters were pasted; a session takes at most {LONGEST:,}"
+        run_in_terminal(lambda: say(message, "a text of that length belongs in a file: tinytf trace - < FILE"))
 
     return found
-
-
-def _complete(buffer: Buffer) -> None:
-    """Insert what all completions have in common before the next key, and show them if there are several."""
-    asked = CompleteEvent(completion_requested=True)
-    completions = list(buffer.completer.get_completions(buffer.document, asked))
-    if len(completions) == 1:
-        buffer.apply_completion(completions[0])
-        return
-    common = get_common_complete_suffix(buffer.document, completions)
-    if common:
-        buffer.insert_text(common)
-    if completions:
-        buffer.start_completion()
-
-
-def _refuse(length: int) -> None:
-    """Say above the prompt that a paste is too long."""
-    message = f"{length:,} characters were pasted; a session takes at most {LONGEST:,}"
-    if get_app().is_running:
-        run_in_terminal(lambda: say(message, "a text of that length belongs in a file: tinytf trace - < FILE"))
 
 
 class PastedBursts:

@@ -273,18 +273,13 @@ class Session(Host):
 
     def _defaults(self, command: click.Command) -> dict[str, Any]:
         """The session's values of the options of a command."""
-        spec, settings = self.state.spec, self.settings
+        spec, names = self.state.spec, {parameter.name for parameter in command.params}
         opened = {"model": spec.name, "device": spec.device, "dtype": spec.dtype, "seed": spec.seed}
-        values: dict[str, Any] = {
-            name: getattr(settings, name) for name in ("color", "width", "ascii", "plain", "dims", "rows")
-        }
-        names = {parameter.name for parameter in command.params}
-        if opened.keys() <= names:
-            values.update(opened)
-        elif command.name in ("info", "tokens"):
-            values["model"] = spec.name
-        if {"layer", "head"} <= names:
-            values.update(layer=settings.layer, head=settings.head)
+        values = dict(vars(self.settings))
+        if opened.keys() <= names or command.name in ("info", "tokens"):
+            values |= opened
+        if not {"layer", "head"} <= names:
+            del values["layer"], values["head"]
         return {name: value for name, value in values.items() if name in names and value is not None}
 
     def _python(self, code: str) -> None:
