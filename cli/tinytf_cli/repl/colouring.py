@@ -8,8 +8,6 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.styles import Style
-from pygments.lexers.python import PythonLexer
-from pygments.token import Token, _TokenType
 
 from tinytf.steps.table import STEPS
 from tinytf_cli.paint.colour import ACCENTS
@@ -49,12 +47,14 @@ _STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment
 _STEP = re.compile(r"(?:L(?:[0-9]+(?:-[0-9]+)?|\*)(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _PYTHON = {
-    Token.Literal.String: "class:string",
-    Token.Literal.Number: "class:number",
-    Token.Comment: "class:comment",
-    Token.Keyword: "class:keyword",
-    Token.Operator.Word: "class:keyword",
+    "String": "class:string",
+    "Number": "class:number",
+    "Comment": "class:comment",
+    "Keyword": "class:keyword",
+    "Word": "class:keyword",
 }
+"""The styles of Pygments' kinds of tokens, by the names of the kinds or of those around them; ``in`` is a Word."""
+
 _SCOPE = ("trace", "model", "torch", "np", "session", "_")
 
 
@@ -136,11 +136,13 @@ def role_of(session: Session, name: str) -> str:
 
 
 def _python(text: str) -> Iterator[tuple[str, str]]:
-    def style(token: tuple[int, _TokenType, str]) -> str:
-        _, kind, word = token
-        if kind in Token.Name and word in _SCOPE:
+    from pygments.lexers.python import PythonLexer  # 40 ms, for ! lines only
+
+    def style(token: tuple[int, tuple[str, ...], str]) -> str:
+        _, kinds, word = token
+        if kinds[:1] == ("Name",) and word in _SCOPE:
             return "class:verb"
-        return next((style for parent, style in _PYTHON.items() if kind in parent), "")
+        return next((_PYTHON[kind] for kind in kinds if kind in _PYTHON), "")
 
     for name, tokens in groupby(PythonLexer().get_tokens_unprocessed(text), key=style):
         yield name, "".join(word for _, _, word in tokens)

@@ -30,7 +30,7 @@ _verb = partial(verb, topic="session")
 
 @_verb("without", takes=("site",), examples=("without L0H3", "without L1H* L2.ffn --how mean", "without none"))
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS …|none]")
-@click.option("--how", type=click.Choice(["zero", "mean"]), help="What replaces them: zeros (default), or the mean.")
+@click.option("--how", type=click.Choice(["zero", "mean"]), help="What replaces them, zero by default.")
 @click.option("--reference", metavar="FILE", help="Texts for the mean; without it the model's own.")
 def without(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Result:
     """Ablate some steps of the model, or show which are ablated.
