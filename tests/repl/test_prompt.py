@@ -118,7 +118,7 @@ def test_pasted_lines_wait_for_enter_and_can_be_given_up(typed: Typist) -> None:
     assert typed.lines == []
 
 
-def test_pasted_lines_go_on_behind_an_error(typed: Typist) -> None:
+def test_pasted_lines_go_on_after_an_error(typed: Typist) -> None:
     typed(pasted("step\nwhere\nrun The cat") + ENTER)
     assert typed.lines == ["step", "where", "run The cat"]
     assert typed.err.text.count("error") == 2

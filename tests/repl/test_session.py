@@ -270,7 +270,7 @@ def test_the_interface_for_a_front_end_holds(ran: Talk) -> None:
 
 
 class _Keys:
-    """What somebody types at ``input``; an exception among the lines is raised."""
+    """What a user types at ``input``; an exception among the lines is raised."""
 
     def __init__(self, *lines: str | BaseException) -> None:
         self.lines: Iterator[str | BaseException] = iter(lines)
@@ -282,7 +282,7 @@ class _Keys:
         return line
 
 
-def test_the_plain_prompt_goes_on_behind_ctrl_c_and_ends_with_ctrl_d(
+def test_the_plain_prompt_goes_on_after_ctrl_c_and_ends_with_ctrl_d(
     ran: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", _Keys("step", KeyboardInterrupt(), "nonsense", "", EOFError()))

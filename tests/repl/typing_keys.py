@@ -47,7 +47,7 @@ class Typist:
 
 @contextmanager
 def typist(folder: Path, monkeypatch: pytest.MonkeyPatch, session: Session | None = None) -> Iterator[Typist]:
-    """Somebody at a prompt whose history is in ``folder``."""
+    """A user at a prompt whose history is in ``folder``."""
     monkeypatch.setattr("tinytf_cli.repl.prompt.history_path", lambda: folder / "tinytf" / "history")
     out, err = Capture(), Capture()
     session = session or Session(VERBS)

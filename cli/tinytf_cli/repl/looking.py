@@ -187,16 +187,15 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     if len(runs) < 2:
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
     a, b = (session.models.model(run.spec) for run in runs)
-    traces = [session.models.trace(run) for run in runs]
-    first, second = (trace.encoding for trace in traces)
+    first, second = (session.models.trace(run) for run in runs)
     found = difference(
-        Side(a.transformer, a.tokenizer, first, traces[0]),
-        Side(b.transformer, b.tokenizer, second, traces[1]),
+        Side(a.transformer, a.tokenizer, first.encoding, first),
+        Side(b.transformer, b.tokenizer, second.encoding, second),
         tolerance=tolerance,
         head=None if head is None else parse_head(head, session.table),
         top=top,
     )
-    found = replace(found, sides=(About(a, first), About(b, second)))
+    found = replace(found, sides=(About(a, first.encoding), About(b, second.encoding)))
     return Result.of(DifferenceView((a, b), found, DifferenceChoice(rows)))
 
 
