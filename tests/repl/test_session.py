@@ -282,9 +282,7 @@ class _Keys:
         return line
 
 
-def test_the_plain_prompt_goes_on_after_ctrl_c_and_ends_with_ctrl_d(
-    ran: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plain_prompt_goes_on_after_ctrl_c_and_ends_with_ctrl_d(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", _Keys("step", KeyboardInterrupt(), "nonsense", "", EOFError()))
     assert front.plainly(ran.session) == 0
     assert ran.session.place_words.startswith("embed.tokens ")

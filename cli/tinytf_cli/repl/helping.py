@@ -10,7 +10,7 @@ from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.verbs import NOTES, TOPICS, Verb
+from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
 _DEEPEST = 18
@@ -143,9 +143,8 @@ def _of_verb(verb: Verb) -> Iterator[Block]:
     yield Heading(f"{verb.name} {verb.usage}".rstrip(), also)
     for paragraph in (verb.command.help or "").split("\n\n"):
         yield Line(" ".join(paragraph.split()), indent=2)
-    shared = {"form", "as_json", "file", "color", "width", "ascii", "plain", "help", "debug"}
-    options = [one for one in verb.command.params if isinstance(one, click.Option) and one.expose_value]
-    own = [_option(one) for one in options if one.name not in shared]
+    options = [one for one in verb.command.params if isinstance(one, click.Option)]
+    own = [_option(one) for one in options if one not in OUTPUT_OPTIONS]
     if own:
         yield Line("")
         yield from _pairs(own)

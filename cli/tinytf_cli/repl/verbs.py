@@ -14,8 +14,8 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import SCHEMA_VERSION
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
+from tinytf_cli.command import Option, build, parameters_of
 from tinytf_cli.main import COMMANDS, cli
-from tinytf_cli.options import output_options
 from tinytf_cli.output import Output, Result
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
@@ -31,6 +31,12 @@ TOPICS = {
     "session": "model, text, settings, and what was done",
     "lines": "what else a line can be",
 }
+
+OUTPUT_OPTIONS = [
+    *parameters_of(Output),
+    Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
+]
+"""The options of every verb."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +75,17 @@ def verb(
 
     def made(function: Callable[..., Result | None]) -> Verb:
         @functools.wraps(function)
-        def run(*args: Any, output: Output, **kwargs: Any) -> int:
-            session = click.get_current_context().obj
-            found = function(session, *args, **kwargs)
+        def run(**values: Any) -> int:
+            session, output = click.get_current_context().obj, build(Output, values)
+            found = function(session, **{name: value for name, value in values.items() if name not in shared})
             if found is not None:
                 gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
                 output.show(found if gone is None else _ablated(found, gone))
             return 0
 
+        shared = {one.name for one in OUTPUT_OPTIONS}
         settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        command = click.command(name, context_settings=settings)(output_options(run))
+        command = click.command(name, params=[*OUTPUT_OPTIONS], context_settings=settings)(run)
         usage = " ".join(str(one.metavar) for one in command.params if isinstance(one, click.Argument))
         return Verb(name, topic, command, aliases, **{"usage": usage, **described})
 
