@@ -121,18 +121,14 @@ def _address(session: Session, word: str) -> str:
     match = _STEP.fullmatch(word)
     if match is None:
         return ""
-    if match[1] is None:
+    name = match[1]
+    if name is None:
         return "class:role.residual" if re.match(r"L[0-9*]", word) else ""
-    role = role_of(session, match[1])
-    return f"class:role.{role}" if role else ""
-
-
-def role_of(session: Session, name: str) -> str:
-    """The role of a step by its short name; while no model is open, in any model."""
     if session.is_open:
-        found = session.table.by_name.get(session.table.synonym(name) or name)
-        return found.role if found is not None else ""
-    return next((step.role for step in STEPS if step.name == name), "")
+        step = session.table.by_name.get(session.table.synonym(name) or name)
+    else:  # a step of any model
+        step = next((step for step in STEPS if step.name == name), None)
+    return "" if step is None else f"class:role.{step.role}"
 
 
 def _python(text: str) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """Completion of the word at the cursor: read from the session's tables, without opening or computing anything."""
 
 import contextlib
-import functools
 import itertools
 import os
 import re
@@ -93,15 +92,11 @@ def _first(session: Session, begun: str) -> Iterator[Offer]:
             yield Offer(name, _summary(session, name), True)
 
 
-@functools.lru_cache(maxsize=100)
-def _short_help(command: click.Command) -> str:
-    return command.get_short_help_str(70)
-
-
 def _summary(session: Session, name: str) -> str:
-    found = session.lexicon.verbs.get(name)
-    command = found.command if found else session.lexicon.command(name)
-    return _short_help(command) if command is not None else ""
+    if (verb := session.lexicon.verbs.get(name)) is not None:
+        return verb.summary
+    command = session.lexicon.command(name)
+    return "" if command is None else command.get_short_help_str(70)
 
 
 # The words after it

@@ -32,7 +32,7 @@ _OTHERS = [
     ("Tab", "complete; again, or the arrows, to choose; Enter takes the choice"),
     ("Right", "take the suggestion, at the end of the line; Alt-F takes a word of it"),
     ("Up, Down", "earlier lines that begin like this one"),
-    ("Ctrl-R", "search the lines typed so far, and in earlier sessions"),
+    ("Ctrl-R", "search the lines of this session and of earlier ones"),
     ("Ctrl-L", "clear the screen"),
     ("Ctrl-C", "give up the line, or stop the command that is running"),
     ("Ctrl-Z", "to the shell; fg comes back"),

@@ -126,14 +126,12 @@ def holding_at(session: Session, place: int) -> list[Stop]:
     """The stops that hold at a step."""
     rows = session.table.rows
     step, layer = rows[place]
-    found = []
-    for stop in session.state.stops:
-        if not _names(stop, rows, place):
-            continue
+
+    def holds(stop: Stop) -> bool:
         heads = stop.where.heads if stop.where is not None and step.has_heads else None
-        if stop.condition is None or stop.condition.holds(session.trace, step, layer, heads):
-            found.append(stop)
-    return found
+        return stop.condition is None or stop.condition.holds(session.trace, step, layer, heads)
+
+    return [stop for stop in session.state.stops if _names(stop, rows, place) and holds(stop)]
 
 
 def _names(stop: Stop, rows: Sequence[tuple[Step, int | None]], place: int) -> bool:
