@@ -47,7 +47,7 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
     Measured by the difference of two logits, A − B, after the last token (in an encoder at [MASK]): 1 is the clean
     run's, 0 the corrupt one's. Both texts must have as many tokens.
     """
-    from tinytf.analysis.interventions.pair import UnevenTexts, require_even
+    from tinytf.analysis.interventions import UnevenTexts, require_even
     from tinytf_cli.counted import counted
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 

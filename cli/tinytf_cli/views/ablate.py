@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.analysis.interventions import Ablation, AblationSweep, Site
-from tinytf.analysis.interventions.prediction import Choice, Verified
+from tinytf.analysis.interventions import Ablation, AblationSweep, Choice, HookPoint
 from tinytf.loading import Model
+from tinytf.report import Verified
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
@@ -107,7 +107,7 @@ def digits_for(values: Array) -> int:
     return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
-def site_names(sites: Sequence[Site], most: int = 12) -> str:
+def site_names(sites: Sequence[HookPoint], most: int = 12) -> str:
     """The sites by their addresses; of many the first."""
     shown = ", ".join(map(str, sites[:most]))
     return shown + (f" and {len(sites) - most} more" if len(sites) > most else "")

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinytf.generate.beam import BeamStep, Hypothesis
-from tinytf.generate.compared import quantization_cost
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.score import QuantizationCost
+from tinytf.generate.score import QuantizationCost, quantization_cost
 from tinytf.loading import Model
 from tinytf.report import SCHEMA_VERSION, text_data
 from tinytf.text.tokenizer import Encoding

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinytf.errors import TinytfError
-from tinytf.generate.compared import quantization_cost
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import Step
 from tinytf.generate.samplers import Sampling
-from tinytf.generate.score import QuantizationCost
+from tinytf.generate.score import QuantizationCost, quantization_cost
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
 from tinytf.report import SCHEMA_VERSION, text_data

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tinytf.analysis.census import SCORES, Census
-from tinytf.analysis.head_labels import LABELS, Label, Named
+from tinytf.analysis.heads import LABELS, Label, Named
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tinytf.analysis.info import Info
-from tinytf.analysis.size import cache_bytes_per_token, work_per_token
+from tinytf.analysis.size import Info, cache_bytes_per_token, work_per_token
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes

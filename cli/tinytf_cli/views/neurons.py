@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinytf.analysis.neurons import Active, Direction, Example, Examples, Neurons, TokenUnits, Unit
+from tinytf.analysis.neurons import Active, ActiveExample, Direction, Neurons, TokenUnits, TopExamples, Unit
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
@@ -147,7 +147,7 @@ class NeuronsView:
             said = "promotes, suppresses: what the unit does here; a negative activation turns its direction around"
             yield Line(Span(said, "dim"))
 
-    def _examples(self, found: Examples) -> Iterator[Block]:
+    def _examples(self, found: TopExamples) -> Iterator[Block]:
         corpus = printable(found.corpus, spaces=False)
         plural = "" if found.documents == 1 else "s"
         counted = f"{found.tokens:,} tokens in {found.documents:,} document{plural} of {corpus}"
@@ -160,7 +160,7 @@ class NeuronsView:
                 spans = [Span(f"{figure(one.activation).rjust(width)}  ", "dim"), *self._context(one)]
                 yield Line(spans, indent=2)
 
-    def _context(self, one: Example) -> list[Span]:
+    def _context(self, one: ActiveExample) -> list[Span]:
         words = [self.shown(i) for i in one.ids]
         if self.model.tokenizer.kind == "WordPiece":  # its words have no space of their own
             words = [word.removeprefix("##") if word.startswith("##") else f"·{word}" for word in words]
