@@ -17,13 +17,13 @@ from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
-from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     import torch
 
     from tinytf.report import Report
-    from tinytf_cli.views.blocks import Block
+    from tinytf_cli.views.blocks import Block, Span
 
 FORMATS = ("text", "json", "ndjson")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
@@ -47,15 +47,16 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names. ``text`` are pieces of text that stand for the view
-    wherever it is written without pictures; of a ``live`` result each part is seen as soon as it is there.
+    ``tensors`` the recorded tensors under their step names. ``text`` stands for the view wherever it is written
+    without pictures: blocks, and spans of running text with line ends of their own. Each part of a ``live`` result is
+    seen as soon as it is there.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
-    text: Callable[[Terminal], Iterator[str]] | None = None
+    text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
 
     @classmethod
@@ -107,7 +108,9 @@ class Output:
             for event in result.events():
                 yield self._safe(to_json(event, one_line=True)) + "\n"
         elif result.text is not None:
-            yield from result.text(terminal)
+            from tinytf_cli.paint.painter import paint_running
+
+            yield from paint_running(result.text(terminal), terminal)
         else:
             from tinytf_cli.paint.painter import paint
 
@@ -140,13 +143,16 @@ class Drawing:
     GROUP: ClassVar = "Output"
 
     color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto", help="When to use colour.")
+    theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background: auto asks the terminal.")
+    colormap: str = option(type=click.Choice(COLORMAPS), shown="viridis", help="Colours of values from 0 to 1.")
+    precision: int | None = option(type=click.IntRange(0, 9), help="Digits after the point.")
     width: int | None = option(type=click.IntRange(20, 1000), help="Columns to draw in.")
     ascii: bool = option(is_flag=True, help="Draw with 7-bit characters only.")
     plain: bool = option(is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
 
     def terminal(self) -> Terminal:
         """What stdout can show."""
-        return detect(sys.stdout, color=self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+        return detect(sys.stdout, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -239,7 +245,7 @@ def _picture(result: Result, extension: str, terminal: Terminal) -> str:
     from tinytf_cli.picture import picture
 
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
-    return picture(paint(result.blocks(screen), screen), extension, screen.width)
+    return picture(paint(result.blocks(screen), screen), extension, screen)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:

@@ -36,7 +36,7 @@ def watch(asked: Asked, output: Output) -> None:
     """
     from tinytf.training.reader import RunReader
     from tinytf.training.run_report import RunReport, follow
-    from tinytf_cli.paint.text import shown
+    from tinytf_cli.views.blocks import Span
     from tinytf_cli.views.run import RunView, event_in_words
 
     run = asked.run
@@ -49,8 +49,8 @@ def watch(asked: Asked, output: Output) -> None:
     else:
         events = partial(follow, name, reader, asked.every, asked.interval)
 
-        def lines(terminal: Any) -> Iterator[str]:
-            return (shown(event_in_words(event), terminal) + "\n" for event in events())
+        def lines(terminal: Any) -> Iterator[Span]:
+            return (Span(event_in_words(event) + "\n") for event in events())
 
         output.show(replace(present, events=events, text=lines, live=True))
 

@@ -11,7 +11,6 @@ from typing import BinaryIO
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.text.printable import printable
-from tinytf_cli.interrupt import current
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.line import PROMPT
 from tinytf_cli.repl.session import Outcome, Session
@@ -67,7 +66,7 @@ def plainly(session: Session) -> int:
             session.streams.stdout.write("\n")
             return 0
         except KeyboardInterrupt:
-            current().happened = False
+            session.interrupt.happened = False
             session.streams.stdout.write("\n")
             continue
         outcome = session.execute(line)

@@ -22,7 +22,7 @@ from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
 from tinytf_cli.failing import Failure, explained, say
 from tinytf_cli.host import Host
-from tinytf_cli.interrupt import current
+from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
 from tinytf_cli.repl.models import Models
@@ -71,11 +71,12 @@ class Session(Host):
         settings: Settings | None = None,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
         self.place: int | None = None
         self.lexicon, self.models, self.log = Lexicon(verbs), Models(), Log()
-        self.streams = Streams(stdout, stderr)
+        self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
         self.last_error: BaseException | None = None
@@ -193,7 +194,7 @@ class Session(Host):
         stdout any more.
         """
         began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
-        interrupt = current()
+        interrupt = self.interrupt
         interrupt.happened = False
         failure, status, captured = None, 0, Capture()
         self.typed = Typed(line)

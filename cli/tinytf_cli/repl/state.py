@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address
+from tinytf_cli.output import Drawing
 from tinytf_cli.repl.line import LONGEST
-from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     from tinytf.trace.conditions import Condition
 
 AUTO = "auto"
 _SWITCH = ("on", "off")
-_MAPS = ("viridis", "cividis", "grey")
 _COLORS = (AUTO, "always", "never")
 _ANY = range(10**6 + 1)
 
@@ -33,7 +33,8 @@ class Settings:
     precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
     dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
     rows: int | None = _setting(None, "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY)
-    colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(_MAPS), _MAPS)
+    colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS)
+    theme: str = _setting(AUTO, "background to draw for", ", ".join(THEMES), THEMES)
     color: str = _setting(AUTO, "whether to use colour", ", ".join(_COLORS), _COLORS)
     width: int | None = _setting(None, "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001))
     ascii: bool = _setting(False, "7-bit signs only", "on or off", _SWITCH)
@@ -44,7 +45,8 @@ class Settings:
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
         """What a stream can show under these settings; ``color`` replaces theirs."""
-        return detect(stream, color=color or self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+        drawing = {one.name: getattr(self, one.name) for one in fields(Drawing)}
+        return detect(stream, **{**drawing, "color": color or self.color})
 
     def changed(self, name: str, word: str) -> "Settings":
         """The settings with one of them read from a word."""

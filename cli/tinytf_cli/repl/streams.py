@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
-from tinytf_cli.numbers import digits
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
-from tinytf_cli.paint.colour import choose_unit_map
 from tinytf_cli.repl.line import Typed
 from tinytf_cli.repl.state import Settings
 from tinytf_cli.several import show_all
@@ -118,14 +116,10 @@ class Streams:
         encoding = getattr(stream, "encoding", None) or "utf-8"
         through, terminal = None if waits else stream, not redirected and stream.isatty()
         before, self._now = self._now, Capture(through, terminal=terminal, encoding=encoding)
-        precision = digits.set(settings.precision)
-        choose_unit_map(settings.colormap)
         try:
             with contextlib.redirect_stdout(self._now):
                 yield self._now
         finally:
-            digits.reset(precision)
-            choose_unit_map(Settings().colormap)
             self._now = before
 
     def deliver(self, captured: Capture, typed: Typed, settings: Settings, *, live: bool) -> None:
@@ -140,7 +134,7 @@ class Streams:
         elif typed.sign == ">":
             _to_file(captured, typed.target, self.stderr, settings, typed.words)
         elif self._pages(settings, live):
-            if captured.text.count("\n") >= shutil.get_terminal_size().lines:
+            if captured.text.count("\n") >= settings.terminal(self._stream).height:
                 self.page(captured.text)
             else:
                 self._stream.write(captured.text)

@@ -13,7 +13,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.coming import Coming
-from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
+from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.int8 import cost_in_words
 
 _SHOWN = 6
@@ -54,22 +54,22 @@ class BeamView:
         kept = ids[:-1] if hypothesis.ended else ids
         return self.model.text_after(self.encoding.ids, kept)
 
-    def text(self, terminal: Terminal) -> Iterator[str]:
+    def text(self, terminal: Terminal) -> Iterator[Block | Span]:
         """The best texts alone; on a screen behind banner and prompt."""
         if terminal.cuts:
-            yield from painted(banner(self.model, self.encoding), terminal)
+            yield from banner(self.model, self.encoding)
         self.made.all()
         for place, hypothesis in enumerate(self._best()):
-            yield "\n" if place or terminal.cuts else ""
+            yield Span("\n" if place or terminal.cuts else "")
             if terminal.cuts:
-                yield coloured(safe_piece("", self.encoding.text), "dim", terminal)
+                yield Span(safe_piece("", self.encoding.text), "dim")
             text = safe_piece(self.encoding.text, self._text_of(hypothesis))
-            yield coloured(text, "output" if terminal.cuts else "", terminal) + "\n"
+            yield Span(text + "\n", "output" if terminal.cuts else "")
             if terminal.cuts:
-                yield from painted([Line(Span(_in_words(hypothesis), "dim"))], terminal)
+                yield Line(Span(_in_words(hypothesis), "dim"))
         if terminal.cuts:
-            yield "\n"
-            yield from painted([Line(Span(self._end_in_words(), "dim"))], terminal)
+            yield Span("\n")
+            yield Line(Span(self._end_in_words(), "dim"))
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """Where it is watched the hypotheses of every step, then the best texts."""

@@ -1,12 +1,9 @@
 """A prompt and what follows it, safe to write: in pieces as they come, or as the lines of a view."""
 
 import unicodedata
-from collections.abc import Iterable, Iterator
-
-from rich.segment import Segment
+from collections.abc import Iterator
 
 from tinytf.text.printable import printable
-from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
 
 
@@ -28,24 +25,3 @@ def continuation(prompt: str, new: str) -> Iterator[Block]:
     yield from (Line(Span(line, "dim")) for line in whole)
     yield Line([Span(last, "dim"), Span(first, "output")])
     yield from (Line(Span(line, "output")) for line in more)
-
-
-def painted(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:
-    """Blocks as text, where a view is written piece by piece."""
-    from tinytf_cli.paint.painter import paint
-
-    for line in paint(blocks, terminal):
-        yield line + "\n"
-
-
-def coloured(text: str, role: str, terminal: Terminal) -> str:
-    """Text as it is, in a colour; blanks at the end of a piece belong to it."""
-    from tinytf_cli.paint.colour import role_style
-    from tinytf_cli.paint.text import render, shown
-
-    text = shown(text, terminal)
-    if terminal.depth == "none" or not role:
-        return text
-    core = text.rstrip()
-    lines = [render([Segment(line, role_style(role))], terminal.depth) if line else "" for line in core.split("\n")]
-    return "\n".join(lines) + text[len(core) :]

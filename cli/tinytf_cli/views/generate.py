@@ -17,7 +17,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.coming import Coming
-from tinytf_cli.views.continuation import coloured, continuation, painted, safe_piece
+from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.int8 import cost_in_words
 from tinytf_cli.views.watch import cache_blocks, cache_data, sampling_in_words, step_blocks, step_data
 
@@ -78,17 +78,18 @@ class GenerateView:
         ended = steps[-1].ended if steps else ""
         return ended or (INTERRUPTED if self.interrupted else "")
 
-    def text(self, terminal: Terminal) -> Iterator[str]:
+    def text(self, terminal: Terminal) -> Iterator[Block | Span]:
         """The new text alone; on a screen behind the banner and the prompt, with a last line about its end.
 
         Of several samples the first is seen as it is made, the others after it.
         """
         screen, several = terminal.cuts, self.settings.samples > 1
         if screen:
-            yield from painted(banner(self.model, self.encoding), terminal)
+            yield from banner(self.model, self.encoding)
             if several:
-                yield from painted([Heading("sample 1", "", "output")], terminal)
-            yield ("" if several else "\n") + coloured(safe_piece("", self.encoding.text), "dim", terminal)
+                yield Heading("sample 1", "", "output")
+            yield Span("" if several else "\n")
+            yield Span(safe_piece("", self.encoding.text), "dim")
         before, open_line = self.encoding.text, screen
         try:
             for step in self.made:
@@ -96,28 +97,28 @@ class GenerateView:
                 before = (before + step.text)[-32:] if step.sample == 1 else before
                 if safe:
                     open_line = not safe.endswith("\n")
-                    yield coloured(safe, "output" if screen else "", terminal)
+                    yield Span(safe, "output" if screen else "")
         except TinytfError:
-            yield "\n" if open_line else ""
+            yield Span("\n" if open_line else "")
             for sample in range(2, self.settings.samples + 1) if self.made.there else ():
                 yield from self._finished_sample(sample, terminal)
             raise
-        yield "\n" if open_line else ""
+        yield Span("\n" if open_line else "")
         for sample in range(2, self.settings.samples + 1):
             yield from self._finished_sample(sample, terminal)
         if screen:
-            yield "\n"
-            yield from painted([Line(Span(self._end_in_words(), "dim"))], terminal)
+            yield Span("\n")
+            yield Line(Span(self._end_in_words(), "dim"))
 
-    def _finished_sample(self, sample: int, terminal: Terminal) -> Iterator[str]:
+    def _finished_sample(self, sample: int, terminal: Terminal) -> Iterator[Block | Span]:
         """A sample that was made beside the first; in a pipe behind an empty line."""
         if terminal.cuts:
-            yield from painted([Heading(f"sample {sample}", "", "output")], terminal)
-            yield coloured(safe_piece("", self.encoding.text), "dim", terminal)
+            yield Heading(f"sample {sample}", "", "output")
+            yield Span(safe_piece("", self.encoding.text), "dim")
         text = safe_piece(self.encoding.text, self._text_of(sample))
-        yield "" if terminal.cuts else "\n"
-        yield coloured(text, "output" if terminal.cuts else "", terminal)
-        yield "" if text.endswith("\n") else "\n"
+        yield Span("" if terminal.cuts else "\n")
+        yield Span(text, "output" if terminal.cuts else "")
+        yield Span("" if text.endswith("\n") else "\n")
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The texts, and where it is watched every step with its candidates as bars, and what the cache holds."""

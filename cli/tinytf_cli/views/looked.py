@@ -12,9 +12,8 @@ from tinytf.trace.address import Address
 from tinytf.trace.conditions import MEASURES, measure
 from tinytf.trace.summary import statistics, visible
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Histogram, Line, Span, Table, Values
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Histogram, Line, Span, Table, Values
 from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, step_heading, visible_array
 
 _LABEL = 18
@@ -83,7 +82,7 @@ def statistics_blocks(trace: Trace, where: Address) -> Iterator[Block]:
         return
     columns = [Column("step", [Span(name, role) for name, role, _, _ in found], said="")]
     for one in dict.fromkeys(name for *_, figures, _ in found for name in figures):
-        cells = [number(figures[one]) if one in figures else "" for *_, figures, _ in found]
+        cells = [Figure(figures[one]) if one in figures else "" for *_, figures, _ in found]
         columns.append(Column(one, cells, "right"))
     columns.append(Column("", [Histogram(counts) for *_, counts in found], drop=1))
     yield Table(columns)

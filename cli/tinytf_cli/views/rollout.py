@@ -9,7 +9,7 @@ from tinytf.analysis.rollout import ALLOWED, Rollout
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Scale, Span, Table
 from tinytf_cli.views.steps import left_out, shown_rows
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class RolloutView:
         for name, share in zip(self.names, shares, strict=True):
             coloured += [Span(name, f"unit:{round(255 * share / most)}"), Span(" ")]
         yield Line(coloured, indent=2)
-        yield Line(Span(f"rollout, dark 0 to bright {most:.3f}; each layer is ½·attention + ½·itself", "dim"), indent=2)
+        yield Scale("unit", most)
+        yield Line(Span(f"rollout, at most {most:.3f}; each layer is ½·attention + ½·itself", "dim"), indent=2)
         yield Line("")
         limit = self.rows if self.rows is not None else (_ROWS_ON_A_SCREEN if terminal.cuts else 0)
         keep = shown_rows(len(self.names), limit or None)
