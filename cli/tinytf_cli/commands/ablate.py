@@ -43,8 +43,8 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
 
     One of --at and --sweep says of what. In an encoder the prediction is that of the first [MASK].
     """
-    from tinytf_cli.counted import counted
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepView, AblationView
 
     if bool(asked.addresses) == (asked.sweep is not None):
@@ -60,7 +60,9 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
 
     def view_of(text: str) -> AblationView | AblationSweepView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
-        with counted(output.stderr, "texts and ablations:" if asked.sweep else "texts of the mean:") as on_progress:
+        with progress_line(
+            output.stderr, "texts and ablations:" if asked.sweep else "texts of the mean:"
+        ) as on_progress:
             if asked.sweep is None:
                 found = model.ablate(
                     trace, asked.addresses, target=number, top=asked.top or 5, on_progress=on_progress, **settings

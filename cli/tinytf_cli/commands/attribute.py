@@ -31,7 +31,7 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     The scale of the norms is held at what it was; then the parts sum to the logit.
     """
     from tinytf.analysis.attribution import require_logits
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.attribute import AttributionView
 
     model = opening.open()

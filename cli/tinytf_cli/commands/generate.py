@@ -78,7 +78,7 @@ def command(texts: Texts, opening: Opening, asked: Asked, decoding: Decoding, ou
     """
     from tinytf.generate.compared import compare_cache
     from tinytf.generate.samplers import Sampling
-    from tinytf_cli.several import show_all
+    from tinytf_cli.joining import show_all
     from tinytf_cli.views.beams import BeamView
     from tinytf_cli.views.cached import CachedView
     from tinytf_cli.views.generate import GenerateView, Settings

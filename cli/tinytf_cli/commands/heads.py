@@ -46,7 +46,7 @@ def command(corpus: Path | None, opening: Opening, asked: Asked, output: Output)
     file, a folder of them, or - for standard input. Without it the text is what the model was trained on, where that
     is known, and all scores are from random tokens where it is not.
     """
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import HeadsView
 
     if asked.random and corpus is not None:
@@ -54,7 +54,7 @@ def command(corpus: Path | None, opening: Opening, asked: Asked, output: Output)
     text = read_texts(("-",), lines=False)[0] if corpus == Path("-") else None
     model = opening.open()
     file = None if text is not None else corpus
-    with counted(output.stderr, "sequences", at_most=True) as progress:
+    with progress_line(output.stderr, "sequences", at_most=True) as progress:
         found = model.heads(
             file,
             text=text,

@@ -33,8 +33,8 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     The last row is the model's own output, to the last bit.
     """
     from tinytf.analysis.lens import require_readable
-    from tinytf_cli.counted import counted
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensView
 
     model = opening.open()
@@ -42,7 +42,7 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
 
     def view_of(text: str) -> LensView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
-        with counted(output.stderr, "lens: layer") as on_progress:
+        with progress_line(output.stderr, "lens: layer") as on_progress:
             found = model.lens(
                 trace,
                 position=asked.position,

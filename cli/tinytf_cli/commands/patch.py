@@ -48,7 +48,7 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
     run's, 0 the corrupt one's. Both texts must have as many tokens.
     """
     from tinytf.analysis.interventions import UnevenTexts, require_even
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 
     if asked.addresses and asked.sweep is not None:
@@ -76,7 +76,7 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
         found = model.patch(runs[0], runs[1], asked.addresses, positions=positions, top=asked.top or 5, **tokens)
         view = PatchedView(model, runs[0], runs[1], found)
     else:
-        with counted(output.stderr, "patches:") as on_progress:
+        with progress_line(output.stderr, "patches:") as on_progress:
             swept = model.patch_sweep(runs[0], runs[1], asked.sweep or "residual", on_progress=on_progress, **tokens)
         view = PatchSweepView(model, runs[0], runs[1], swept, asked.top or 8)
     output.show(Result.of(view))

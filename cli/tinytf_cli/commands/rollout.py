@@ -37,15 +37,15 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
     Attention rollout multiplies the maps of the layers, attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Both take half of every layer to come from the residual connection.
     """
-    from tinytf_cli.counted import counted
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.rollout import RolloutView
 
     model = opening.open()
 
     def view_of(text: str) -> RolloutView:
         trace = model.trace(text, truncate=texts.truncate, force=force)
-        with counted(output.stderr, "flows") as progress:
+        with progress_line(output.stderr, "flows") as progress:
             found = model.rollout(
                 trace, heads=asked.heads, layer=asked.layer, query=asked.query, flow=asked.flow,
                 force=force, progress=progress,

@@ -8,6 +8,7 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.steps.table import Step
+from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
@@ -110,14 +111,14 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
 def where(session: Session) -> Result:
     """Show the present model, text and step."""
     from tinytf_cli.views.banner import model_words, notes
-    from tinytf_cli.views.place import counted, place_blocks, text_words
+    from tinytf_cli.views.pipeline import place_blocks, text_words
 
     place, trace = session.require_place(), session.trace
 
     def blocks(terminal: Any) -> Iterator[Any]:
         yield Line(model_words(session.model))
         yield from notes(session.model)
-        yield Line([Span(text_words(trace)), Span(f" · {counted(len(trace.tokens), 'token')}", "dim")])
+        yield Line([Span(text_words(trace)), Span(f" · {plural(len(trace.tokens), 'token')}", "dim")])
         yield from place_blocks(trace, place)
 
     return made_of("place", blocks, lambda: _place_data(session))
@@ -127,7 +128,7 @@ def where(session: Session) -> Result:
 @click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
 def list_steps(session: Session, count: int) -> Result:
     """Show the steps around this one, and where the stops are."""
-    from tinytf_cli.views.place import around, list_blocks
+    from tinytf_cli.views.pipeline import around, list_blocks
 
     place, trace = session.require_place(), session.trace
     rows = around(trace, place, count)
@@ -136,7 +137,7 @@ def list_steps(session: Session, count: int) -> Result:
     def data() -> dict[str, Any]:
         return {**_place_data(session), "steps": [row.to_dict() for row in rows]}
 
-    return made_of("steps", lambda terminal: list_blocks(trace, rows, place, stops), data)
+    return made_of("steps", lambda terminal: list_blocks(rows, place, stops), data)
 
 
 def _advance(session: Session, end: Callable[[Rows, int], int], otherwise: str = "") -> Result:
@@ -170,7 +171,7 @@ def _forward(session: Session, place: int, end: int) -> tuple[int, str]:
 
 def _place_data(session: Session) -> dict[str, Any]:
     """The text and the present step, as data."""
-    from tinytf_cli.views.place import row_at
+    from tinytf_cli.views.pipeline import row_at
 
     place = session.require_place()
     return {
@@ -182,7 +183,7 @@ def _place_data(session: Session) -> dict[str, Any]:
 
 def _standing(session: Session, said: str = "", *, begun: bool = False) -> Result:
     """What is shown after every movement: the step, what stopped it, and the displays."""
-    from tinytf_cli.views.place import place_blocks, run_blocks
+    from tinytf_cli.views.pipeline import place_blocks, run_blocks
 
     place, trace, tokenizer = session.require_place(), session.trace, session.model.tokenizer
     displays = session.state.displays

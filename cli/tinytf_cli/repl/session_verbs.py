@@ -10,6 +10,7 @@ import click
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.text.printable import printable
 from tinytf.trace.address import parse_address
+from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
 from tinytf_cli.repl.front import outcomes, read_script
@@ -181,8 +182,6 @@ def save(session: Session, path: Path, force: bool) -> Result:
 
     Lines that failed are omitted. source FILE and tinytf repl -f FILE run them, and give the same output.
     """
-    from tinytf_cli.views.place import counted
-
     path = path.expanduser()
     require_place(path)
     if path.exists() and not force:
@@ -193,7 +192,7 @@ def save(session: Session, path: Path, force: bool) -> Result:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
                          "undo does not remove lines; type it in another session without the break")  # fmt: skip
     write_file(path, "".join(f"{line}\n" for line in (_HEADER, *lines)).encode("utf-8", "surrogateescape"))
-    said = f"{counted(len(lines), 'line')} in {printable(str(path), spaces=False)}"
+    said = f"{plural(len(lines), 'line')} in {printable(str(path), spaces=False)}"
     return answer("saved", {"file": str(path), "lines": len(lines)}, Line(said))
 
 

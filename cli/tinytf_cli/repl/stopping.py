@@ -11,6 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf.steps.table import Step
 from tinytf.trace.address import parse_address
+from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Stop
@@ -68,8 +69,6 @@ def watch(session: Session) -> Result:
 @click.argument("numbers", nargs=-1, type=click.IntRange(1, 10**9), metavar="[NUMBER]…")
 def delete(session: Session, numbers: tuple[int, ...]) -> Result:
     """Delete stops by their numbers, or all of them."""
-    from tinytf_cli.views.place import counted
-
     stops = session.state.stops
     known = [stop.number for stop in stops]
     for number in numbers:
@@ -77,7 +76,7 @@ def delete(session: Session, numbers: tuple[int, ...]) -> Result:
             raise UsageError(f"there is no stop {number}", f"there are: {', '.join(map(str, known)) or 'none'}")
     left = tuple(stop for stop in stops if numbers and stop.number not in numbers)
     session.change(stops=left)
-    return _answer(session, Line(f"{counted(len(stops) - len(left), 'stop')} deleted, {len(left)} left"))
+    return _answer(session, Line(f"{plural(len(stops) - len(left), 'stop')} deleted, {len(left)} left"))
 
 
 def _split(rest: str) -> tuple[str, int | None]:

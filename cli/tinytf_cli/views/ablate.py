@@ -17,7 +17,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.steps import as_array, largest, signed_role
 
-_WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "exchanged for values"}
+_WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "replaced by values"}
 
 
 class AblationView:

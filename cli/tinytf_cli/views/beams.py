@@ -12,9 +12,9 @@ from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.int8 import cost_in_words
+from tinytf_cli.views.streamed import Streamed
 
 _SHOWN = 6
 
@@ -36,7 +36,7 @@ class BeamView:
         self.model, self.encoding, self.kind = model, encoding, kind
         self._cost: QuantizationCost | None = None
         self.beams, self.length_penalty, self.count, self.watch = beams, length_penalty, count, watch
-        self.made = Coming(lambda: steps)
+        self.made = Streamed(lambda: steps)
 
     @property
     def interrupted(self) -> bool:

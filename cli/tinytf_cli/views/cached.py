@@ -13,7 +13,7 @@ from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.coming import Coming
+from tinytf_cli.views.streamed import Streamed
 
 _ROWS = 16
 
@@ -26,7 +26,7 @@ class CachedView:
 
     def __init__(self, model: Model, encoding: Encoding, start: Callable[[], Iterator[CachedStep]]) -> None:
         self.model, self.encoding = model, encoding
-        self.coming = Coming(start)
+        self.coming = Streamed(start)
 
     @property
     def steps(self) -> list[CachedStep]:

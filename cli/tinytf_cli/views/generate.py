@@ -16,9 +16,9 @@ from tinytf.text.tokenizer import Encoding
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, exchanged
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
-from tinytf_cli.views.coming import Coming
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.int8 import cost_in_words
+from tinytf_cli.views.streamed import Streamed
 from tinytf_cli.views.watch import cache_blocks, cache_data, sampling_in_words, step_blocks, step_data
 
 INTERRUPTED = "interrupted"
@@ -50,7 +50,7 @@ class GenerateView:
     ) -> None:
         self.model, self.encoding, self.settings, self.watch = model, encoding, settings, watch
         self.cache: list[LayerUse] | None = None
-        self.made = Coming(lambda: self._made(start))
+        self.made = Streamed(lambda: self._made(start))
         self._cost: QuantizationCost | None = None
 
     def _made(self, start: Callable[[], tuple[Iterator[Step], KVCache | None]]) -> Iterator[Step]:

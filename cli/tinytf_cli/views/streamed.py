@@ -1,4 +1,4 @@
-"""Things that a view shows as they come, and keeps, so that every form of a result can read them."""
+"""Items that a view shows while they are made, and keeps for the other forms of the result."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ from tinytf_cli.interrupt import current
 Item = TypeVar("Item")
 
 
-class Coming(Generic[Item]):
-    """Those that are there, then those that come; Ctrl-C ends them, and what was made stays.
+class Streamed(Generic[Item]):
+    """Iterates over the items as they are made; again, over the kept ones. Ctrl-C ends them, and keeps what there is.
 
-    ``times`` are the seconds (of time.perf_counter) at which each came.
+    ``there`` are the items so far, ``times`` the seconds (of time.perf_counter) at which each was made.
     """
 
     def __init__(self, start: Callable[[], Iterator[Item]]) -> None:
@@ -40,7 +40,7 @@ class Coming(Generic[Item]):
                 yield item
 
     def all(self) -> list[Item]:
-        """Wait for the last one."""
+        """Wait for the last item."""
         for _ in self:
             pass
         return self.there
