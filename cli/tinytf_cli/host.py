@@ -1,5 +1,6 @@
-"""Whoever runs a command inside itself, and lends it what its options leave out: the session."""
+"""The host of a command: the session that runs it, and fills in what its options leave out."""
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,32 +14,32 @@ if TYPE_CHECKING:
     from tinytf_cli.terminal import Terminal
 
 
-class Host:
-    """What a command takes from its host where its own options do not say otherwise."""
+class Host(ABC):
+    """What a command takes from the session where its own options do not say otherwise."""
 
     interrupt: "Interrupt"
 
     @property
+    @abstractmethod
     def model(self) -> "Model":
         """The open model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def require_text(self) -> str:
         """The text of the session; UsageError where there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def output(self, terminal: "Terminal", form: str, file: Path | None) -> "Output":
         """Where results go."""
-        raise NotImplementedError
 
 
 def host() -> Host | None:
-    """The host of the command that is running; None on the command line itself."""
+    """The host of the running command; None on the command line itself."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.find_object(Host)
 
 
 def given(*names: str) -> bool:
-    """Whether one of these options was typed, for the command that is running."""
+    """Whether one of these options was typed, for the running command."""
     context = click.get_current_context()
     return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)

@@ -13,10 +13,10 @@ import sys
 from _timing import Row, in_turns, milliseconds, options, show, show_machine, spread
 
 from tinytf_cli.paint.painter import paint
-from tinytf_cli.repl import table
-from tinytf_cli.repl.heard import Ear
+from tinytf_cli.repl import session_verbs
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Spec
+from tinytf_cli.repl.streams import Capture
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.looked import heat_blocks
 
@@ -25,7 +25,7 @@ VERBS = ("sat", "ran", "slept", "sang", "jumped", "played")
 
 
 def begun(model: str, text: str) -> Session:
-    session = Session(table.VERBS, Spec(model), stdout=Ear().stream, stderr=Ear().stream)
+    session = Session(session_verbs.VERBS, Spec(model), stdout=Capture(), stderr=Capture())
     done(session, f'run "{text}"')
     return session
 

@@ -10,7 +10,7 @@ import pytest
 from driving import CORPUS, Tinytf, is_a_clean_error
 
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.table import VERBS
+from tinytf_cli.repl.session_verbs import VERBS
 
 
 @pytest.fixture

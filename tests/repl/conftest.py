@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tinytf_cli.main import run
-from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Spec
-from tinytf_cli.repl.table import VERBS
+from tinytf_cli.repl.streams import Capture
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,8 +24,8 @@ def talk() -> Callable[..., Talk]:
     """Begin a session: ``talk(model="tiny", terminal=False)``."""
 
     def begin(model: str | Path = "tiny", *, terminal: bool = False) -> Talk:
-        out, err = Ear(terminal=terminal), Ear()
-        return Talk(Session(VERBS, Spec(str(model)), stdout=out.stream, stderr=err.stream), out, err)
+        out, err = Capture(terminal=terminal), Capture()
+        return Talk(Session(VERBS, Spec(str(model)), stdout=out, stderr=err), out, err)
 
     return begin
 

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from tinytf_cli.repl.heard import Ear
-from tinytf_cli.repl.outcome import Outcome
-from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session import Outcome, Session
+from tinytf_cli.repl.streams import Capture
 
 SENTENCE = "The cat sat on the"
 
@@ -14,8 +13,8 @@ class Talk:
     """A session and what it says."""
 
     session: Session
-    out: Ear
-    err: Ear
+    out: Capture
+    err: Capture
 
     def __call__(self, *lines: str) -> str:
         """What the last line writes; every line has to be done."""

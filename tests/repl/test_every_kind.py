@@ -7,11 +7,11 @@ from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_characters
 from tinytf.trace.trace import Trace
-from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.opening import SessionModel
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Run, Spec
-from tinytf_cli.repl.table import VERBS
+from tinytf_cli.repl.streams import Capture
 
 SPEC = Spec("made")
 
@@ -22,7 +22,7 @@ def session(request: pytest.FixtureRequest) -> Session:
     tokenizer = train_characters(["the cat sat on a mat"])
     sizes = {**architectures.SIZES, **architectures.KINDS[request.param]}
     config = ModelConfig(**{**sizes, "vocab_size": max(sizes["vocab_size"], tokenizer.vocab_size)})
-    begun = Session(VERBS, SPEC, stdout=Ear().stream, stderr=Ear().stream)
+    begun = Session(VERBS, SPEC, stdout=Capture(), stderr=Capture())
 
     def recorded(text: str, truncate: bool, force: bool) -> Trace:
         return begun.models.trace(Run(SPEC, text, truncate, force))

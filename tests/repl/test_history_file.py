@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from typing_keys import ENTER, UP, pasted, typist
 
-from tinytf_cli.repl.history_file import KEPT, FileHistory, history_path
+from tinytf_cli.repl.history import KEPT, FileHistory, history_path
 
 RUN = f'run "The cat sat"{ENTER}'
 

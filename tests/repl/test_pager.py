@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tinytf_cli.repl.pager import page
+from tinytf_cli.repl.streams import page
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pagers of POSIX")
 

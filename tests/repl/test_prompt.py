@@ -15,15 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from typing_keys import ALT, CANCEL, ENTER, LEAVE, TAB, UP, Typist, pasted, typist
 
-from tinytf_cli.repl import keys as listed_keys
-from tinytf_cli.repl.bindings import RUNS, listed
-from tinytf_cli.repl.bottom_bar import Bar, bar_of
 from tinytf_cli.repl.front import interact
+from tinytf_cli.repl.keys import RUNS, listed
 from tinytf_cli.repl.line import LONGEST
-from tinytf_cli.repl.prompt import banner
+from tinytf_cli.repl.prompt import Bar, banner, bar_of
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Spec
-from tinytf_cli.repl.table import VERBS
 
 RUN = f'run "The cat sat"{ENTER}'
 
@@ -120,7 +118,7 @@ def test_pasted_lines_wait_for_enter_and_can_be_given_up(typed: Typist) -> None:
     assert typed.lines == []
 
 
-def test_pasted_lines_go_on_behind_an_error(typed: Typist) -> None:
+def test_pasted_lines_go_on_after_an_error(typed: Typist) -> None:
     typed(pasted("step\nwhere\nrun The cat") + ENTER)
     assert typed.lines == ["step", "where", "run The cat"]
     assert typed.err.text.count("error") == 2
@@ -172,14 +170,7 @@ def test_a_script_needs_nothing_of_the_prompt() -> None:
 
 def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
-    assert interact(Session(VERBS)) == 7
-
-
-def test_the_plain_loop_is_there_without_prompt_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("tinytf_cli.repl.prompt")
-    monkeypatch.setitem(sys.modules, "tinytf_cli.repl.prompt", None)
-    monkeypatch.setattr("tinytf_cli.repl.plain.interact", lambda session: 7)
+    monkeypatch.setattr("tinytf_cli.repl.front.plainly", lambda session: 7)
     assert interact(Session(VERBS)) == 7
 
 
@@ -189,14 +180,9 @@ def test_the_keys_that_help_lists_are_those_that_are_bound() -> None:
     assert {line for _, _, line in RUNS} <= {said for _, said in listed()}
 
 
-def test_help_keys_lists_them(typed: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed_keys, "KEYS", listed_keys.KEYS)
-    before = list(listed_keys.KEYS)
-    try:
-        listed_keys.KEYS[:] = listed()
-        typed(f"help keys{ENTER}")
-    finally:
-        listed_keys.KEYS[:] = before
+def test_help_keys_lists_them(typed: Typist) -> None:
+    typed.prompt.session.keys = listed()
+    typed(f"help keys{ENTER}")
     assert "Alt-Down, F8" in typed.out.text
 
 

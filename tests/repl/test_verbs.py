@@ -147,7 +147,7 @@ def test_info_and_tokens_are_those_of_the_open_model(ran: Talk) -> None:
     assert ran("tokens").startswith("tiny-encoder ")
 
 
-def test_what_is_displayed_is_shown_behind_each_movement(ran: Talk) -> None:
+def test_what_is_displayed_is_shown_after_each_movement(ran: Talk) -> None:
     shown = ran("display L0H0.weights[1,0]")
     assert ran("step").endswith(shown)
     assert ran("back").endswith(shown)

@@ -10,10 +10,10 @@ import pytest
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from tinytf_cli.repl.heard import Ear
 from tinytf_cli.repl.prompt import Prompt
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.table import VERBS
+from tinytf_cli.repl.session_verbs import VERBS
+from tinytf_cli.repl.streams import Capture
 
 ALT = {"up": "\x1b[1;3A", "down": "\x1b[1;3B", "right": "\x1b[1;3C"}
 UP, TAB, LEAVE, CANCEL, ENTER = "\x1b[A", "\t", "\x04", "\x03", "\r"
@@ -30,8 +30,8 @@ class Typist:
 
     prompt: Prompt
     keys: PipeInput
-    out: Ear
-    err: Ear
+    out: Capture
+    err: Capture
 
     def __call__(self, keys: str) -> int:
         """Type keys, leave, and answer with the status."""
@@ -47,10 +47,10 @@ class Typist:
 
 @contextmanager
 def typist(folder: Path, monkeypatch: pytest.MonkeyPatch, session: Session | None = None) -> Iterator[Typist]:
-    """Somebody at a prompt whose history is in ``folder``."""
+    """A user at a prompt whose history is in ``folder``."""
     monkeypatch.setattr("tinytf_cli.repl.prompt.history_path", lambda: folder / "tinytf" / "history")
-    out, err = Ear(), Ear()
+    out, err = Capture(), Capture()
     session = session or Session(VERBS)
-    session.streams.stdout, session.streams.stderr = out.stream, err.stream
+    session.streams.stdout, session.streams.stderr = out, err
     with create_pipe_input() as keys:
         yield Typist(Prompt(session, input=keys, output=DummyOutput()), keys, out, err)

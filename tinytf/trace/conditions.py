@@ -1,12 +1,15 @@
-"""Conditions over a step's numbers, as a breakpoint has them: ``max > 0.9 and entropy < 0.5``."""
+"""Conditions on a step's numbers, for breakpoints: ``max > 0.9 and entropy < 0.5``."""
 
 from __future__ import annotations
 
+import ast
 import math
 import operator
 import re
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -18,6 +21,7 @@ from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 
 Measured = Callable[[str], float]
+Meaning = Callable[[Measured], bool]
 _Heads = tuple[int, ...] | None
 
 
@@ -47,16 +51,17 @@ MEASURES: dict[str, tuple[Callable[[Tensor], float], str]] = {
     "nan": (lambda values: float(torch.isnan(values).sum()), "how many are NaN"),
     "inf": (lambda values: float(torch.isinf(values).sum()), "how many are infinite"),
 }
-"""What a condition can ask of a step, over its numbers that are finite and not masked."""
+"""The measures of a step's finite and unmasked numbers."""
 
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+_COMPARE: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)|(?P<word>[A-Za-z_]+)"
-    r"|(?P<sign><=|>=|==|!=|[<>()]))"
-)
-_DEPTH = 50
+_FOREIGN = re.compile(r"[^\sA-Za-z0-9_.+<>=!()-]")
+_LONGEST = 1_000
+"""Characters of a condition: Python's parser recurses, and none that makes sense is as long."""
+
+_EXAMPLE = "such as: max > 0.9 and entropy < 0.5"
 
 
 def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: _Heads = None) -> float:
@@ -71,132 +76,81 @@ def measure(trace: Trace, name: str, step: Step, layer: int | None, heads: _Head
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """``max > 0.9``; either side is a measure or a number."""
-
-    left: str | float
-    sign: str
-    right: str | float
-
-    def holds(self, measured: Measured) -> bool:
-        left, right = (measured(side) if isinstance(side, str) else side for side in (self.left, self.right))
-        return not math.isnan(left) and not math.isnan(right) and _COMPARE[self.sign](left, right)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(side for side in (self.left, self.right) if isinstance(side, str))
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Conditions that all hold (``and``), or one of which does (``or``)."""
-
-    word: str
-    parts: tuple[Comparison | Joined, ...]
-
-    def holds(self, measured: Measured) -> bool:
-        return (all if self.word == "and" else any)(part.holds(measured) for part in self.parts)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for part in self.parts for name in part.names)
-
-
-@dataclass(frozen=True)
 class Condition:
-    """A condition as it was written, and what it means."""
+    """A condition as it was written; ``meaning`` decides it from measures by name, of which it uses ``names``."""
 
     text: str
-    meaning: Comparison | Joined
+    names: frozenset[str]
+    meaning: Meaning = field(compare=False)
 
     def holds(self, trace: Trace, step: Step, layer: int | None, heads: _Heads = None) -> bool:
-        """Whether it holds of a step; what the step has no measure of does not hold."""
-        return step.is_tensor and self.meaning.holds(lambda name: measure(trace, name, step, layer, heads))
+        """Whether it holds at a step; a comparison with a measure that the step does not have is false."""
+        return step.is_tensor and self.meaning(lambda name: measure(trace, name, step, layer, heads))
 
     def require_entropy(self, step: Step) -> None:
-        """Raise UsageError where the entropy is asked of a step whose rows are no distributions."""
-        if "entropy" in self.meaning.names and not step.is_distribution:
+        """Raise UsageError where it asks for the entropy of a step whose rows are no distributions."""
+        if "entropy" in self.names and not step.is_distribution:
             raise UsageError(f"{step.name} has no entropy", "entropy is of weights and probs")
 
 
 def parse_condition(text: str, line: str = "", column: int = 0) -> Condition:
-    """Read ``max > 0.9``, joined by ``and`` and ``or``, in round brackets where wanted; ``nan`` alone is ``nan > 0``.
+    """Read comparisons such as ``max > 0.9``, joined by ``and``, ``or`` and round brackets; ``nan`` is ``nan > 0``.
 
-    ``text`` stands at ``column`` of ``line``. Raises PlacedError, which points at the place that is wrong.
+    The grammar is Python's. ``text`` is at ``column`` of ``line``. Raises PlacedError at the place that is wrong.
     """
-    reader = _Reader(text, line or text, column)
-    meaning = reader.either(0)
-    if reader.kind:
-        raise reader.wrong(f"the condition ends before {reader.value!r}", "join two by and, or by or")
-    return Condition(" ".join(text.split()), meaning)
+    start = len(text) - len(text.lstrip())
 
+    def wrong(at: int, message: str, hint: str = _EXAMPLE) -> PlacedError:
+        return PlacedError(message, line or text, column + min(at, len(text)), hint)
 
-class _Reader:
-    """Reads a condition from left to right; ``kind`` and ``value`` are of the token that it stands at."""
+    def meaning(node: ast.expr) -> Meaning:
+        match node:
+            case ast.BoolOp(op=op, values=values):
+                joined, parts = all if isinstance(op, ast.And) else any, [meaning(value) for value in values]
+                return lambda measured: joined(part(measured) for part in parts)
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                for sign, other in zip(ops, others, strict=True):
+                    if type(sign) not in _COMPARE:
+                        raise wrong(start + other.col_offset, "a comparison is one of < <= > >= == !=")
+                signs, sides = [_COMPARE[type(sign)] for sign in ops], [side(one) for one in (left, *others)]
 
-    def __init__(self, text: str, line: str, column: int) -> None:
-        self.text, self.line, self.column = text, line, column
-        self.kind, self.value, self.start, self.end = "", "", 0, 0
-        self.move()
+                def compared(measured: Measured) -> bool:
+                    values = [value(measured) for value in sides]
+                    holds = [sign(*pair) for sign, pair in zip(signs, pairwise(values), strict=True)]
+                    return all(holds) and not any(map(math.isnan, values))
 
-    def move(self) -> None:
-        rest = self.text[self.end :]
-        if not rest.strip():
-            self.kind, self.value, self.start = "", "", len(self.text.rstrip())
-            return
-        match = _TOKEN.match(self.text, self.end)
-        if match is None or match.lastgroup is None:
-            self.start = self.end + len(rest) - len(rest.lstrip())
-            raise self.wrong(f"a condition has no {self.text[self.start]!r}", _EXAMPLE)
-        self.kind, self.value = match.lastgroup, match[match.lastgroup]
-        self.start, self.end = match.start(match.lastgroup), match.end()
+                return compared
+            case ast.Name(id="nan" | "inf" as name):
+                return lambda measured: measured(name) > 0
+        side(node)
+        raise wrong(start + (node.end_col_offset or 0), f"a comparison must follow {ast.unparse(node)}")
 
-    def wrong(self, message: str, hint: str = "") -> PlacedError:
-        return PlacedError(message, self.line, self.column + self.start, hint)
+    def side(node: ast.expr) -> Callable[[Measured], float]:
+        match node:
+            case ast.Name(id=name) if name in MEASURES:
+                return lambda measured: measured(name)
+            case ast.Name(id=name):
+                raise wrong(start + node.col_offset, f"there is no measure {name!r}", did_you_mean(name, MEASURES))
+            case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+                return lambda measured: float(number)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+                sign, value = -1 if isinstance(node.op, ast.USub) else 1, side(operand)
+                return lambda measured: sign * value(measured)
+        raise wrong(start + node.col_offset, "only measures and numbers can be compared")
 
-    def either(self, depth: int) -> Comparison | Joined:
-        return self._joined("or", lambda: self._joined("and", lambda: self._one(depth)))
-
-    def _joined(self, word: str, part: Callable[[], Comparison | Joined]) -> Comparison | Joined:
-        parts = [part()]
-        while self.kind == "word" and self.value == word:
-            self.move()
-            parts.append(part())
-        return parts[0] if len(parts) == 1 else Joined(word, tuple(parts))
-
-    def _one(self, depth: int) -> Comparison | Joined:
-        if self.value == "(":
-            if depth == _DEPTH:
-                raise self.wrong("brackets are nested too deeply")
-            self.move()
-            inside = self.either(depth + 1)
-            if self.value != ")":
-                raise self.wrong("a bracket is not closed")
-            self.move()
-            return inside
-        left = self._side()
-        if self.value not in _COMPARE:
-            if isinstance(left, str) and left in ("nan", "inf"):
-                return Comparison(left, ">", 0.0)
-            said = f"and not {self.value!r}" if self.kind else "and the line ends"
-            raise self.wrong(f"after {left if isinstance(left, str) else f'{left:g}'} comes a comparison, {said}",
-                             f"one of {' '.join(_COMPARE)}")  # fmt: skip
-        sign = self.value
-        self.move()
-        return Comparison(left, sign, self._side())
-
-    def _side(self) -> str | float:
-        kind, value = self.kind, self.value
-        if kind == "number":
-            self.move()
-            return float(value)
-        if kind == "word" and value in MEASURES:
-            self.move()
-            return value
-        if kind == "word" and value not in ("and", "or"):
-            raise self.wrong(f"there is no measure {value!r}", did_you_mean(value, MEASURES))
-        said = f"here stands {value!r}" if kind else "the line ends"
-        raise self.wrong(f"a measure or a number is missing: {said}", _EXAMPLE)
-
-
-_EXAMPLE = "such as: max > 0.9 and entropy < 0.5"
+    if foreign := _FOREIGN.search(text):
+        raise wrong(foreign.start(), f"a condition cannot contain {foreign[0]!r}")
+    if not text.strip():
+        raise wrong(len(text), "the condition is missing")
+    if len(text) > _LONGEST:
+        raise wrong(_LONGEST, f"a condition has at most {_LONGEST:,} characters")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # such as of 1or 2
+            tree = ast.parse(re.sub(r"\s", " ", text.strip()), mode="eval").body
+        names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        return Condition(" ".join(text.split()), names, meaning(tree))
+    except SyntaxError as error:
+        at = start + error.offset - 1 if error.offset else len(text)  # 0 is the end
+        raise wrong(at, f"cannot read the condition: {error.msg}") from None
+    except (RecursionError, MemoryError):
+        raise wrong(start, "the condition is nested too deeply") from None

@@ -39,12 +39,10 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the status
     is 1 if one of them failed.
     """
-    from tinytf_cli.repl.script import Lines, read_script, read_stream, run_lines
-    from tinytf_cli.repl.script import commands as given
+    from tinytf_cli.repl.front import Lines, interact, read_script, read_stream, run_lines
     from tinytf_cli.repl.session import Session
-    from tinytf_cli.repl.settings import Settings
-    from tinytf_cli.repl.state import Spec
-    from tinytf_cli.repl.table import VERBS
+    from tinytf_cli.repl.session_verbs import VERBS
+    from tinytf_cli.repl.state import Settings, Spec
 
     if host() is not None:
         raise UsageError("this is a session already", "model opens another model, run another text")
@@ -58,14 +56,12 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
         session.say(begin)
         return begin.status
     if interactive:
-        from tinytf_cli.repl.front import interact
-
         return interact(session)
     parts: list[Lines] = [
         read_script(file) if str(file) != "-" else read_stream(sys.stdin.buffer) for file in asked.files
     ]
     if asked.commands:
-        parts.append(given(asked.commands))
+        parts.append([(f"-c {number}", line) for number, line in enumerate(asked.commands, start=1)])
     if not parts:
         if sys.stdin is None:
             raise UsageError("there is no standard input to read lines from", "give them with -c, or in a file with -f")

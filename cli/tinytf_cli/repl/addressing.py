@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
 
 @dataclass(frozen=True)
 class Offer:
-    """What a word can become, and a few words about it; ``whole`` where nothing can follow within it."""
+    """What a word can become, and a few words about it; ``whole`` where nothing more of it can follow."""
 
     word: str
     about: str = ""
@@ -26,14 +26,14 @@ class Offer:
 
 
 def beginning(begun: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
-    """Those of the words, each with a few about it, that begin so."""
+    """The words that begin so, each with a few words about it."""
     return (Offer(word, about, True) for word, about in words if word.startswith(begun))
 
 
 def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[Offer]:
-    """What an address that begins so can become; nothing while no model is open.
+    """The addresses that begin so; none while no model is open.
 
-    ``bare`` are steps of a layer without one, for what takes that of the settings.
+    With ``bare``, also steps of a layer without a layer, for a verb that takes it from the settings.
     """
     if not session.is_open:
         return
@@ -46,35 +46,39 @@ def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[O
         yield from _heads(table, match[1], match[2])
     elif match := _LAYER.fullmatch(begun):
         yield from _layers(table, match[1])
-    if not begun.startswith("L"):
-        yield from _outside(table, begun, bare, session.settings.layer)
+    for step in table.by_name.values():
+        if not step.name.startswith(begun):
+            continue
+        if not step.in_layer:
+            yield Offer(step.name, step.title)
+        elif bare and begun:
+            yield Offer(step.name, f"{step.title}, of layer {session.settings.layer}")
     if not begun:
         yield from _layers(table, "")
 
 
 def layers(session: Session, begun: str) -> Iterator[Offer]:
-    """The layers that a beginning can become."""
+    """The layers that begin so."""
     if session.is_open and (match := _LAYER.fullmatch(begun or "L")):
         yield from _layers(session.table, match[1], deeper=False)
 
 
 def _layers(table: StepTable, digits: str, *, deeper: bool = True) -> Iterator[Offer]:
-    """``L3``; where only one layer begins so, what can stand behind it too."""
-    config = table.config
-    found = [number for number in range(config.n_layers) if str(number).startswith(digits)]
-    yield from (Offer(f"L{number}", f"layer {number}") for number in found)
-    if deeper and digits and int(digits) < config.n_layers:
+    """Layers such as ``L3``; with ``deeper``, what can follow a number that is typed."""
+    for number in range(table.config.n_layers):
+        if str(number).startswith(digits):
+            yield Offer(f"L{number}", f"layer {number}")
+    if deeper and digits and int(digits) < table.config.n_layers:
         yield from _heads(table, f"L{int(digits)}H", "")
         yield from _steps(table, f"L{int(digits)}.", "")
 
 
 def _heads(table: StepTable, place: str, digits: str) -> Iterator[Offer]:
-    """``L3H5``; where the head is written out, its steps too."""
-    count = table.config.n_heads
-    for number in range(count):
+    """Heads such as ``L3H5``; the steps of one whose number is typed."""
+    for number in range(table.config.n_heads):
         if str(number).startswith(digits):
             yield Offer(f"{place}{number}", f"head {number}")
-    if digits and int(digits) < count:
+    if digits and int(digits) < table.config.n_heads:
         yield from _steps(table, f"{place}{int(digits)}.", "")
 
 
@@ -84,38 +88,31 @@ def _steps(table: StepTable, place: str, begun: str) -> Iterator[Offer]:
             yield Offer(f"{place}{step.name}", step.title)
 
 
-def _outside(table: StepTable, begun: str, bare: bool, layer: int) -> Iterator[Offer]:
-    for step in table.by_name.values():
-        if not step.name.startswith(begun):
-            continue
-        if not step.in_layer:
-            yield Offer(step.name, step.title)
-        elif bare and begun:
-            yield Offer(step.name, f"{step.title}, of layer {layer}")
-
-
 def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:
-    """Cells, by the tokens of the text; by number where a token stands twice or cannot be typed."""
+    """Cells, by the tokens of the text."""
     name, _, cell = begun.partition("[")
     try:
-        where = parse_address(name, table)
+        axes = parse_address(name, table).axes[-2:]
     except AddressError:
         return
     *before, now = cell.split(",")
-    axes = where.axes[-2:]
     if len(axes) <= len(before) or axes[len(before)] not in ("token", "query", "key") or now.endswith("]"):
         return
     last = len(before) == len(axes) - 1
-    end = "]" if last else ","
     start = f"{name}[{''.join(f'{word},' for word in before)}"
-    words = cell_words(session.tokens)
-    for number, (word, shown) in enumerate(zip(words, session.tokens, strict=True)):
-        if word.casefold().startswith(now.strip().casefold()):
-            yield Offer(f"{start}{word}{end}", f"{axes[len(before)]} {number}, {shown}", last)
+    for one in tokens(session, now.strip(), axes[len(before)]):
+        yield Offer(f"{start}{one.word}{']' if last else ','}", one.about, last)
+
+
+def tokens(session: Session, begun: str, axis: str = "token") -> Iterator[Offer]:
+    """The tokens of the text that begin so, in any case."""
+    for number, (word, shown) in enumerate(zip(cell_words(session.tokens), session.tokens, strict=True)):
+        if word.casefold().startswith(begun.casefold()):
+            yield Offer(word, f"{axis} {number}, {shown}", True)
 
 
 def cell_words(tokens: tuple[str, ...]) -> list[str]:
-    """How each token is named in a cell."""
+    """How a cell names each token: by its text, or by its number if it occurs twice or cannot be typed."""
     bare = [token.strip("·") for token in tokens]
     folded = [word.casefold() for word in bare]
     return [

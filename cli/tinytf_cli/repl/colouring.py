@@ -1,8 +1,8 @@
-"""The colours of what is typed: by what each piece of the line is."""
+"""The colours of what is typed, by what each piece of the line is."""
 
-import keyword
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
@@ -15,7 +15,7 @@ from tinytf_cli.repl.line import Piece, pieces_of
 from tinytf_cli.repl.session import Session
 
 LONGEST = 2_000
-"""Characters of a line beyond which it is shown as it is: nobody reads it, and it is drawn at every key."""
+"""A longer line has no colours: nobody reads it, and it is drawn at every key."""
 
 
 def style_of(theme: str) -> Style:
@@ -48,18 +48,23 @@ def style_of(theme: str) -> Style:
     )
 
 
+_STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment", "target": "class:string"}
 _STEP = re.compile(r"(?:L(?:[0-9]+(?:-[0-9]+)?|\*)(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_PYTHON = re.compile(
-    r"""(?P<string>"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?)|(?P<comment>\#.*)|(?P<word>[^\W\d]\w*)"""
-    r"""|(?P<number>[0-9][0-9_]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)|(?P<other>.)""",
-    re.DOTALL,
-)
+_PYTHON = {
+    "String": "class:string",
+    "Number": "class:number",
+    "Comment": "class:comment",
+    "Keyword": "class:keyword",
+    "Word": "class:keyword",
+}
+"""The styles of Pygments' kinds of tokens, by the names of the kinds or of those around them; ``in`` is a Word."""
+
 _SCOPE = ("trace", "model", "torch", "np", "session", "_")
 
 
 class LineLexer(Lexer):
-    """Colours each line that is in the prompt."""
+    """prompt_toolkit's lexer of a session: it colours each line in the prompt."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -78,39 +83,34 @@ class LineLexer(Lexer):
 
 
 def coloured(session: Session, line: str) -> StyleAndTextTuples:
-    """A line as pieces with their styles, which together are the line."""
+    """The pieces of a line with their styles; joined, they are the line."""
     if len(line) > LONGEST:
         return [("", line)]
     found: StyleAndTextTuples = []
-    first = True
-    name = ""
+    name: str | None = None
     for piece in pieces_of(line, session.lexicon.redirects):
         text = line[piece.start : piece.end]
         if piece.kind == "python":
             found.extend(_python(text))
-        elif piece.kind == "word" and first:
+        elif piece.kind != "word":
+            found.append((_STYLES.get(piece.kind, ""), text))
+        elif name is None:
             name = session.lexicon.meaning(piece.word.partition("/")[0])
             may_become = any(known.startswith(piece.word) for known in session.lexicon.names)
-            style = "class:verb" if name else "" if may_become else "class:wrong"
-            found.append((style, text))
-            first = False
-        elif piece.kind == "word":
-            found.append((_style(session, name, piece, text), text))
+            found.append(("class:verb" if name else "" if may_become else "class:wrong", text))
         else:
-            found.append((_STYLES.get(piece.kind, ""), text))
+            found.append((_style(session, name, piece, text), text))
     return found
 
 
-_STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment", "target": "class:string"}
-
-
 def _style(session: Session, name: str, piece: Piece, text: str) -> str:
-    """The style of a word behind the first."""
-    if text[:1] in "\"'":
-        return "class:string"
+    """The style of a word after the verb or command."""
     verb = session.lexicon.verbs.get(name)
     takes = verb.takes if verb is not None else ()
-    if text.startswith("-") and not _NUMBER.fullmatch(text):
+    number = _NUMBER.fullmatch(text)
+    if text[:1] in "\"'":
+        return "class:string"
+    if text.startswith("-") and not number:
         return "class:option"
     if takes[:1] == ("text",):
         return ""
@@ -118,36 +118,32 @@ def _style(session: Session, name: str, piece: Piece, text: str) -> str:
         return "class:option"
     if "condition" in takes and text in ("if", "and", "or"):
         return "class:keyword"
-    if _NUMBER.fullmatch(text):
-        return "class:number"
-    return _address(session, piece.word)
+    return "class:number" if number else _address(session, piece.word)
 
 
 def _address(session: Session, word: str) -> str:
-    """The style of the role that an address has; none for what is no address."""
+    """The style of an address: that of its step's role. None for another word."""
     match = _STEP.fullmatch(word)
-    if match is None or not word:
+    if match is None:
         return ""
-    if match[1] is None:
-        return "class:role.residual" if word.startswith("L") and word[1:2] in "0123456789*" and word[1:] else ""
-    role = role_of(session, match[1])
-    return f"class:role.{role}" if role else ""
-
-
-def role_of(session: Session, name: str) -> str:
-    """The role of a step by its short name; of any model while none is open."""
+    name = match[1]
+    if name is None:
+        return "class:role.residual" if re.match(r"L[0-9*]", word) else ""
     if session.is_open:
-        found = session.table.by_name.get(session.table.synonym(name) or name)
-        return found.role if found is not None else ""
-    return next((step.role for step in STEPS if step.name == name), "")
+        step = session.table.by_name.get(session.table.synonym(name) or name)
+    else:  # a step of any model
+        step = next((step for step in STEPS if step.name == name), None)
+    return "" if step is None else f"class:role.{step.role}"
 
 
-def _python(text: str) -> StyleAndTextTuples:
-    found: StyleAndTextTuples = []
-    for match in _PYTHON.finditer(text):
-        kind = match.lastgroup or ""
-        if kind == "word":
-            word = match[0]
-            kind = "keyword" if keyword.iskeyword(word) else ("verb" if word in _SCOPE else "")
-        found.append((f"class:{kind}" if kind not in ("", "other") else "", match[0]))
-    return found
+def _python(text: str) -> Iterator[tuple[str, str]]:
+    from pygments.lexers.python import PythonLexer  # 40 ms, for ! lines only
+
+    def style(token: tuple[int, tuple[str, ...], str]) -> str:
+        _, kinds, word = token
+        if kinds[:1] == ("Name",) and word in _SCOPE:
+            return "class:verb"
+        return next((_PYTHON[kind] for kind in kinds if kind in _PYTHON), "")
+
+    for name, tokens in groupby(PythonLexer().get_tokens_unprocessed(text), key=style):
+        yield name, "".join(word for _, _, word in tokens)

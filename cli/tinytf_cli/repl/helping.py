@@ -1,6 +1,7 @@
-"""What ``help`` says."""
+"""The pages of ``help``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 from rich.cells import cell_len
@@ -8,38 +9,32 @@ from rich.cells import cell_len
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
-from tinytf_cli.repl.commands import NOTES
-from tinytf_cli.repl.keys import KEYS
-from tinytf_cli.repl.lexicon import TOPICS, Verb
 from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
-_LINES = (
-    ("a blank line", "does the last movement again"),
-    ("| COMMAND", "gives the last output to a command of the shell; also behind a line: heat L0H0 | head -3"),
-    ("> FILE", "writes the last output, as -o does by the extension; also behind a line"),
-    ("! PYTHON", "shows an expression, or carries out a statement, with trace, model, torch, np"),
-    ("!!", "shows the traceback of the last error"),
-    ("# …", "is passed over"),
-)
 _DEEPEST = 18
-"""How far in a line goes on at most: a screen may be narrow."""
+"""The largest indent of a line's continuation: a screen may be narrow."""
 
 
-def _conditions() -> Iterator[Block]:
-    from tinytf.trace.conditions import MEASURES
+@dataclass(frozen=True)
+class Page:
+    """A page about neither a verb nor a command: names with their descriptions, a note, examples."""
 
-    yield Heading("conditions", "of break and watch")
-    yield from _pairs([(name, about) for name, (_, about) in MEASURES.items()])
-    yield Line("", indent=2)
-    yield Line("compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0", indent=2)
-    yield _examples("break L*.weights if max > 0.99", "watch nan or norm > 1000")
+    about: str = ""
+    pairs: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+    examples: tuple[str, ...] = ()
 
 
-def _addresses() -> Iterator[Block]:
-    yield Heading("addresses")
-    yield from _pairs(
-        [
+PAGES = {
+    "conditions": Page(
+        "of break and watch",
+        note="compared by < <= > >= == !=, joined by and, or and round brackets; nan alone is nan > 0",
+        examples=("break L*.weights if max > 0.99", "watch nan or norm > 1000"),
+    ),
+    "addresses": Page(
+        pairs=(
             ("L3", "a layer"),
             ("L3H5", "a head; heat L3H5 draws its weights"),
             ("L3H5.weights", "a step of a head"),
@@ -47,51 +42,40 @@ def _addresses() -> Iterator[Block]:
             ("logits", "a step outside of layers"),
             ("L3H5.weights[sat,cat]", "a cell, by tokens or by numbers"),
             ("L0-2H*.weights", "a set"),
-        ]
-    )
-
-
-def _lines() -> Iterator[Block]:
-    yield Heading("lines", TOPICS["lines"])
-    yield from _pairs(list(_LINES))
-    yield Line("", indent=2)
-    yield Line('Words are split as a shell does; a text with an apostrophe, a | or a > goes between "…".', indent=2)
-
-
-def _keys() -> Iterator[Block]:
-    yield Heading("keys")
-    yield from _pairs(KEYS)
-
-
-def _scripts() -> Iterator[Block]:
-    yield Heading("scripts", "the same session without a terminal")
-    yield from _pairs(
-        [
+        ),
+    ),
+    "lines": Page(
+        TOPICS["lines"],
+        (
+            ("a blank line", "repeats the last movement"),
+            ("| COMMAND", "pipes the last output into a shell command; also after a line: heat L0H0 | head -3"),
+            ("> FILE", "writes the last output, as -o does by the extension; also after a line"),
+            ("! PYTHON", "shows an expression, or executes a statement, with trace, model, torch, np"),
+            ("!!", "shows the traceback of the last error"),
+            ("# …", "is ignored"),
+        ),
+        'Words are split as in a shell; put a text with an apostrophe, a | or a > between "…".',
+    ),
+    "keys": Page(),
+    "scripts": Page(
+        "the same session without a terminal",
+        (
             ("tinytf repl -c LINE -c LINE", "runs these lines"),
             ("tinytf repl -f FILE", "runs the lines of a file, such as save writes"),
             ("… | tinytf repl", "runs the lines of a pipe"),
             ("--echo", "shows each line before its output"),
-            ("--on-error stop|continue", "after a line that failed; the status is 1"),
-        ]
-    )
-
-
-PAGES = {
-    "conditions": _conditions,
-    "addresses": _addresses,
-    "lines": _lines,
-    "keys": _keys,
-    "scripts": _scripts,
+            ("--on-error stop|continue", "what to do after a line that failed; the status is 1"),
+        ),
+    ),
 }
-"""Topics that are no verb and no command."""
 
 
 def help_blocks(session: Session, topic: str) -> Iterator[Block]:
-    """The overview, or what there is to say about a topic; UsageError for one that is none."""
+    """The overview, or the page of a topic. Raises UsageError for an unknown topic."""
     if not topic:
         return _overview(session)
     if topic in PAGES:
-        return PAGES[topic]()
+        return _page(session, topic)
     if topic in TOPICS:
         return _of_topic(session, topic)
     try:
@@ -102,7 +86,7 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
             return help_blocks(session, begun[0])
         known = [*session.lexicon.names.values(), *PAGES, *TOPICS]
         raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or error.hint) from None
-    return _on(session, name)
+    return _of_name(session, name)
 
 
 def _overview(session: Session) -> Iterator[Block]:
@@ -114,19 +98,35 @@ def _overview(session: Session) -> Iterator[Block]:
     yield Line(f"help VERB says more, with examples; so do: {', '.join(f'help {page}' for page in PAGES)}", indent=2)
 
 
+def _page(session: Session, name: str) -> Iterator[Block]:
+    page = PAGES[name]
+    pairs: Sequence[tuple[str, str]] = session.keys if name == "keys" else page.pairs
+    if name == "conditions":
+        from tinytf.trace.conditions import MEASURES
+
+        pairs = [(measure, about) for measure, (_, about) in MEASURES.items()]
+    yield Heading(name, page.about)
+    yield from _pairs(pairs)
+    if page.note:
+        yield Line("", indent=2)
+        yield Line(page.note, indent=2)
+    if page.examples:
+        yield _examples(*page.examples)
+
+
 def _of_topic(session: Session, topic: str) -> Iterator[Block]:
-    if topic == "lines":
-        yield from _lines()
+    if topic in PAGES:
+        yield from _page(session, topic)
         return
-    verbs = [one for one in session.lexicon.verbs.values() if one.topic == topic]
     yield Heading(topic, TOPICS[topic])
-    yield from _pairs([(one.name, one.summary) for one in verbs])
+    yield from _pairs([(one.name, one.summary) for one in session.lexicon.verbs.values() if one.topic == topic])
 
 
-def _on(session: Session, name: str) -> Iterator[Block]:
+def _of_name(session: Session, name: str) -> Iterator[Block]:
+    """The page of a verb, of a command, or of both where they have the same name."""
     found, command = session.lexicon.verbs.get(name), session.lexicon.command(name)
     if found is not None:
-        yield from _on_verb(found)
+        yield from _of_verb(found)
     if command is not None:
         if found is not None:
             yield Heading(f"tinytf {name}", "the command of the same name, for words that the verb does not take")
@@ -138,17 +138,16 @@ def _on(session: Session, name: str) -> Iterator[Block]:
             yield Line(NOTES[name])
 
 
-def _on_verb(verb: Verb) -> Iterator[Block]:
+def _of_verb(verb: Verb) -> Iterator[Block]:
     also = f"also {', '.join(verb.aliases)}" if verb.aliases else ""
     yield Heading(f"{verb.name} {verb.usage}".rstrip(), also)
     for paragraph in (verb.command.help or "").split("\n\n"):
         yield Line(" ".join(paragraph.split()), indent=2)
-    shared = {"form", "as_json", "file", "color", "width", "ascii", "plain", "help", "debug"}
-    own = [one for one in verb.command.params if isinstance(one, click.Option) and one.name not in shared]
-    own = [one for one in own if one.expose_value]
+    options = [one for one in verb.command.params if isinstance(one, click.Option)]
+    own = [_option(one) for one in options if one not in OUTPUT_OPTIONS]
     if own:
         yield Line("")
-        yield from _pairs([_option(one) for one in own])
+        yield from _pairs(own)
     if not verb.raw:
         yield Line("")
         yield Line(Span("--json, --format, -o FILE, --color, --width, --ascii, --plain as everywhere", "dim"), indent=2)
@@ -156,7 +155,7 @@ def _on_verb(verb: Verb) -> Iterator[Block]:
 
 
 def _option(option: click.Option) -> tuple[str, str]:
-    """An option with what it takes, and what it does."""
+    """An option with its value, and its help."""
     name = ", ".join(option.opts)
     if isinstance(option.type, click.Choice):
         values = ", ".join(map(str, option.type.choices))
@@ -170,8 +169,8 @@ def _examples(*examples: str) -> Table:
                   Column("", [Span(one, "strong") for one in examples])], header=False)  # fmt: skip
 
 
-def _pairs(pairs: list[tuple[str, str]]) -> Iterator[Line]:
-    """Names, and beside each what is said of it, in as many lines as that takes."""
+def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[Line]:
+    """Names in a column, and their descriptions beside them, wrapped where they are long."""
     wide = max((cell_len(name) for name, _ in pairs), default=0) + 2
     for name, said in pairs:
         gap = " " * (wide - cell_len(name))

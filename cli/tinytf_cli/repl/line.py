@@ -1,19 +1,22 @@
-"""A typed line in its parts: words, and what is to become of the output."""
+"""A typed line, split into words and what happens to the output."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinytf.errors import PlacedError, UsageError
 
+PROMPT = "tinytf> "
 LONGEST = 100_000
 _ESCAPED = "\"'\\ |>#"
+_BLANKS = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """``line[start:end]``. ``kind`` is word, space, sign (``|`` and ``>``), target (what stands behind one), comment,
+    """``line[start:end]``. ``kind`` is word, space, sign (``|`` or ``>``), target (what follows one), comment, bang or
 
-    bang or python; ``word`` is a word without its quotes, and ``open`` where a quote begins that has no end.
+    python; ``word`` is a word without its quotes, ``open`` the place of a quote that is not closed.
     """
 
     kind: str
@@ -25,9 +28,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Typed:
-    """One line. ``words`` are as a shell splits them; ``rest`` is what stands behind the first, as it was typed, and
+    """One line. ``words`` are split as a shell does; ``rest`` is everything after the first word as typed, from
 
-    ``rest_at`` where. ``sign`` is ``|`` or ``>`` where the output goes to ``target``, a command or a file; ``!`` where
+    column ``rest_at``. ``sign`` is ``|`` or ``>`` where the output goes to ``target``, a command or a file; ``!`` where
     ``target`` is Python.
     """
 
@@ -40,13 +43,13 @@ class Typed:
 
 
 def pieces_of(line: str, redirects: Callable[[str], bool] = lambda _: True) -> list[Piece]:
-    """The pieces of a line, also of one that is still being typed; together they are the line.
+    """The pieces of a line, which may still be incomplete; joined, they are the line.
 
-    ``redirects`` says of a first word whether ``|`` and ``>`` behind it are about the output. A word in '…' is as it
-    stands; in "…" a \\ before " or \\ goes.
+    ``redirects`` says of a first word whether ``|`` and ``>`` after it redirect the output. A word in '…' is taken
+    literally; in "…" a \\ escapes " and \\.
     """
     found: list[Piece] = []
-    place = _past_blanks(line, 0)
+    place = _after_blanks(line, 0)
     if line[place : place + 1] == "!":
         found = [Piece("space", 0, place), Piece("bang", place, place + 1), Piece("python", place + 1, len(line))]
         return [piece for piece in found if piece.end > piece.start]
@@ -54,14 +57,14 @@ def pieces_of(line: str, redirects: Callable[[str], bool] = lambda _: True) -> l
     while place < len(line):
         start, char = place, line[place]
         if char.isspace():
-            place = _past_blanks(line, place)
+            place = _after_blanks(line, place)
             found.append(Piece("space", start, place))
         elif char == "#":
             return [*found, Piece("comment", start, len(line))]
         elif char in "|>" and (first is None or redirects(first.word)):
-            target = _past_blanks(line, start + 1)
-            behind = [Piece("space", start + 1, target), Piece("target", target, len(line), line[target:])]
-            return [*found, Piece("sign", start, start + 1), *(one for one in behind if one.end > one.start)]
+            target = _after_blanks(line, start + 1)
+            after = [Piece("space", start + 1, target), Piece("target", target, len(line), line[target:])]
+            return [*found, Piece("sign", start, start + 1), *(one for one in after if one.end > one.start)]
         else:
             word = _word(line, place)
             place, first = word.end, first or word
@@ -72,7 +75,7 @@ def pieces_of(line: str, redirects: Callable[[str], bool] = lambda _: True) -> l
 def read_line(line: str, redirects: Callable[[str], bool] = lambda _: True) -> Typed:
     """Split a line, as ``pieces_of`` does.
 
-    Raises PlacedError for a quote without an end, UsageError for a line that is too long.
+    Raises PlacedError for a quote that is not closed, UsageError for a line that is too long.
     """
     if len(line) > LONGEST:
         raise UsageError(
@@ -86,30 +89,29 @@ def read_line(line: str, redirects: Callable[[str], bool] = lambda _: True) -> T
     if sign == "!":
         return Typed(line, sign="!", target=line.strip()[1:].strip())
     stop = len(line) if end is None else end.start
-    start = _past_blanks(line, words[0].end) if words else stop
+    start = _after_blanks(line, words[0].end) if words else stop
     target = ""
     if sign:
         target = line[stop + 1 :].strip() if sign == "|" else _file(line, stop)
         if not target:
             what = "a command" if sign == "|" else "a file"
-            raise PlacedError(f"behind {sign} comes {what}", line, stop, f"quote a {sign} that is text")
+            raise PlacedError(f"{sign} needs {what} after it", line, stop, f"quote a {sign} that is text")
     return Typed(line, tuple(piece.word for piece in words), line[start:stop].rstrip(), start, sign, target)
 
 
 def shell_quoted(word: str) -> str:
-    """A word as a line takes it for one."""
+    """A word in "…", so that a line reads it as one word."""
     return '"' + escaped(word) + '"'
 
 
 def escaped(word: str) -> str:
-    """A word as it stands between "…"."""
+    """A word as it is written between "…"."""
     return word.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _past_blanks(line: str, place: int) -> int:
-    while place < len(line) and line[place].isspace():
-        place += 1
-    return place
+def _after_blanks(line: str, place: int) -> int:
+    match = _BLANKS.match(line, place)
+    return place if match is None else match.end()
 
 
 def _word(line: str, start: int) -> Piece:
@@ -117,14 +119,14 @@ def _word(line: str, start: int) -> Piece:
     found: list[str] = []
     place, open = start, None
     while place < len(line) and not (open is None and line[place].isspace()):
-        char, behind = line[place], line[place + 1 : place + 2]
+        char, after = line[place], line[place + 1 : place + 2]
         quote = None if open is None else line[open]
         if char == quote:
             open = None
         elif quote is None and char in "\"'":
             open = place
-        elif char == "\\" and behind and behind in {None: _ESCAPED, '"': '"\\', "'": ""}[quote]:
-            found.append(behind)
+        elif char == "\\" and after and after in {None: _ESCAPED, '"': '"\\', "'": ""}[quote]:
+            found.append(after)
             place += 1
         else:
             found.append(char)
@@ -133,19 +135,19 @@ def _word(line: str, start: int) -> Piece:
 
 
 def _closed(line: str, word: Piece) -> Piece:
-    """The word; PlacedError where a quote of it has no end."""
+    """The word; PlacedError where one of its quotes is not closed."""
     if word.open is not None:
-        said = f"the quote {line[word.open]} has no end"
-        raise PlacedError(said, line, word.open, 'a text with an apostrophe goes between "…", or write \\\'')
+        message = f"the quote {line[word.open]} is not closed"
+        raise PlacedError(message, line, word.open, 'put a text with an apostrophe between "…", or write \\\'')
     return word
 
 
 def _file(line: str, place: int) -> str:
-    """The one word behind a ``>``; empty without one."""
+    """The one word after a ``>``; empty without one."""
     if line[place + 1 : place + 2] == ">":
         raise PlacedError("there is no >>: a file is written whole", line, place, "use > FILE")
-    word = _closed(line, _word(line, _past_blanks(line, place + 1)))
-    behind = _past_blanks(line, word.end)
-    if behind < len(line) and line[behind] != "#":
-        raise PlacedError("behind > comes one file", line, behind, "quote a name with blanks, and a > that is text")
+    word = _closed(line, _word(line, _after_blanks(line, place + 1)))
+    after = _after_blanks(line, word.end)
+    if after < len(line) and line[after] != "#":
+        raise PlacedError("> takes one file", line, after, "quote a file name with blanks, and a > that is text")
     return word.word

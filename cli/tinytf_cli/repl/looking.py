@@ -1,9 +1,9 @@
-"""Verbs that look at the numbers of the recorded trace."""
+"""Verbs that look at the numbers of the recorded trace, and of the last two."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,25 +12,25 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
 from tinytf_cli.output import Result
-from tinytf_cli.repl.results import answer, made_of
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.verbs import positional, verb
+from tinytf_cli.repl.verbs import answer, made_of, positional, verb
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
-FLAGS = ("shape", "stats", "values", "json")
-MEASURES = ("entropy", "distance", "previous", "first", "self")
-_WIDEST = 256
+FLAGS = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
+_MEASURES = ("entropy", "distance", "previous", "first", "self")
+_EVERY_DIMENSION = 10**6
+_verb = partial(verb, topic="looking")
 
 
-@verb(
-    "print", "p", topic="looking", usage="[ADDRESS] [/shape|/stats|/values|/json]", takes=("address", "flag"),
+@_verb(
+    "print", "p", takes=("address", "flag"),
     examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]"),
 )  # fmt: skip
-@click.argument("words", nargs=-1, metavar="[ADDRESS] [/FLAG]...")
+@click.argument("words", nargs=-1, metavar="[ADDRESS] [/shape|/stats|/values|/json]")
 def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     """Show the numbers at an address, or at the present step.
 
@@ -40,40 +40,42 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     flags = [_flag(flag) for _, slash, flag in parts if slash]
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
-    found = address_view(session, "".join(address for address, _, _ in parts))
-    flag = flags[0] if flags else ""
-    if flag == "json":
-        session.output(session.terminal(), "json", None).show(found.result())
+    found = address_result(session, find_address(session, "".join(word for word, _, _ in parts)), *flags)
+    if flags == ["json"]:
+        session.output(session.terminal(), "json", None).show(found)
         return None
-    return replace(found, form=flag).result()
+    return found
 
 
-@verb(
-    "heat", topic="looking", usage="[ADDRESS]", takes=("address",),
-    examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"),
-)  # fmt: skip
+def _flag(word: str) -> str:
+    found = [flag for flag in FLAGS if word and flag.startswith(word)]
+    if len(found) != 1:
+        raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
+    return found[0]
+
+
+@_verb("heat", takes=("address",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: Session, words: tuple[str, ...]) -> Result:
     """Draw a step as a map in colour; of a head, its attention weights."""
-    found = address_view(session, "".join(words), step="weights")
-    if found.where.step is not None and not found.where.step.is_tensor:
-        raise UsageError(f"{found.where.step.name} is no tensor", "such as heat L0H0")
-    return replace(found, form="heat").result()
+    where = find_address(session, "".join(words), step="weights")
+    if where.step is not None and not where.step.is_tensor:
+        raise UsageError(f"{where.step.name} is no tensor", "such as heat L0H0")
+    return address_result(session, where, "heat")
 
 
-@verb(
-    "heads", topic="looking", usage="[LAYER] [--by MEASURE]", takes=("layer",),
-    examples=("heads", "heads L3 --by entropy", "heads --by previous"),
-    claims=lambda words: _claims_heads(words),
+@_verb(
+    "heads", usage="[LAYER] [--by MEASURE]", takes=("layer",),
+    examples=("heads", "heads L3 --by entropy", "heads --by previous"), claims=lambda words: _claims_heads(words),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[LAYER]")
-@click.option("--by", type=click.Choice(MEASURES), default="entropy", show_default=True, help="What to measure.")
+@click.option("--by", type=click.Choice(_MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result:
     """Measure every head, or those of some layers, in one number each.
 
-    They are those of the recorded trace. With a corpus, or any other option or measure, it is the command of the same
-    name, which scores heads on many texts: heads --random, heads --by induction.
+    It measures the recorded trace. With a corpus, or any other option or measure, it is the command of the same name,
+    which scores heads on many texts: heads --random, heads --by induction.
     """
     from tinytf.analysis.heads import MeasuredHeads, measure_heads
     from tinytf_cli.views.attention import measured_blocks
@@ -93,13 +95,13 @@ def _claims_heads(words: tuple[str, ...]) -> bool:
     """Whether these words are for the verb: layers, and its own options."""
     found = positional(heads.command, words)
     by = re.search(r"(?:^|\s)--by[\s=](\S+)", " ".join(words))
-    known = by is None or by[1] in MEASURES
+    known = by is None or by[1] in _MEASURES
     return found is not None and known and all(re.match(r"L[0-9*]", word) for word in found)
 
 
-@verb("top", "t", topic="looking", usage="[N]", takes=("number",), examples=("top", "top 20", "top --at 1"))
+@_verb("top", "t", examples=("top", "top 20", "top --at 1"))
 @click.argument("count", type=click.IntRange(1, 10**6), default=10, metavar="[N]")
-@click.option("--at", "position", metavar="TOKEN", help="Behind this token instead of the last one.")
+@click.option("--at", "position", metavar="TOKEN", help="After this token instead of the last one.")
 def top(session: Session, count: int, position: str | None) -> Result:
     """Show the most probable next tokens, or fills of each mask."""
     from tinytf.analysis.prediction import predictions
@@ -109,7 +111,7 @@ def top(session: Session, count: int, position: str | None) -> Result:
     if trace.model.head is None:
         raise UsageError("this model has no language-model head", "so it predicts no token")
     if position is not None:
-        trace = _seen_from(trace, trace.index(position, "token", len(trace.tokens)))
+        trace = _ending_at(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, tokenizer, count)
     return made_of(
         "predictions",
@@ -118,18 +120,18 @@ def top(session: Session, count: int, position: str | None) -> Result:
     )
 
 
-def _seen_from(trace: "Trace", row: int) -> "Trace":
-    """The trace with the predictions of another position recorded."""
+def _ending_at(trace: "Trace", row: int) -> "Trace":
+    """The trace up to the token at ``row``, with the logits after that token."""
     from tinytf.trace.trace import Recording, Trace
 
     if not trace.config.causal:
-        raise UsageError("this model fills masks, and predicts behind no token", "leave out --at")
+        raise UsageError("this model fills masks, and predicts no token after another", "leave out --at")
     tensors = {**trace.recording.tensors, "logits": trace.logits_at(row)[None]}
     encoding = replace(trace.encoding, tokens=trace.tokens[: row + 1])
     return Trace(trace.model, encoding, Recording(tensors, (row,), trace.recording.layers))
 
 
-@verb("display", topic="looking", usage="[ADDRESS]", takes=("address",), examples=("display L0H0.weights", "display"))
+@_verb("display", takes=("address",), examples=("display L0H0.weights", "display"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def display(session: Session, words: tuple[str, ...]) -> Result:
     """Show an address after each movement; without one, list those."""
@@ -138,24 +140,18 @@ def display(session: Session, words: tuple[str, ...]) -> Result:
     address = "".join(words)
     if not address:
         raise AddressError("'' is not an address", "such as: display L0H0.weights")
-    found = address_view(session, address) if session.run else None
-    if found is None:
-        parse_address(address, session.table)
+    where = find_address(session, address) if session.run else parse_address(address, session.table)
     if address not in session.state.displays:
         session.change(displays=(*session.state.displays, address))
-    if found is not None:
-        return found.result()
-    return _displayed(session)
+    return address_result(session, where) if session.run else _displayed(session)
 
 
-@verb("undisplay", topic="looking", usage="[ADDRESS|NUMBER]", takes=("address",),
-      examples=("undisplay 1", "undisplay"))  # fmt: skip
+@_verb("undisplay", takes=("display",), examples=("undisplay 1", "undisplay"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS|NUMBER]")
 def undisplay(session: Session, words: tuple[str, ...]) -> Result:
-    """Display an address no longer, or none of them."""
+    """Stop displaying an address, or all of them."""
     shown, word = session.state.displays, "".join(words)
-    if word and word.isdecimal() and word.isascii() and len(word) < 9 and 1 <= int(word) <= len(shown):
-        word = shown[int(word) - 1]
+    word = {str(number): address for number, address in enumerate(shown, start=1)}.get(word, word)
     if word and word not in shown:
         raise UsageError(f"{word!r} is not displayed", did_you_mean(word, shown) if shown else "nothing is")
     session.change(displays=tuple(one for one in shown if word and one != word))
@@ -163,23 +159,77 @@ def undisplay(session: Session, words: tuple[str, ...]) -> Result:
 
 
 def _displayed(session: Session) -> Result:
-    """What is shown after each movement."""
     displays = session.state.displays
     lines = [Line(f"{number}  {address}") for number, address in enumerate(displays, start=1)]
     return answer("displays", {"displays": list(displays)}, *(lines or [Line("nothing is displayed")]))
 
 
-def _flag(word: str) -> str:
-    found = [flag for flag in FLAGS if word and flag.startswith(word)]
-    if len(found) != 1:
-        raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
-    return found[0]
+@_verb(
+    "diff", names_models=True, usage="[TEXT TEXT]", takes=("text",),
+    examples=("diff", "diff --head L0H1 --top 3"), claims=lambda words: _claims_diff(words),
+)  # fmt: skip
+@click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that counts as none.")
+@click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each.")
+@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+def diff(session: Session, tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+    """Compare the last two runs: where they begin to differ, and how.
+
+    They may be two texts, one text through two models, or one text with and without some steps. With two texts it is
+    the command of the same name.
+    """
+    from tinytf.analysis.alignment import Side
+    from tinytf.analysis.difference import difference, parse_head
+    from tinytf.report import About
+    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+
+    runs = session.state.runs
+    if len(runs) < 2:
+        raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
+    a, b = (session.models.model(run.spec) for run in runs)
+    first, second = (session.models.trace(run) for run in runs)
+    found = difference(
+        Side(a.transformer, a.tokenizer, first.encoding, first),
+        Side(b.transformer, b.tokenizer, second.encoding, second),
+        tolerance=tolerance,
+        head=None if head is None else parse_head(head, session.table),
+        top=top,
+    )
+    found = replace(found, sides=(About(a, first.encoding), About(b, second.encoding)))
+    return Result.of(DifferenceView((a, b), found, DifferenceChoice(rows)))
 
 
-def address_view(session: Session, word: str, step: str = "") -> "AddressView":
-    """What an address names in the present trace; the present step, in the head of the settings, without a word.
+def _claims_diff(words: tuple[str, ...]) -> bool:
+    """Whether these words are for the verb: its own options only."""
+    return positional(diff.command, words) == ()
 
-    ``step`` is taken where the address is of a layer or head alone.
+
+def address_result(session: Session, where: Address, form: str = "") -> Result:
+    """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
+    from tinytf_cli.views import looked
+
+    trace, chosen = session.trace, session.settings
+
+    def blocks(terminal: Terminal) -> Iterator[Any]:
+        if form == "shape":
+            return looked.shape_blocks(trace, where)
+        if form == "stats":
+            return looked.statistics_blocks(trace, where)
+        if form == "heat":
+            return looked.heat_blocks(trace, where, terminal)
+        if form == "values":
+            return looked.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+        limit = chosen.rows if chosen.rows is not None else (16 if terminal.cuts else 0)
+        return looked.value_blocks(trace, where, chosen.head, chosen.dims, limit or None)
+
+    return made_of("values", blocks, lambda: looked.address_data(trace, where), lambda: looked.tensors(trace, where))
+
+
+def find_address(session: Session, word: str, step: str = "") -> Address:
+    """The address that a word means in the present trace; the present step, if it is empty.
+
+    ``step`` completes an address that is only a layer or a head. The settings' layer and head complete one without.
+    Raises AddressError.
     """
     trace, chosen = session.trace, session.settings
     if not word:
@@ -189,67 +239,17 @@ def address_view(session: Session, word: str, step: str = "") -> "AddressView":
         heads = None if not one.has_heads else (min(chosen.head, trace.config.n_heads - 1),)
         where = Address(one, None if layer is None else (layer,), heads)
     else:
-        where = trace.address(_placed(session, word))
+        name, bracket, cell = word.partition("[")
+        named = trace.steps.by_name.get(name)
+        if named is not None and named.in_layer:
+            head = f"H{chosen.head}" if named.has_heads else ""
+            word = f"L{chosen.layer}{head}.{name}{bracket}{cell}"
+        where = trace.address(word)
     if where.step is None and step:
         where = replace(where, step=trace.steps.by_name[step])
     if where.cell:
-        trace[where]  # one that is not there is said before anything is shown
-    return AddressView(trace, where, chosen.head, chosen.dims, chosen.rows)
+        trace[where]  # raises for a cell that does not exist, before anything is shown
+    return where
 
 
-def _placed(session: Session, word: str) -> str:
-    """An address; of a step of every layer, the one in the layer and head of the settings."""
-    table, chosen = session.table, session.settings
-    name, bracket, cell = word.partition("[")
-    step = table.by_name.get(name)
-    if step is None or not step.in_layer:
-        return word
-    head = f"H{chosen.head}" if step.has_heads else ""
-    return f"L{chosen.layer}{head}.{name}{bracket}{cell}"
-
-
-@dataclass(frozen=True)
-class AddressView:
-    """What an address names, in the ``form`` that was asked for: a flag of ``print``, or ``heat``."""
-
-    trace: "Trace"
-    where: Address
-    head: int
-    dims: int
-    rows: int | None
-    form: str = ""
-
-    def blocks(self, terminal: Terminal) -> Iterator[Any]:
-        """Blocks of any form."""
-        from tinytf_cli.views import looked
-
-        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
-        rows = None if limit == 0 else limit
-        if self.form == "shape":
-            yield from looked.shape_blocks(self.trace, self.where)
-        elif self.form == "stats":
-            yield from looked.statistics_blocks(self.trace, self.where)
-        elif self.form == "heat":
-            yield from looked.heat_blocks(self.trace, self.where, terminal)
-        elif self.form == "values":
-            yield from looked.value_blocks(self.trace, self.where, self.head, _WIDEST * 1000, None)
-        else:
-            yield from looked.value_blocks(self.trace, self.where, self.head, self.dims, rows)
-
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        from tinytf_cli.views.looked import address_data
-
-        return address_data(self.trace, self.where)
-
-    def data(self) -> dict[str, Any]:
-        """The tensor with its axes, and its figures."""
-        return self._data
-
-    def result(self) -> Result:
-        from tinytf_cli.views.looked import tensors
-
-        return made_of("values", self.blocks, self.data, lambda: tensors(self.trace, self.where))
-
-
-LOOKING = (print_address, heat, heads, top, display, undisplay)
+LOOKING = (print_address, heat, heads, top, display, undisplay, diff)

@@ -1,4 +1,4 @@
-"""Opening a model for a session: once, and with the traces that the session has recorded."""
+"""Opens a model for a session, which records each text once."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
@@ -15,23 +15,23 @@ _THREADS = torch.get_num_threads()
 
 @dataclass(frozen=True)
 class SessionModel(Model):
-    """A model whose traces are those of the session: a text that was recorded is not recorded again."""
+    """A model whose traces are kept by the session."""
 
     recorded: Callable[[str, bool, bool], Trace] | None = None
 
     def trace(
         self, text: str, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
     ) -> Trace:
-        """As of ``Model``; a trace of some ``layers`` alone is recorded anew."""
+        """The kept trace of a text; one of some ``layers`` only is recorded anew. Raises what ``Model.trace`` does."""
         if layers is not None or self.recorded is None:
             return super().trace(text, truncate=truncate, layers=layers, force=force)
         return self.recorded(text, truncate, force)
 
 
 def open_model(spec: Spec, whole: Model | None, trace_of: Callable[[Run], Trace]) -> Model:
-    """The model of a spec, or ``whole`` without the steps that the spec names; errors as of ``load`` and ``without``.
+    """The model of a spec, or ``whole`` with the steps of the spec ablated; ``trace_of`` gives the kept traces.
 
-    ``trace_of`` gives the traces that the session keeps.
+    Raises what ``load`` and ``Model.without`` do.
     """
     if whole is None or spec.without is None:
         opened: Model = load(spec.name, device=spec.device, dtype=spec.dtype, seed=spec.seed)

@@ -1,10 +1,12 @@
 """A session at a terminal: a prompt with keys, completion, colours, history and a bar."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application
@@ -13,18 +15,16 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.output import ColorDepth, Output
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from tinytf import __version__
 from tinytf.text.printable import printable
-from tinytf_cli.repl import keys
-from tinytf_cli.repl.bindings import bindings, listed
-from tinytf_cli.repl.bottom_bar import Bar, bar_of
-from tinytf_cli.repl.bursts import bracketed
+from tinytf_cli.numbers import in_bytes
 from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
-from tinytf_cli.repl.history_file import FileHistory, history_path
-from tinytf_cli.repl.script import PROMPT
+from tinytf_cli.repl.history import FileHistory, history_path
+from tinytf_cli.repl.keys import bindings, bracketed, listed
+from tinytf_cli.repl.line import PROMPT
 from tinytf_cli.repl.session import Session
 
 _DEPTHS = {
@@ -33,26 +33,29 @@ _DEPTHS = {
     "256": ColorDepth.DEPTH_8_BIT,
     "truecolor": ColorDepth.DEPTH_24_BIT,
 }
+_LEAST_TEXT = 8
+_NO_PATH = ("preset:", "hub:")
+_SHOWN = 1_000
 
 
 def interact(session: Session, ready: Callable[[], None]) -> int:
-    """Talk until whoever sits there leaves; ``ready`` is called when the prompt is there. The answer is the status."""
-    keys.KEYS[:] = listed()
-    with as_it_was():
+    """Talk to the user until they leave, and return the exit status; ``ready`` is called when the prompt is shown."""
+    session.keys = listed()
+    with terminal_restored():
         prompt = Prompt(session)
         prompt.app.after_render += lambda app: ready()
         return prompt.talk()
 
 
 class Prompt:
-    """The prompt of one session; ``input`` and ``output`` are those of the terminal until tests give others."""
+    """The prompt of one session; tests give their own ``input`` and ``output``."""
 
     def __init__(self, session: Session, input: Input | None = None, output: Output | None = None) -> None:
         self.session = session
         self.history = FileHistory(history_path())
         self._begun = Document()
         self._bar = Bar("")
-        self._said_trouble = False
+        self._trouble_said = False
         self._prompt: PromptSession[str] = PromptSession(
             [("class:prompt", PROMPT)],
             history=self.history,
@@ -72,26 +75,26 @@ class Prompt:
 
     @property
     def app(self) -> Application[str]:
-        """What reads and draws."""
+        """prompt_toolkit's application."""
         return self._prompt.app
 
     def talk(self) -> int:
-        """Read and run lines until the end."""
+        """Read and run lines until the user leaves."""
         if self.session.run is None:
             self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
-        with ending() as end:
+        with Termination() as end:
             while not end.told:
                 try:
                     if self._one(end):
                         break
                 except EOFError:
                     break
-                except KeyboardInterrupt:  # of the line, or between two
+                except KeyboardInterrupt:  # while typing, or between two lines
                     self.session.interrupt.happened = False
         return end.status
 
-    def _one(self, end: "End") -> bool:
-        """Read once, and run what was typed; whether that was the end."""
+    def _one(self, end: "Termination") -> bool:
+        """Read once, and run what was typed; whether that ends the session."""
         self._bar = bar_of(self.session)
         terminal = self.session.terminal()
         self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], style_of(terminal.theme)
@@ -102,7 +105,7 @@ class Prompt:
         for line in lines:
             if len(lines) > 1:
                 self.session.streams.write(f"{PROMPT}{printable(line, spaces=False)}\n")
-            with as_it_was():
+            with terminal_restored():
                 outcome = self.session.execute(line)
             if outcome.leave or end.told:
                 return True
@@ -116,22 +119,22 @@ class Prompt:
 
     def _fitted_bar(self) -> StyleAndTextTuples | None:
         if self.session.settings.plain:
-            return None  # it would be read out again and again
+            return None  # a screen reader would read it again and again
         return self._bar.fitted(self._prompt.output.get_size().columns)
 
     def _say_trouble(self) -> None:
-        """Say, once, that lines are not kept."""
-        if self.history.trouble and not self._said_trouble:
-            self._said_trouble = True
+        """Say, once, that the history is not kept."""
+        if self.history.trouble and not self._trouble_said:
+            self._trouble_said = True
             if self.session.streams.stderr is not None:
                 said = printable(self.history.trouble, spaces=False)
-                self.session.streams.stderr.write(f"tinytf: note: what is typed is not kept for later: {said}\n")
+                self.session.streams.stderr.write(f"tinytf: note: the history of this session is not kept: {said}\n")
 
 
 def banner(session: Session, width: int) -> str:
-    """One line to begin with, as much of it as fits."""
+    """The first line, as much of it as fits."""
     name = f"tinytf {__version__}"
-    model = f"{name}, {printable(session.model_words, spaces=False)}"
+    model = f"{name}, {printable(session.state.spec.words, spaces=False)}"
     lines = (
         f"{model}: run TEXT begins, help lists what there is, Ctrl-D leaves",
         f"{model}: help lists what there is",
@@ -140,38 +143,100 @@ def banner(session: Session, width: int) -> str:
     return next((line for line in lines if cell_len(line) < width), name)
 
 
-class End:
-    """Whether the program was told to end, which Python that a user typed can have caught."""
+@dataclass(frozen=True)
+class Bar:
+    """The line under the prompt: model, text, present step, memory, and the time of the last line.
+
+    ``role`` is that of the present step.
+    """
+
+    model: str
+    text: str = ""
+    place: str = ""
+    role: str = ""
+    memory: str = ""
+    took: str = ""
+    ascii: bool = False
+
+    def fitted(self, width: int) -> StyleAndTextTuples:
+        """The bar in at most ``width`` cells: the text is cut first, then the least important parts are omitted."""
+        between = " | " if self.ascii else " · "
+        model = _cut(self.model, max(_LEAST_TEXT, width // 2), self.ascii)
+        parts = {"model": model, "text": self.text, "place": self.place, "memory": self.memory, "took": self.took}
+        parts = {name: words for name, words in parts.items() if words}
+        for name in ("", "took", "memory", "text", "model"):
+            parts.pop(name, None)
+            room = width - 1 - sum(cell_len(words) + len(between) for key, words in parts.items() if key != "text")
+            if "text" in parts and room < min(cell_len(parts["text"]), _LEAST_TEXT):
+                continue
+            if "text" in parts:
+                parts["text"] = _cut(parts["text"], room, self.ascii)
+            if len(between.join(parts.values())) <= width:
+                break
+        whole = between.join(parts.values())
+        if cell_len(whole) > width:  # the step alone, on a very narrow screen
+            return [("class:bar", _cut(whole, width, self.ascii))]
+        fragments: StyleAndTextTuples = []
+        for name, words in parts.items():
+            role = f"class:bar class:role.{self.role}" if name == "place" and self.role else f"class:bar.{name}"
+            fragments += [("class:bar", between if fragments else ""), (role, words)]
+        return fragments
+
+
+def bar_of(session: Session) -> Bar:
+    """The bar of the session's present state."""
+    spec, run, place, took = session.state.spec, session.run, session.place_words, session.last_seconds
+    held = session.models.nbytes
+    path = not spec.name.startswith(_NO_PATH) and os.path.basename(spec.name.rstrip(os.sep))
+    model = f"{path or spec.name}{spec.words.removeprefix(spec.name)}"
+    return Bar(
+        printable(model[:_SHOWN], spaces=False),
+        printable(run.text[:_SHOWN], spaces=False) if run else "",
+        place,
+        session.table.rows[session.place][0].role if place and session.place is not None else "",
+        in_bytes(held) if held else "",
+        "" if not took else f"{took * 1000:.0f} ms" if took < 1 else f"{took:.1f} s",
+        session.settings.ascii,
+    )
+
+
+def _cut(text: str, width: int, ascii: bool) -> str:
+    if cell_len(text) <= width:
+        return text
+    sign = "..." if ascii else "…"
+    return set_cell_size(text, max(0, width - len(sign))) + sign if width > len(sign) else set_cell_size(text, width)
+
+
+class Termination:
+    """Within it, SIGTERM ends the session as usual and leaves the terminal clean.
+
+    ``told`` remembers the signal, since the user's Python can catch the exception.
+    """
 
     def __init__(self) -> None:
         self.told = False
+
+    def __enter__(self) -> "Termination":
+        self._main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGTERM, self._end) if self._main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGTERM, self._before)
 
     @property
     def status(self) -> int:
         return 128 + signal.SIGTERM if self.told else 0
 
-    def __call__(self, *_: object) -> None:
+    def _end(self, *_: object) -> None:
         self.told = True
         raise SystemExit(self.status)
 
 
 @contextlib.contextmanager
-def ending() -> Iterator[End]:
-    """End as usual, the terminal clean, when the program is told to end."""
-    end = End()
-    if threading.current_thread() is not threading.main_thread():
-        yield end
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield end
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def as_it_was() -> Iterator[None]:
-    """Give the terminal its modes back afterwards, whatever a command or an error has left."""
+def terminal_restored() -> Iterator[None]:
+    """Restore the terminal's modes afterwards, whatever a command or an error has changed."""
     if sys.platform == "win32":
         yield
         return
@@ -180,7 +245,7 @@ def as_it_was() -> Iterator[None]:
     try:
         descriptor = sys.stdin.fileno()
         modes = termios.tcgetattr(descriptor)
-    except (OSError, ValueError, termios.error):  # no terminal
+    except (OSError, ValueError, termios.error):  # not a terminal
         yield
         return
     try:

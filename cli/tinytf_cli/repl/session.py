@@ -1,63 +1,34 @@
-"""The session: one open model, one text and its recorded trace, a place among its steps, and what was done so far.
+"""The session: a model, a text and its recorded trace, the present step, and the lines executed so far.
 
-The interface that a front end uses (``plain.py`` and ``script.py`` are two small ones):
-
-``Session(VERBS, spec, settings, stdout, stderr)``
-    ``table.VERBS`` are the verbs that it knows.
-``session.execute(line) -> Outcome``
-    Runs one line, and never raises for what a user typed: an error, or Ctrl-C, is an Outcome. A line that fails leaves
-    the session as it was. Output goes to ``streams.stdout`` while it is made; an error goes nowhere: the front end says
-    it, with ``session.say(outcome)``. Raises only ``ReaderGone`` and ``BrokenPipeError``: whoever read stdout has gone.
-    An empty line repeats the last movement. It is called in the main thread, where Ctrl-C arrives.
-``Outcome``
-    ``status`` (0, 1, 2, 130), ``text`` that was written, ``failure`` (message, hint, marked place) or None, ``seconds``
-    taken, ``leave`` (the session is over).
-``session.lexicon``
-    The words that a line can begin with (``lexicon.py``).
-``session.models``, ``session.log``, ``session.streams``
-    What is open and recorded (``models.py``), what was done (``log.py``), and where output goes (``streams.py``).
-``session.table``, ``session.is_open``, ``session.tokens``, ``session.run``, ``session.place``
-    The step table of the open model (``table.rows``, ``table.by_name``; it opens the model where ``is_open`` is false);
-    the printable tokens of the text, or (); the present Run (``text``) or None; the index in ``table.rows``, or None.
-``session.place_words``, ``session.model_words``, ``session.models.nbytes``, ``session.last_seconds``
-    For a status bar: ``L3.weights 17/96`` (empty before a run); the model's name, which is not opened for it, and what
-    it runs without; bytes of the recorded trace and of the weights that are open; seconds of the last line.
-``session.settings``, ``SETTINGS`` (``settings.py``)
-    The settings, and for each what it takes (``choices``).
-``keys.KEYS``
-    What ``help keys`` lists: (key, what it does); the front end that binds keys replaces its entries.
+A front end (``front.py``, ``prompt.py``) calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and
+shows what went wrong with ``Session.say(outcome)``. What else it reads: ``lexicon`` (the words that a line can begin
+with), ``models``, ``log``, ``streams``, ``settings``, and for a status bar ``place_words`` and ``last_seconds``.
 """
 
 import builtins
+import contextlib
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from tinytf.errors import UsageError
+from tinytf.errors import TinytfError, UsageError
 from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
-from tinytf_cli.failing import explained, say
+from tinytf_cli.failing import Failure, explained, say
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
-from tinytf_cli.output import Drawing, Output, ReaderGone, Result
-from tinytf_cli.repl.commands import adjust
-from tinytf_cli.repl.heard import Ear, Heard
-from tinytf_cli.repl.lexicon import Lexicon, Verb
+from tinytf_cli.output import Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
-from tinytf_cli.repl.log import Entry, Log
 from tinytf_cli.repl.models import Models
-from tinytf_cli.repl.outcome import Leave, Outcome
-from tinytf_cli.repl.python import evaluated, traceback_of
-from tinytf_cli.repl.results import answer
-from tinytf_cli.repl.settings import Settings
-from tinytf_cli.repl.state import Run, Spec, State
-from tinytf_cli.repl.streams import Streams
+from tinytf_cli.repl.state import Entry, Log, Run, Settings, Spec, State
+from tinytf_cli.repl.streams import Capture, Streams
+from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
@@ -66,11 +37,32 @@ if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
 
 _LIVE = ("generate", "train", "watch")
-"""Commands whose output is seen while it is made, and is never paged."""
+"""Commands whose output is shown while it is made, and is never paged."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a line: its exit status (0, 1, 2, 130), the ``text`` it wrote, what failed.
+
+    After one with ``leave`` the session is over.
+    """
+
+    status: int
+    text: str = ""
+    failure: Failure | None = None
+    leave: bool = False
+
+
+class Leave(Exception):
+    """The session is over."""
+
+
+class PythonError(TinytfError):
+    """An error that the user's Python raised."""
 
 
 class Session(Host):
-    """See the module's description."""
+    """See the module's description. ``keys`` is what ``help keys`` lists; the prompt adds its own."""
 
     def __init__(
         self,
@@ -89,6 +81,11 @@ class Session(Host):
         self.last_seconds = 0.0
         self.last_error: BaseException | None = None
         self.debug = False
+        self.keys = [
+            ("Enter", "run the line; an empty one repeats the last movement"),
+            ("Ctrl-C", "give up the line, or stop the command that is running"),
+            ("Ctrl-D", "leave"),
+        ]
         self._scope: dict[str, Any] = {}
         self._movement = ""
 
@@ -109,7 +106,7 @@ class Session(Host):
 
     @property
     def run(self) -> Run | None:
-        """The text that was run last, on the present model."""
+        """The last run on the present model."""
         return self.state.runs[-1] if self.state.runs else None
 
     def require_run(self) -> Run:
@@ -119,19 +116,19 @@ class Session(Host):
         return self.run
 
     def require_text(self) -> str:
-        """The text of the session."""
+        """The present text; UsageError before any run."""
         if self.run is None:
             raise UsageError("there is no text", "give one, or run it first, such as: run The cat sat")
         return self.run.text
 
     @property
     def trace(self) -> "Trace":
-        """The recorded trace of the present run; UsageError before any."""
+        """The trace of the present run; UsageError before any."""
         return self.models.trace(self.require_run())
 
     @property
     def table(self) -> StepTable:
-        """The steps of the open model."""
+        """The steps of the present model."""
         trace = self.models.recorded(self.run)
         return StepTable(self.model.config) if trace is None else trace.steps
 
@@ -142,53 +139,43 @@ class Session(Host):
         return () if trace is None else tuple(token.shown for token in trace.tokens)
 
     def require_place(self) -> int:
-        """The index of the present step; UsageError before any run."""
+        """The index of the present step in ``table.rows``; UsageError before any run."""
         rows = self.trace.steps.rows
         self.place = self.place or 0
         return min(self.place, len(rows) - 1)
 
     @property
     def place_words(self) -> str:
-        """Where the session stands: ``L3.weights 17/96``."""
+        """The present step: ``L3.weights 17/96``; empty before any run."""
         if self.place is None or self.models.recorded(self.run) is None:
             return ""
         rows = self.table.rows
         step, layer = rows[self.place]
         return f"{step.full_name(layer)} {self.place + 1}/{len(rows)}"
 
-    @property
-    def model_words(self) -> str:
-        """The model as it was asked for, and what it runs without."""
-        gone = self.state.spec.without
-        return self.state.spec.name + (f" without {gone.words}" if gone else "")
-
     def change(self, **values: Any) -> None:
-        """Another state, with some of its fields changed."""
+        """Change some fields of the state."""
         self.state = replace(self.state, **values)
 
     def take(self, spec: Spec) -> None:
-        """Go on with another model, or with other steps of it gone; the present text goes through it."""
+        """Continue with another model, or with other steps ablated; the present text is run through it."""
         runs = self.state.runs
         self.change(spec=spec, runs=(*runs[-1:], replace(runs[-1], spec=spec)) if runs else ())
         if runs:
             self.models.trace(self.state.runs[-1])
 
     def undo(self) -> str:
-        """Bring back what was before the last line that changed something; the answer is that line."""
+        """Undo the last line that changed something, and return that line."""
         line, (self.state, self.place) = self.log.undo()
         return line
 
     def terminal(self) -> Terminal:
-        """What can be shown, as the settings say."""
+        """What stdout can show under the settings."""
         return self.settings.terminal(sys.stdout)
 
     def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
-        """Where results go: to the session's streams, remembered."""
+        """An output to the session's streams."""
         return self.streams.output(terminal, form, file)
-
-    def show(self, result: Result) -> None:
-        """Write a result as the settings say."""
-        self.output(self.terminal(), "text", None).show(result)
 
     def say(self, outcome: Outcome, where: str = "") -> None:
         """Write what failed to stderr; ``where`` is the place of the line in a script."""
@@ -201,18 +188,22 @@ class Session(Host):
             say(where + failure.message, failure.hint, failure.marked, stderr)
 
     def execute(self, line: str) -> Outcome:
-        """Run one line."""
+        """Run one line; a blank one repeats the last movement. A line that fails leaves the session as it was.
+
+        Errors and Ctrl-C are part of the outcome. Raises only ``ReaderGone`` and ``BrokenPipeError``, when nobody reads
+        stdout any more.
+        """
         began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
-        failure, status, heard = None, 0, Heard(Ear())
+        failure, status, captured = None, 0, Capture()
         self.typed = Typed(line)
         try:
             self.typed = read_line(line if line.strip() else self._movement, self.lexicon.redirects)
             live = self._typed_name() in _LIVE
-            with self.streams.hearing(self.typed, self.settings, live=live) as heard:
+            with self.streams.capturing(self.typed, self.settings, live=live) as captured:
                 status = self._dispatch()
-            self.streams.deliver(heard, self.typed, self.settings, live=live)
+            self.streams.deliver(captured, self.typed, self.settings, live=live)
         except (ReaderGone, BrokenPipeError):
             raise
         except Leave:
@@ -231,24 +222,21 @@ class Session(Host):
             self.state, self.place = self.log.remember(entry, before, (self.state, self.place))
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
-        return Outcome(status, heard.ear.text, failure, self.last_seconds, leave)
+        return Outcome(status, captured.text, failure, leave)
 
     def begin(self, text: str = "", *, quiet: bool = True) -> Outcome:
-        """Open the model, and run ``text`` where there is one; what is not the default is the first line of the log."""
-        outcome = Outcome(0)
-        spec, usual = self.state.spec, Spec()
-        words = [shell_quoted(spec.name) if spec.name != usual.name or spec != usual else ""]
-        for name in ("device", "dtype", "seed"):
-            if getattr(spec, name) != getattr(usual, name):
-                words.append(f"--{name} {getattr(spec, name)}")
-        if any(words):
-            outcome = self.execute(f"model {' '.join(words)} --quiet")
+        """Open the model and run ``text``, if they were given, as the first lines of the log."""
+        outcome, spec, usual = Outcome(0), self.state.spec, Spec()
+        if spec != usual:
+            asked = {name: getattr(spec, name) for name in ("device", "dtype", "seed")}
+            words = [f"--{name} {value} " for name, value in asked.items() if value != getattr(usual, name)]
+            outcome = self.execute(f"model {shell_quoted(spec.name)} {''.join(words)}--quiet")
         if text and outcome.status == 0:
             outcome = self.execute(f"run{' --quiet' if quiet else ''} -- {shell_quoted(text)}")
         return outcome
 
     def _typed_name(self) -> str:
-        """What the first word of the line stands for; empty for none, and for a word that stands for nothing."""
+        """The verb or command that the first word means, or the empty string."""
         return self.lexicon.meaning(self.typed.words[0]) if self.typed.words else ""
 
     def _dispatch(self) -> int:
@@ -259,7 +247,8 @@ class Session(Host):
             return 0
         first, *words = typed.words
         word, slash, flag = first.partition("/")
-        if slash and word and "flag" in self.lexicon.takes(word):  # as in print/stats
+        verb = self.lexicon.verbs.get(self.lexicon.meaning(word))
+        if slash and verb is not None and "flag" in verb.takes:  # such as print/stats
             first, words = word, [f"/{flag}", *words]
         found = self.lexicon.verb_for([first, *words])
         if found is None:
@@ -273,43 +262,41 @@ class Session(Host):
         return self._invoke(found.command, found.name, asks if found.raw else words)
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
-        """Run a command of click with the session behind it."""
+        """Run a command of click, whose host is the session."""
         try:
             context = command.make_context(name, list(words), obj=self, default_map=self._defaults(command))
             with context:
                 adjust(name, context.params, lambda: self.table)
                 status = command.invoke(context)
-        except click.exceptions.Exit as end:  # behind --help
+        except click.exceptions.Exit as end:  # of --help
             return end.exit_code
         return status if isinstance(status, int) else 0
 
     def _defaults(self, command: click.Command) -> dict[str, Any]:
-        """What the options of a command are where they are not typed."""
-        spec, settings = self.state.spec, self.settings
+        """The session's values of the options of a command."""
+        spec, names = self.state.spec, {parameter.name for parameter in command.params}
         opened = {"model": spec.name, "device": spec.device, "dtype": spec.dtype, "seed": spec.seed}
-        values: dict[str, Any] = {
-            name: getattr(settings, name) for name in (*(one.name for one in fields(Drawing)), "dims", "rows")
-        }
-        names = {parameter.name for parameter in command.params}
-        if opened.keys() <= names:
-            values.update(opened)
-        elif command.name in ("info", "tokens"):
-            values["model"] = spec.name
-        if {"layer", "head"} <= names:
-            values.update(layer=settings.layer, head=settings.head)
+        values = dict(vars(self.settings))
+        if opened.keys() <= names or command.name in ("info", "tokens"):
+            values |= opened
+        if not {"layer", "head"} <= names:
+            del values["layer"], values["head"]
         return {name: value for name, value in values.items() if name in names and value is not None}
 
     def _python(self, code: str) -> None:
-        """Evaluate an expression and show its value, or carry out a statement; ``!`` again shows the last traceback."""
-        text = traceback_of(self.last_error) if code == "!" else evaluated(code, self._seen_by_python(code))
+        """Show the value of an expression, or execute a statement; ``!!`` shows the last traceback."""
+        if code == "!":
+            text: str | None = _traceback(self.last_error)
+        elif code:
+            text = _evaluated(code, self._python_scope())
+        else:
+            raise UsageError("! needs Python after it", "such as: ! trace['L0H0.weights'].sum(-1)")
         if text is not None:
             lines = [Line(printable(line, spaces=False), single=True) for line in text.splitlines() or [""]]
-            self.show(answer("python", {"text": text}, *lines))
+            self.output(self.terminal(), "text", None).show(answer("python", {"text": text}, *lines))
 
-    def _seen_by_python(self, code: str) -> dict[str, Any]:
+    def _python_scope(self) -> dict[str, Any]:
         """The names that Python sees; what a user assigned stays."""
-        if not code:
-            return {}
         import numpy as np
         import torch
 
@@ -320,3 +307,36 @@ class Session(Host):
         else:
             scope.pop("trace", None)
         return scope
+
+
+def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
+    """The ``repr`` of an expression; None for the value None and for a statement, which is executed."""
+    try:
+        compiled = None
+        with contextlib.suppress(SyntaxError):
+            compiled = compile(code, "<session>", "eval")
+        value = eval(compiled or compile(code, "<session>", "exec"), scope)  # None of a statement
+        if value is None:
+            return None
+        scope["_"] = value
+        return repr(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        words = str(error.msg if isinstance(error, SyntaxError) else error).strip()
+        first = words.splitlines()[0] if words else ""
+        hint = "quit leaves the session" if isinstance(error, SystemExit) else "!! shows the traceback"
+        raise PythonError(f"{type(error).__name__}: {first}".rstrip(": "), hint) from error
+
+
+def _traceback(error: BaseException | None) -> str:
+    """The traceback of the last error; of the user's Python, only its own frames."""
+    if error is None:
+        raise UsageError("nothing has gone wrong yet")
+    if isinstance(error, PythonError) and error.__cause__ is not None:
+        error = error.__cause__
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        error = error.with_traceback(frames)
+    return "".join(traceback.format_exception(error))

@@ -1,18 +1,104 @@
-"""What a session is at one moment, whole and unchangeable, so that a change can be taken back."""
+"""What ``undo`` restores: the settings, the model and its runs, the stops and displays; and the log of lines."""
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TextIO
 
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address
-from tinytf_cli.repl.settings import Settings
+from tinytf_cli.output import Drawing
+from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     from tinytf.trace.conditions import Condition
 
+AUTO = "auto"
+_SWITCH = ("on", "off")
+_COLORS = (AUTO, "always", "never")
+_ANY = range(10**6 + 1)
+
+
+def _setting(
+    default: Any, about: str, takes: str, choices: tuple[str, ...] = (), numbers: range = range(0)
+) -> Any:  # a field of whatever type its default has
+    return field(default=default, metadata={"about": about, "takes": takes, "choices": choices, "numbers": numbers})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How things are shown; None is ``auto``."""
+
+    precision: int | None = _setting(None, "digits after the point", "auto or 0 to 9", (AUTO,), range(10))
+    dims: int = _setting(8, "dimensions shown as numbers", "1 or more", (), _ANY[1:])
+    rows: int | None = _setting(None, "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY)
+    colormap: str = _setting("viridis", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS)
+    theme: str = _setting(AUTO, "background to draw for", ", ".join(THEMES), THEMES)
+    color: str = _setting(AUTO, "whether to use colour", ", ".join(_COLORS), _COLORS)
+    width: int | None = _setting(None, "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001))
+    ascii: bool = _setting(False, "7-bit signs only", "on or off", _SWITCH)
+    plain: bool = _setting(False, "sentences, no tables and maps", "on or off", _SWITCH)
+    layer: int = _setting(0, "layer of an address without one", "a number", (), _ANY)
+    head: int = _setting(0, "head of an address without one", "a number", (), _ANY)
+    pager: bool = _setting(False, "long output a screen at a time", "on or off", _SWITCH)
+
+    def terminal(self, stream: TextIO, color: str = "") -> Terminal:
+        """What a stream can show under these settings; ``color`` replaces theirs."""
+        drawing = {one.name: getattr(self, one.name) for one in fields(Drawing)}
+        return detect(stream, **{**drawing, "color": color or self.color})
+
+    def changed(self, name: str, word: str) -> "Settings":
+        """The settings with one of them read from a word."""
+        setting = find_setting(name)
+        return replace(self, **{setting.name: setting.read(word)})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the ``Settings``: a line ``about`` it, and what it ``takes``: one of ``choices``, or of ``numbers``."""
+
+    name: str
+    about: str
+    takes: str
+    choices: tuple[str, ...]
+    numbers: range
+
+    def shown(self, settings: Settings) -> str:
+        """The value as it is typed."""
+        value = getattr(settings, self.name)
+        if value is None:
+            return AUTO
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+    def read(self, word: str) -> Any:
+        """The value of a word; UsageError for one that the setting does not take."""
+        if word in self.choices:
+            return word == "on" if self.choices == _SWITCH else None if self.numbers else word
+        if re.fullmatch("[0-9]{1,9}", word) and int(word) in self.numbers:
+            return int(word)
+        hint = did_you_mean(word, self.choices) if self.choices else ""
+        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", hint)
+
+
+SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settings)}
+
+
+def find_setting(word: str) -> Setting:
+    """A setting by its name or the beginning of one; UsageError for any other word."""
+    found = [one for name, one in SETTINGS.items() if word and name.startswith(word)]
+    if word in SETTINGS:
+        return SETTINGS[word]
+    if len(found) > 1:
+        raise UsageError(f"{word!r} can be {', '.join(one.name for one in found)}", "type a little more of it")
+    if not found:
+        raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
+    return found[0]
+
 
 @dataclass(frozen=True)
 class Without:
-    """Steps that a model runs without, by their addresses, and what is in their place."""
+    """The steps that are ablated, by address, and what replaces them: ``zero``, or the ``mean`` over a reference."""
 
     at: tuple[str, ...]
     how: str = "zero"
@@ -23,16 +109,25 @@ class Without:
         source = f" over {self.reference}" if self.reference else ""
         return f"{', '.join(self.at)} ({self.how}{source})"
 
+    def to_dict(self) -> dict[str, Any]:
+        """The ablation as JSON data."""
+        return {"at": list(self.at), "how": self.how, "reference": self.reference}
+
 
 @dataclass(frozen=True)
 class Spec:
-    """How a model is opened, and what it runs without."""
+    """How a model is opened, and which of its steps are ablated."""
 
     name: str = "tiny"
     device: str = "auto"
     dtype: str = "float32"
     seed: int = 0
     without: Without | None = None
+
+    @property
+    def words(self) -> str:
+        """The model by the name that was asked for, and what is ablated."""
+        return self.name + (f" without {self.without.words}" if self.without else "")
 
 
 @dataclass(frozen=True)
@@ -47,27 +142,84 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where ``continue`` stops: at the steps of ``where`` (None: at every step), if ``condition`` holds there."""
+    """A breakpoint at the steps of ``where`` (None: at every step), if ``condition`` holds there."""
 
     number: int
-    word: str
     where: Address | None
     condition: "Condition | None"
 
     @property
     def words(self) -> str:
-        parts = [str(self.where)] if self.where else ["every step"]
-        return " if ".join([*parts, self.condition.text] if self.condition else parts)
+        at = str(self.where or "every step")
+        return f"{at} if {self.condition.text}" if self.condition else at
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stop as JSON data."""
+        return {
+            "number": self.number,
+            "at": str(self.where) if self.where else None,
+            "if": self.condition.text if self.condition else None,
+        }
 
 
 @dataclass(frozen=True)
 class State:
-    """Everything that ``undo`` brings back; ``runs`` are the last two, the present one last."""
+    """Everything that ``undo`` restores; ``runs`` are the last two, the present one last."""
 
     spec: Spec = field(default_factory=Spec)
     runs: tuple[Run, ...] = ()
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
-    number: int = 0
-    """How many stops there have been: the last one's number."""
+    n_stops: int = 0
+    """How many stops there have been, which is the number of the last one."""
+
+
+Moment = tuple[State, int | None]
+"""A state, and the index of the present step."""
+
+
+@dataclass
+class Entry:
+    """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means.
+
+    ``before`` is the moment that ``undo`` restores; None where the line changed nothing.
+    """
+
+    line: str
+    done: bool
+    verb: str
+    before: Moment | None = None
+    undone: bool = False
+
+
+class Log:
+    """The lines of a session."""
+
+    def __init__(self) -> None:
+        self.lines: list[Entry] = []
+        self._just_undone: Entry | None = None
+
+    def undo(self) -> tuple[str, Moment]:
+        """The last line that changed something, and the moment before it."""
+        for entry in reversed(self.lines):
+            if entry.before is not None and not entry.undone:
+                entry.undone, self._just_undone = True, entry
+                return entry.line, entry.before
+        hint = "undo restores the model, text, ablations, settings, stops and displays"
+        raise UsageError("there is nothing to undo", hint)
+
+    def remember(self, entry: Entry, before: Moment, now: Moment) -> Moment:
+        """Record a line, and return the moment that holds after it: a line that failed changes nothing.
+
+        ``source`` is not recorded: each line that it ran was.
+        """
+        if len(entry.line) > LONGEST or entry.verb == "source":
+            return now
+        undone, self._just_undone = self._just_undone, None
+        if undone is not None and not entry.done:  # such as undo | false
+            undone.undone = False
+        if entry.done and now[0] != before[0] and entry.verb != "undo":
+            entry.before = before
+        self.lines.append(entry)
+        return now if entry.done else before

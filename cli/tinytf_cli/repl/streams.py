@@ -1,22 +1,91 @@
-"""What becomes of the output of a session: shown, kept, piped, written to a file or paged."""
+"""Where the output of a line goes: to the screen, a pager, a command of the shell or a file; and what it was."""
 
 import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from tinytf.errors import UsageError
-from tinytf_cli.repl.heard import Ear, Heard, HeardOutput
+from tinytf.errors import TinytfError, UsageError
+from tinytf_cli.joining import show_all
+from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
 from tinytf_cli.repl.line import Typed
-from tinytf_cli.repl.pager import page
-from tinytf_cli.repl.redirect import to_command, to_file
-from tinytf_cli.repl.settings import Settings
+from tinytf_cli.repl.state import Settings
 from tinytf_cli.terminal import Terminal
+
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Capture(io.StringIO):
+    """A stream that keeps what is written, and passes it on to ``through`` if there is one.
+
+    ``results`` are the results that were written to it, each with its format.
+    """
+
+    def __init__(self, through: TextIO | None = None, *, terminal: bool = False, encoding: str = "utf-8") -> None:
+        super().__init__()
+        self.results: list[tuple[Result, str]] = []
+        self._through, self._terminal, self._encoding = through, terminal, encoding
+
+    def write(self, text: str) -> int:
+        if self._through is not None and isinstance(text, str):  # click tries out whether a stream takes bytes
+            self._through.write(text)
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self._through is not None:
+            self._through.flush()
+
+    def isatty(self) -> bool:
+        return self._terminal if self._through is None else self._through.isatty()
+
+    def fileno(self) -> int:
+        return super().fileno() if self._through is None else self._through.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding if self._through is None else self._through.encoding
+
+    @property
+    def text(self) -> str:
+        """Everything that was written."""
+        return self.getvalue()
+
+    def as_piped(self, settings: Settings) -> str:
+        """What a pipe would have got: results are drawn again, without colours and cuts."""
+        if not self.isatty() or not self.results or any(result.live for result, _ in self.results):
+            return _CODES.sub("", self.text) if self.isatty() else self.text
+        paper = Capture()
+        terminal = settings.terminal(paper, "never")
+        for place, (result, form) in enumerate(self.results):
+            if place and form == "text":
+                paper.write("\n")
+            Output(terminal, form, stdout=paper, stderr=None).show(result)
+        return paper.text
+
+
+@dataclass(frozen=True)
+class CapturingOutput(Output):
+    """An output that keeps the results it shows."""
+
+    captured: Capture = field(default_factory=Capture)
+
+    def show(self, result: Result) -> None:
+        """Write one result, and keep it."""
+        self.captured.results.append((result, self.format))
+        super().show(result)
 
 
 class Streams:
-    """The streams of a session, and the output that was last; ``depth`` is how many files a line stands in.
+    """The streams of a session, and the last output; ``depth`` counts the ``source`` files that the line is inside.
 
     ``page`` shows a long text a screen at a time; a front end may set another.
     """
@@ -26,56 +95,124 @@ class Streams:
         self.stderr: TextIO | None = sys.stderr if stderr is None else stderr
         self.page: Callable[[str], None] = page
         self.depth = 0
-        self._last: Heard | None = None
-        self._now: Heard | None = None
+        self._last: Capture | None = None
+        self._now = Capture()
 
     def write(self, text: str) -> None:
-        """Write to stdout, now."""
+        """Write to stdout, and flush it."""
         self.stdout.write(text)
         self.stdout.flush()
 
-    def output(self, terminal: Terminal, form: str, file: Path | None) -> HeardOutput:
-        """Where results go: to the session's streams, remembered."""
-        return HeardOutput(terminal, form, file, sys.stdout, self.stderr, heard=self._now)
+    def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
+        """An output to the session's streams."""
+        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, self._now)
 
     @contextlib.contextmanager
-    def hearing(self, typed: Typed, settings: Settings, *, live: bool) -> Iterator[Heard]:
-        """Keep what a line writes; what is redirected or paged is not written yet. ``live`` output is never paged."""
+    def capturing(self, typed: Typed, settings: Settings, *, live: bool) -> Iterator[Capture]:
+        """Keep what a line writes, and show it unless it is redirected or paged. ``live`` output is never paged."""
         stream = self._stream
-        to = bool(typed.words) and typed.sign in ("|", ">")
-        waits = to or self._pages(settings, live)
+        redirected = bool(typed.words) and typed.sign in ("|", ">")
+        waits = redirected or self._pages(settings, live)
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        ear = Ear(terminal=not to and stream.isatty(), encoding=encoding) if waits else Ear(stream, encoding=encoding)
-        before, self._now = self._now, Heard(ear)
+        through, terminal = None if waits else stream, not redirected and stream.isatty()
+        before, self._now = self._now, Capture(through, terminal=terminal, encoding=encoding)
         try:
-            with contextlib.redirect_stdout(ear):
+            with contextlib.redirect_stdout(self._now):
                 yield self._now
         finally:
             self._now = before
 
-    def deliver(self, heard: Heard, typed: Typed, settings: Settings, *, live: bool) -> None:
-        """Send output where a line says; what a line wrote is the last output."""
+    def deliver(self, captured: Capture, typed: Typed, settings: Settings, *, live: bool) -> None:
+        """Send the output where the line says. A line that is only ``| COMMAND`` or ``> FILE`` sends the last one."""
         alone = not typed.words and typed.sign in ("|", ">")
-        if alone and self._last is None:
-            raise UsageError("there is no output yet", "such as: heat L0H0, then | head -3")
-        chosen = self._last if alone and self._last is not None else heard
+        if alone:
+            if self._last is None:
+                raise UsageError("there is no output yet", "such as: heat L0H0, then | head -3")
+            captured = self._last
         if typed.sign == "|":
-            to_command(chosen, typed.target, self._stream, self.stderr, settings)
+            _to_command(captured.as_piped(settings), typed.target, self._stream)
         elif typed.sign == ">":
-            to_file(chosen, typed.target, self.stderr, settings, typed.words)
+            _to_file(captured, typed.target, self.stderr, settings, typed.words)
         elif self._pages(settings, live):
-            if heard.ear.text.count("\n") >= settings.terminal(self._stream).height:
-                self.page(heard.ear.text)
+            if captured.text.count("\n") >= settings.terminal(self._stream).height:
+                self.page(captured.text)
             else:
-                self._stream.write(heard.ear.text)
+                self._stream.write(captured.text)
                 self._stream.flush()
-        if not alone and (heard.ear.text or heard.results):
-            self._last = heard
+        if not alone and (captured.text or captured.results):
+            self._last = captured
 
     @property
     def _stream(self) -> TextIO:
-        """Where a line writes: inside a file, to what hears the line that runs the file."""
+        """Where a line writes: inside a ``source`` file, to the capture of the line that runs the file."""
         return sys.stdout if self.depth else self.stdout
 
     def _pages(self, settings: Settings, live: bool) -> bool:
         return settings.pager and not live and not self.depth and self.stdout.isatty()
+
+
+def _to_command(text: str, command: str, stdout: TextIO) -> None:
+    """Pipe a text into a command of the shell; TinytfError for a status other than 0."""
+    stdout.flush()
+    output = None if stdout.isatty() else subprocess.PIPE
+    process = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=output)
+    try:
+        found, _ = process.communicate(text.encode("utf-8", "backslashreplace"))
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        process.kill()
+        process.wait()
+        raise
+    if found:
+        stdout.write(found.decode("utf-8", "backslashreplace"))
+        stdout.flush()
+    if process.returncode:
+        raise TinytfError(f"{command!r} ended with status {process.returncode}")
+
+
+def _to_file(
+    captured: Capture, name: str, stderr: TextIO | None, settings: Settings, words: Iterable[str] = ()
+) -> None:
+    """Write the output of a line of ``words`` to a file, in the format of its extension: as -o does, or as text."""
+    path = Path(name).expanduser()
+    require_place(path, words)
+    output = Output(settings.terminal(Capture()), "text", path, stderr=stderr)
+    extension = path.suffix.lower()
+    if extension in EXTENSIONS and extension != ".txt":
+        if not captured.results:
+            raise UsageError(f"there are no data to write to {path.name}", "a text file takes any output")
+        show_all(output, [result for result, _ in captured.results], "outputs", len(captured.results) > 1)
+        return
+    data = captured.as_piped(settings).encode("utf-8", "backslashreplace")
+    write_file(path, data)
+    output.note(f"wrote {path} ({len(data):,} bytes)")
+
+
+def page(text: str) -> None:
+    """Show ``text`` in the pager of PAGER, or in less; all at once where neither is there."""
+    try:
+        command = shlex.split(os.environ.get("PAGER", "")) or ["less"]
+    except ValueError:  # a quote that is not closed
+        command = ["less"]
+    found = shutil.which(command[0])
+    if found is None or os.environ.get("TERM", "") == "dumb":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    # R shows colours, F does not wait for a text that fits on the screen, X leaves it there.
+    environment = {**os.environ, "LESS": f"{os.environ.get('LESS', '-FX')} -R"}
+    sys.stdout.flush()
+    with _interrupts_for_the_pager():
+        subprocess.run([found, *command[1:]], input=text.encode("utf-8", "backslashreplace"), env=environment)
+
+
+@contextlib.contextmanager
+def _interrupts_for_the_pager() -> Iterator[None]:
+    """While the pager runs, Ctrl-C is for the pager and not for the session."""
+    # The pager would inherit SIG_IGN, but not a function.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

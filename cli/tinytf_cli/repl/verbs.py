@@ -1,54 +1,221 @@
-"""How a verb is made of a function that takes the session.
-
-A verb is parsed by click, as every command is, and has the options that shape output.
-"""
+"""Verbs: how one is declared, which verb or command a line begins with, and how a verb answers."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf_cli.options import output_options
+from tinytf.errors import TinytfError, UsageError
+from tinytf.nearest import did_you_mean
+from tinytf.report import SCHEMA_VERSION
+from tinytf.steps.table import StepTable
+from tinytf.trace.address import parse_address
+from tinytf_cli.command import Option, build, parameters_of
+from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output, Result
-from tinytf_cli.repl.lexicon import Verb
-from tinytf_cli.repl.results import ablated
-from tinytf_cli.repl.session import Session
+from tinytf_cli.repl.state import Without
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Block, Line, Span
+
+if TYPE_CHECKING:
+    import torch
+
+TOPICS = {
+    "moving": "through the steps",
+    "looking": "at numbers",
+    "stopping": "where something happens",
+    "session": "model, text, settings, and what was done",
+    "lines": "what else a line can be",
+}
+
+OUTPUT_OPTIONS = [
+    *parameters_of(Output),
+    Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
+]
+"""The options of every verb."""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb. ``takes`` are the kinds of its words in order (``completing.OFFERS`` lists them).
+
+    The last kind is that of all further words. A ``raw`` verb reads the line as it was typed; a blank line repeats one
+    that ``moves``. Where a command has the same name, ``claims`` says whether these words are for the verb.
+    """
+
+    name: str
+    topic: str
+    command: click.Command
+    aliases: tuple[str, ...] = ()
+    usage: str = ""
+    examples: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    raw: bool = False
+    moves: bool = False
+    claims: Callable[[tuple[str, ...]], bool] = lambda words: True
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its help."""
+        return (self.command.help or "").strip().split("\n")[0]
 
 
 def verb(
     name: str, *aliases: str, topic: str, names_models: bool = False, **described: Any
 ) -> Callable[[Callable[..., Result | None]], Verb]:
-    """Make a verb of a function that takes the session, then what its click parameters say, and gives a Result.
+    """Turn a function of the session and its click parameters into a verb, with the output options of every command.
 
-    ``described`` are further fields of Verb. What is said about a trace says too what its model ran without, but for a
-    verb that ``names_models`` itself.
+    ``described`` are further fields of Verb; the default ``usage`` is that of the arguments. A verb about a trace also
+    says which steps are ablated, unless it ``names_models`` itself.
     """
 
     def made(function: Callable[..., Result | None]) -> Verb:
         @functools.wraps(function)
-        def run(*args: Any, output: Output, **kwargs: Any) -> int:
-            session = click.get_current_context().find_object(Session)
-            assert session is not None
-            found = function(session, *args, **kwargs)
+        def run(**values: Any) -> int:
+            session, output = click.get_current_context().obj, build(Output, values)
+            found = function(session, **{name: value for name, value in values.items() if name not in shared})
             if found is not None:
                 gone = None if names_models or topic not in ("moving", "looking") else session.state.spec.without
-                output.show(found if gone is None else ablated(found, gone))
+                output.show(found if gone is None else _ablated(found, gone))
             return 0
 
+        shared = {one.name for one in OUTPUT_OPTIONS}
         settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        command = click.command(name, context_settings=settings)(output_options(run))
-        return Verb(name, topic, command, aliases, **described)
+        command = click.command(name, params=[*OUTPUT_OPTIONS], context_settings=settings)(run)
+        usage = " ".join(str(one.metavar) for one in command.params if isinstance(one, click.Argument))
+        return Verb(name, topic, command, aliases, **{"usage": usage, **described})
 
     return made
 
 
 def positional(command: click.Command, words: Sequence[str]) -> tuple[str, ...] | None:
-    """The words that are no options of a command nor their values; None where an option is not one of its own."""
+    """The words that are neither options of a command nor their values; None where one is an unknown option."""
     context = click.Context(command, info_name=command.name)
     try:
         values, rest, _ = command.make_parser(context).parse_args(list(words))
     except click.UsageError:
         return None
     found = values.get("words")
-    return (*found, *rest) if isinstance(found, tuple) else tuple(rest)  # click has a value of its own for none
+    return (*found, *rest) if isinstance(found, tuple) else tuple(rest)  # click marks an absent value in its own way
+
+
+class Lexicon:
+    """``verbs`` by name, and ``names``: every word that a line can begin with, and the name that it means."""
+
+    def __init__(self, verbs: Mapping[str, Verb]) -> None:
+        self.verbs = verbs
+        self.names = {name: name for name in (*COMMANDS, *verbs)}
+        for one in verbs.values():
+            self.names.update(dict.fromkeys(one.aliases, one.name))
+
+    def find(self, word: str) -> str:
+        """The name that a word means: a name, an alias, or the beginning of one name only.
+
+        Raises UsageError for any other word, with what it could be.
+        """
+        if word in self.names:
+            return self.names[word]
+        found = sorted({name for known, name in self.names.items() if word and known == name and name.startswith(word)})
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{word!r} can be {', '.join(found)}", "type a little more of it")
+        near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
+        hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run TEXT"
+        raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
+
+    def meaning(self, word: str) -> str:
+        """The name that a word means, or the empty string."""
+        try:
+            return self.find(word)
+        except UsageError:
+            return ""
+
+    def command(self, name: str) -> click.Command | None:
+        """A command of the command line by its name."""
+        return cli.get_command(click.Context(cli), name)
+
+    def verb_for(self, words: Sequence[str]) -> Verb | None:
+        """The verb that takes a line of these words; None where a command does.
+
+        Raises UsageError for a first word that is neither.
+        """
+        found = self.verbs.get(name := self.find(words[0]))
+        if found is None or (not found.claims(tuple(words[1:])) and name in COMMANDS):
+            return None
+        return found
+
+    def redirects(self, word: str) -> bool:
+        """Whether ``|`` and ``>`` after this first word redirect the output; in a condition they do not."""
+        found = self.verbs.get(self.meaning(word))
+        return found is None or not found.raw
+
+
+# Commands that a session reads differently
+
+NOTES = {
+    "grad": "In a session, words that are all addresses are those of --at: grad L0H1.weights uses the present text.",
+    "explain": "In a session, explain ADDRESS uses the present text.",
+    "info": "In a session, info without MODEL describes the open model.",
+}
+"""What help adds to a command."""
+
+
+def adjust(name: str, parameters: dict[str, Any], table: Callable[[], StepTable]) -> None:
+    """Change the parsed parameters of a command that a session reads differently; ``table`` gives the steps."""
+    words: tuple[str, ...] = parameters.get("words") or ()
+    if name == "grad" and words and all(_is_address(word, table()) for word in words):
+        parameters["addresses"] = (*words, *parameters["addresses"])
+        parameters["words"] = ()
+
+
+def _is_address(word: str, table: StepTable) -> bool:
+    try:
+        parse_address(word, table)
+    except TinytfError:
+        return re.match("L[0-9]", word) is not None  # of a layer that does not exist; the command says so
+    return True
+
+
+# Answers
+
+
+def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Result:
+    """A result of a few blocks, and the same as data."""
+    return made_of(kind, lambda terminal: blocks, lambda: data)
+
+
+def made_of(
+    kind: str,
+    blocks: Callable[[Terminal], Iterable[Block]],
+    data: Callable[[], Mapping[str, Any]],
+    tensors: "Callable[[], dict[str, torch.Tensor]] | None" = None,
+) -> Result:
+    """A result whose blocks and data are made when they are asked for; as events it is one event."""
+
+    return Result(
+        blocks,
+        lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
+        lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
+        tensors,
+    )
+
+
+def without_line(gone: Without) -> Line:
+    """The line that names the ablated steps."""
+    return Line(Span(f"without {gone.words}", "dim"))
+
+
+def _ablated(found: Result, gone: Without) -> Result:
+    """A result that also says which steps are ablated."""
+    more = {"without": gone.to_dict()}
+    return replace(
+        found,
+        blocks=lambda terminal: chain(found.blocks(terminal), [without_line(gone)]),
+        data=lambda: {**found.data(), **more},
+        events=lambda: ({**event, **more} for event in found.events()),
+    )

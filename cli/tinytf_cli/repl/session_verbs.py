@@ -1,0 +1,238 @@
+"""Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tinytf.errors import AddressError, TinytfError, UsageError
+from tinytf.text.printable import printable
+from tinytf.trace.address import parse_address
+from tinytf_cli.numbers import plural
+from tinytf_cli.options import DEVICES, DTYPES
+from tinytf_cli.output import Result, require_place, write_file
+from tinytf_cli.repl.front import outcomes, read_script
+from tinytf_cli.repl.helping import help_blocks
+from tinytf_cli.repl.looking import LOOKING
+from tinytf_cli.repl.moving import MOVING
+from tinytf_cli.repl.session import Leave, Session
+from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
+from tinytf_cli.repl.stopping import STOPPING
+from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
+from tinytf_cli.views.blocks import Column, Line, Span, Table
+
+_DEEPEST = 10
+_HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
+_NONE = "none"
+_verb = partial(verb, topic="session")
+
+
+@_verb("without", takes=("site",), examples=("without L0H3", "without L1H* L2.ffn --how mean", "without none"))
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS …|none]")
+@click.option("--how", type=click.Choice(["zero", "mean"]), help="What replaces them, zero by default.")
+@click.option("--reference", metavar="FILE", help="Texts for the mean; without it the model's own.")
+def without(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Result:
+    """Ablate some steps of the model, or show which are ablated.
+
+    A step is a head (L0H3), a part of a layer (L2.attn, L2.ffn), both of them (L2), or the residual stream (L2.in,
+    L2.out). Everything the session runs on its model then runs without them: traces, heat, top, generate, score, lens,
+    grad. The present text is run again, so that diff compares it with the run before. The addresses replace those given
+    before; none restores the whole model, and undo the model before. A command with its own --model, --device or
+    --dtype opens a whole one.
+    """
+    spec = session.state.spec
+    if addresses or how or reference:
+        session.take(replace(spec, without=_asked(session, addresses, how, reference)))
+    gone = session.state.spec.without
+    if gone is None:
+        return answer("without", {"without": None}, Line("the model is whole"))
+    compare = [] if session.run is None else [Line(Span("diff compares this run with the one before", "dim"))]
+    return answer("without", {"without": gone.to_dict()}, without_line(gone), *compare)
+
+
+def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
+    """The ablation that the words ask for, tried on the model; None is the whole model."""
+    from tinytf.analysis.interventions import hook_points
+
+    before = session.state.spec.without
+    if addresses == (_NONE,):
+        if how or reference:
+            raise UsageError("none restores the whole model, and takes no --how and no --reference")
+        return None
+    at = addresses or (before.at if before else ())
+    if not at:
+        raise UsageError("no step is named", "such as: without L0H3, or L2.ffn, or a layer, L2")
+    if _NONE in at:
+        raise UsageError("none cannot be combined with an address", "without none restores the whole model")
+    hook_points(at, session.table)
+    kind = how or ("mean" if reference else "zero")
+    if reference and kind != "mean":
+        raise UsageError("zeros have no --reference", "--how mean has one")
+    wanted = Without(at, kind, reference)
+    session.models.model(replace(session.state.spec, without=wanted))
+    return wanted
+
+
+@_verb("model", takes=("model",), examples=("model", "model tiny-encoder", "model preset:gpt2 --seed 1"))
+@click.argument("name", required=False, metavar="[MODEL]")
+@click.option("--device", type=click.Choice(DEVICES))
+@click.option("--dtype", type=click.Choice(DTYPES))
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Random seed of a preset's weights.")
+@click.option("--quiet", is_flag=True, help="Show nothing.")
+def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
+    """Open another model for the present text, or show which one is open."""
+    from tinytf_cli.views.banner import model_words, notes
+
+    spec = replace(session.state.spec, **{key: value for key, value in asked.items() if value is not None})
+    try:
+        opened = session.models.model(spec)
+    except AddressError as error:  # of an ablated step that this model does not have
+        raise AddressError(error.message, "some steps are ablated; restore them first: without none") from None
+    if spec != session.state.spec:
+        session.take(spec)
+        session.place = 0 if session.run else session.place
+    return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
+
+
+@_verb(
+    "set", takes=("setting", "value"),
+    examples=("set precision 2", "set dims 16", "set colormap cividis", "set width 120", "set pager on"),
+)  # fmt: skip
+@click.argument("words", nargs=-1, metavar="NAME VALUE")
+def set_value(session: Session, words: tuple[str, ...]) -> Result:
+    """Change how things are shown; show lists the settings."""
+    if not words:
+        return _shown(session, *SETTINGS)
+    setting = find_setting(words[0])
+    if len(words) != 2:
+        raise UsageError(f"set takes a name and a value, and {setting.name} takes {setting.takes}",
+                         f"such as set {setting.name} {setting.shown(session.settings)}")  # fmt: skip
+    settings = session.settings.changed(*words)
+    if setting.name in ("layer", "head"):  # AddressError for one that the model does not have
+        parse_address(f"{'L' if setting.name == 'layer' else 'L0H'}{words[1]}", session.table)
+    session.change(settings=settings)
+    return _shown(session, setting.name)
+
+
+@_verb("show", takes=("setting",), examples=("show", "show precision"))
+@click.argument("name", required=False, metavar="[NAME]")
+def show(session: Session, name: str | None) -> Result:
+    """Show the settings, or one of them, and which steps are ablated."""
+    return _shown(session, *(SETTINGS if name is None else (find_setting(name).name,)))
+
+
+def _shown(session: Session, *names: str) -> Result:
+    values = {name: SETTINGS[name].shown(session.settings) for name in names}
+    table = Table(
+        [
+            Column("setting", list(values)),
+            Column("value", [Span(value, "strong") for value in values.values()]),
+            Column("takes", [Span(SETTINGS[name].takes, "dim") for name in names], drop=1),
+            Column("what", [SETTINGS[name].about for name in names], shrink=8),
+        ],
+        header=len(names) > 1,
+    )
+    gone = session.state.spec.without
+    if gone is None or len(names) < len(SETTINGS):
+        return answer("settings", {"settings": values}, table)
+    return answer("settings", {"settings": values, "without": gone.to_dict()}, table, without_line(gone))
+
+
+@_verb("undo", "u", examples=("undo",))
+def undo(session: Session) -> Result:
+    """Undo the last line that changed the session.
+
+    That is its model, text, ablations, settings, stops and displays. It does not undo movements: back goes back.
+    """
+    line = printable(session.undo(), spaces=False)
+    return answer("undone", {"line": line}, Line([Span("undone: "), Span(line, "strong")], single=True))
+
+
+@_verb("history", examples=("history", "history 5"))
+@click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
+def history(session: Session, count: int) -> Result:
+    """List the last lines: which failed, can be undone, or were undone."""
+    rows = list(enumerate(session.log.lines, start=1))[-count:]
+    data = {
+        "lines": [{"number": number, "line": one.line, "done": one.done, "undone": one.undone} for number, one in rows]
+    }
+    if not rows:
+        return answer("history", data, Line("nothing has been typed yet"))
+    columns = [
+        Column("", [str(number) for number, _ in rows], "right"),
+        Column("", [printable(one.line[:200], spaces=False) for _, one in rows], shrink=20),
+        Column("", [_mark(one) for _, one in rows]),
+    ]
+    return answer("history", data, Table(columns, header=False))
+
+
+def _mark(entry: Entry) -> Span:
+    if not entry.done:
+        return Span("failed", "bad")
+    return Span("undone" if entry.undone else "can be undone" if entry.before is not None else "", "dim")
+
+
+@_verb("save", takes=("file",), examples=("save look.session",))
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--force", is_flag=True, help="Overwrite a file that exists.")
+def save(session: Session, path: Path, force: bool) -> Result:
+    """Write the lines of this session to FILE, to be run again.
+
+    Lines that failed are omitted. source FILE and tinytf repl -f FILE run them, and give the same output.
+    """
+    path = path.expanduser()
+    require_place(path)
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already", "choose another name, or overwrite it with --force")
+    lines = [one.line for one in session.log.lines if one.done and one.verb not in ("save", "quit")]
+    broken = next((line for line in lines if "\n" in line), None)
+    if broken is not None:
+        raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
+                         "undo does not remove lines; type it in another session without the break")  # fmt: skip
+    write_file(path, "".join(f"{line}\n" for line in (_HEADER, *lines)).encode("utf-8", "surrogateescape"))
+    said = f"{plural(len(lines), 'line')} in {printable(str(path), spaces=False)}"
+    return answer("saved", {"file": str(path), "lines": len(lines)}, Line(said))
+
+
+@_verb("source", takes=("file",), examples=("source look.session",))
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+def source(session: Session, path: Path) -> None:
+    """Run the lines of FILE, up to one that fails."""
+    if session.streams.depth >= _DEEPEST:
+        raise UsageError(f"{path} is the {_DEEPEST + 1}th file inside another", "a file does not source itself")
+    lines = read_script(path.expanduser())
+    session.streams.depth += 1
+    try:
+        for where, outcome in outcomes(session, lines):
+            if outcome.leave:
+                raise Leave
+            if outcome.status == 130:
+                raise KeyboardInterrupt
+            if outcome.failure is not None:
+                raise TinytfError(f"{where}: {outcome.failure.message}", outcome.failure.hint)
+            if outcome.status:
+                raise TinytfError(f"{where}: a check did not hold")
+    finally:
+        session.streams.depth -= 1
+
+
+@_verb("help", "h", "?", takes=("topic",), examples=("help", "help break", "help keys", "help conditions"))
+@click.argument("topics", nargs=-1, metavar="[TOPIC]")
+def help_on(session: Session, topics: tuple[str, ...]) -> Result:
+    """Show what there is, or more about one verb, command or topic."""
+    topic = " ".join(topics)
+    return answer("help", {"topic": topic}, *help_blocks(session, topic))
+
+
+@_verb("quit", "exit", "q", examples=("quit",))
+def leave(session: Session) -> None:
+    """Leave the session."""
+    raise Leave
+
+
+_SESSION = (without, model, set_value, show, undo, history, save, source, help_on, leave)
+
+VERBS: dict[str, Verb] = {one.name: one for one in (*MOVING, *LOOKING, *STOPPING, *_SESSION)}
+"""All verbs, in the order in which help lists them."""
