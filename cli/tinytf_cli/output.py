@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from tinytf.report import Report
-    from tinytf_cli.views.blocks import Block
+    from tinytf_cli.views.blocks import Block, Fragment
 
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
 
@@ -52,7 +52,7 @@ class Result:
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
-    text: Callable[[Terminal], Iterator[str]] | None = None
+    text: Callable[[Terminal], "Iterator[Fragment]"] | None = None
     live: bool = False
 
     @classmethod
@@ -104,7 +104,10 @@ class Output:
             for event in result.events():
                 yield self._safe(to_json(event, one_line=True)) + "\n"
         elif result.text is not None:
-            yield from result.text(terminal)
+            from tinytf_cli.paint.running import written
+
+            for piece in result.text(terminal):
+                yield written(piece, terminal)
         else:
             from tinytf_cli.paint.painter import paint
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from tinytf.analysis.size import Component, cache_bytes_per_token, parameter_count, parameter_parts, work_per_token
+from tinytf.analysis.size import Component, parameter_count, parameter_parts
 from tinytf.config import ModelConfig
 from tinytf.report import Report
+from tinytf.steps.work import cache_bytes_per_token, work_per_token
 
 
 @dataclass(frozen=True)

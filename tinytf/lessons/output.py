@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import torch
 
-from tinytf.analysis.size import cache_bytes_per_token, step_work
 from tinytf.config import ModelConfig
 from tinytf.generate.samplers import with_temperature
 from tinytf.lessons.asking import bracketed, figure
 from tinytf.lessons.data import Figures, Lesson
 from tinytf.lessons.live import Live, Numbers
 from tinytf.lessons.titles import TITLES
+from tinytf.steps.work import cache_bytes_per_token, step_work
 
 _COLD, _WARM = 0.5, 2.0
 
