@@ -15,7 +15,7 @@ def markdown() -> str:
     decoder = (
         f"- `tiny`: {tiny['what']}; {_shape(decoder_config)}. Held-out perplexity "
         f"{tiny['held_out_perplexity_per_word']} a word, where a 5-gram model with back-off (Kneser-Ney, same text, "
-        f"same tokens) has {tiny['five_gram_perplexity_per_word']}. On random tokens said twice its loss is "
+        f"same tokens) has {tiny['five_gram_perplexity_per_word']}. On repeated random tokens its loss is "
         f"{repeats['first_half_loss']} in the first half and {repeats['second_half_loss']} in the second; "
         f"{previous['head']} is a previous-token head (score {previous['score']}), "
         f"{induction['head']} an induction head ({induction['score']})."

@@ -16,11 +16,15 @@ from tinytf_cli.failing import explained, say
 from tinytf_cli.interrupt import Interrupt, begin
 from tinytf_cli.output import ReaderGone
 
-COMMANDS = (
-    "trace", "attention", "grad", "explain", "diff", "neurons", "lens", "attribute", "ablate",
-    "patch", "verify", "info", "tokens", "models", "export", "train", "runs", "watch",
-    "generate", "score", "heads", "rollout", "learn", "repl",
-)  # fmt: skip
+GROUPS = {
+    "Look": ("tokens", "trace", "attention", "heads", "neurons", "lens", "repl"),
+    "Why": ("explain", "grad", "attribute", "rollout", "ablate", "patch", "diff"),
+    "Learn": ("learn", "verify"),
+    "Generate": ("generate", "score"),
+    "Train": ("train", "runs", "watch"),
+    "Models": ("models", "info", "export"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class Commands(click.Group):
@@ -33,10 +37,21 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"tinytf_cli.commands.{cmd_name}")
-        command: click.Command = module.command
+        command: click.Command = vars(module).get(cmd_name) or module.command
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
+                formatter.write_dl(
+                    [(name.ljust(width), one.get_short_help_str(100)) for name, one in commands if one is not None]
+                )
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] == "help":
+            args = [*args[1:2], "--help"]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise TinytfUsage(f"there is no command {args[0]!r}", did_you_mean(args[0], COMMANDS))
         return super().resolve_command(ctx, args)
@@ -51,19 +66,15 @@ class TinytfUsage(click.UsageError):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="tinytf")
+@click.version_option(__version__, "-V", "--version", prog_name="tinytf")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
     """See every number inside a transformer.
 
     \b
-    tinytf trace "The cat sat"            every step from the text to the next token
-    tinytf attention "The cat sat"        every head at a glance
-    tinytf grad "The cat sat"             how the loss flows back, checked by hand
-    tinytf explain ADDRESS "The cat sat"  the arithmetic behind any one number
-    tinytf generate "The cat sat"         what comes next; --watch shows each choice
-    tinytf info tiny                      architecture, parameters, memory
-    tinytf                                a session, on a terminal: step through a forward pass
+    tinytf trace "The cat sat"    every step from the text to the next token
+    tinytf                        a session: step through a forward pass
+    tinytf help COMMAND           the options of a command
     """
 
 

@@ -1,80 +1,30 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
-import dataclasses
 import functools
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
+from tinytf_cli.command import Option, argument, build, option, parameters_of
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.output import Output, require_writable
-from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.output import Drawing, Output, View
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
     from tinytf.loading import Model
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-Decorator = Callable[[Command], Command]
+    from tinytf.trace.trace import Trace
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
-FORMATS = ("text", "json", "ndjson")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-
-
-def gathered(keyword: str, make: Callable[..., Any], parameters: Iterable[Any]) -> Decorator[Any]:
-    """Declare parameters of click; the command gets one ``keyword``, which ``make`` makes of all their values."""
-
-    def decorate(command: Command) -> Command:
-        names: list[str] = []
-
-        @functools.wraps(command)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            values = {name: kwargs.pop(name) for name in names}
-            return command(*args, **{keyword: make(**values)}, **kwargs)
-
-        before = len(getattr(command, "__click_params__", ()))
-        for parameter in reversed(list(parameters)):
-            parameter(wrapped)
-        declared: list[click.Parameter] = wrapped.__click_params__  # type: ignore[attr-defined]
-        names += [one.name for one in declared[before:] if one.name and one.expose_value]
-        return wrapped  # type: ignore[return-value]
-
-    return decorate
-
-
-def option(*names: str, shown: Any = None, **attributes: Any) -> Any:
-    """A field of a dataclass that is an option of click: of these names, or of the field's own.
-
-    ``shown`` is a default that its help shows.
-    """
-    if shown is not None:
-        attributes |= {"default": shown, "show_default": True}
-    return dataclasses.field(metadata={"option": (names, attributes)})
-
-
-def fields_of(made: type) -> list[Any]:
-    """The options that the fields of a dataclass declare."""
-    found = []
-    for field in dataclasses.fields(made):
-        names, attributes = field.metadata["option"]
-        found.append(click.option(*(names or (f"--{field.name.replace('_', '-')}",)), field.name, **attributes))
-    return found
-
-
-def asks(made: type, keyword: str = "asked") -> Decorator[Any]:
-    """The options of one command alone, as the fields of a dataclass: the command gets one of them."""
-    return gathered(keyword, made, fields_of(made))
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -86,66 +36,18 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """How to draw: --color, --width, --ascii, --plain."""
-
-    color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto")
-    width: int | None = option(type=click.IntRange(20, 1000), help="Columns to draw in.")
-    ascii: bool = option(is_flag=True, help="7-bit signs only.")
-    plain: bool = option(is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
-
-    def terminal(self) -> Terminal:
-        """What stdout can show."""
-        return detect(sys.stdout, color=self.color, width=self.width, ascii=self.ascii, plain=self.plain)
-
-
-drawing_options = gathered("drawing", Drawing, fields_of(Drawing))
-"""--color, --width, --ascii, --plain: the command gets a Drawing."""
-
-
-@dataclass(frozen=True)
-class _Form:
-    """In which form, and where to: --format, --json, -o."""
-
-    form: str | None = option("--format", type=click.Choice(FORMATS), default=None, help="Form of the output.")
-    as_json: bool = option("--json", is_flag=True, help="Short for --format json.")
-    file: Path | None = option(
-        "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
-        help="Write to FILE: .txt .json .ndjson .html .svg .safetensors.",
-    )  # fmt: skip
-
-    def resolved(self) -> str:
-        """The form; UsageError where two are asked for, or the file cannot be written."""
-        if self.as_json and self.form not in (None, "json"):
-            raise UsageError(f"--json and --format {self.form} ask for two forms at once")
-        form = "json" if self.as_json else self.form
-        if self.file is not None:
-            require_writable(self.file)
-            wanted = {".json": "json", ".ndjson": "ndjson"}.get(self.file.suffix.lower(), "text")
-            if form not in (None, wanted):
-                raise UsageError(f"{self.file.name!r} says {wanted} and --format says {form}", "leave one of them out")
-        return form or "text"
-
-
-def _output(form: str | None, as_json: bool, file: Path | None, **drawing: Any) -> Output:
-    resolved, terminal, lender = _Form(form, as_json, file).resolved(), Drawing(**drawing).terminal(), host()
-    return lender.output(terminal, resolved, file) if lender else Output(terminal, resolved, file)
-
-
-_DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-
-output_options = gathered("output", _output, [*fields_of(_Form), *fields_of(Drawing), _DEBUG])
-"""--format, --json, -o, --color, --width, --ascii, --plain: the command gets an Output."""
-
-
-@dataclass(frozen=True)
 class Opening:
     """Which model to open, and how; ``seed`` is that of whatever else is random."""
 
-    model: str
-    device: str
-    dtype: str
-    seed: int
+    GROUP: ClassVar = "Model"
+
+    model: str = option(
+        "-m", "--model", metavar="MODEL", shown="tiny", shell_complete=complete_model,
+        help="tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME; see tinytf models.",
+    )  # fmt: skip
+    device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
+    dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")
+    seed: int = option(type=click.IntRange(0, 2**63 - 1), shown=0, help="Random seed.")
 
     def open(self) -> "Model":
         """The model; inside a session, where none was typed, the session's."""
@@ -162,37 +64,16 @@ class Opening:
         return opened
 
 
-def opening_options(model: str, seed: str) -> Decorator[Any]:
-    """--model, --device, --dtype, --seed, with help on the first and last: the command gets an ``opening``."""
-    shown: dict[str, Any] = {"show_default": True}
-    declared = [
-        click.option(
-            "--model", "-m", default="tiny", metavar="MODEL", shell_complete=complete_model, help=model, **shown
-        ),
-        click.option("--device", type=click.Choice(DEVICES), default="auto", **shown),
-        click.option("--dtype", type=click.Choice(DTYPES), default="float32", **shown),
-        click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help=seed, **shown),
-    ]
-    return gathered("opening", Opening, declared)
-
-
-model_options = opening_options(
-    "tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME; tinytf models lists them.",
-    "Makes what is random: the weights of a preset, what generate draws, what grad --check measures.",
-)
-"""--model, --device, --dtype, --seed: the command gets an Opening."""
-
-
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are decoded: --no-cache, --prefill-chunk, --compile, --quantize."""
+    """How tokens are decoded."""
 
-    no_cache: bool = option(is_flag=True, help="Compute every token again for each new one.")
-    chunk: int | None = option(
-        "--prefill-chunk", type=click.IntRange(1), help="Tokens of the prompt in one pass, at most."
-    )
-    compile: bool = option(is_flag=True, help="Let torch write the kernels first; it takes a C++ compiler.")
-    quantize: str | None = option(type=click.Choice(["int8"]), help="Decode with 8-bit weights; says what that costs.")
+    GROUP: ClassVar = "Decoding"
+
+    no_cache: bool = option(is_flag=True, help="Recompute every token for each new one.")
+    chunk: int | None = option("--prefill-chunk", type=click.IntRange(1), help="Most prompt tokens in one pass.")
+    compile: bool = option(is_flag=True, help="Compile the kernels first; needs a C++ compiler.")
+    quantize: str | None = option(type=click.Choice(["int8"]), help="Decode with 8-bit weights, and report the cost.")
 
     @property
     def use_cache(self) -> bool:
@@ -206,23 +87,18 @@ class Decoding:
         return Kind(compile=self.compile, quantize=self.quantize is not None)
 
 
-decoding_options = gathered("decoding", Decoding, fields_of(Decoding))
-"""--no-cache, --prefill-chunk, --compile, --quantize: the command gets a Decoding."""
-
-recording_options = click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
-"""--force: the command gets ``force``."""
-
-
 @dataclass(frozen=True)
 class Detail:
-    """Which block is shown in full, and how much of it: --layer, --head, --full, --no-detail, --dims, --rows."""
+    """Which block is shown in full, and how much of it."""
 
-    layer: int = option(type=int, shown=0, help="Layer of the block that is shown in full.")
+    GROUP: ClassVar = "Block"
+
+    layer: int = option(type=int, shown=0, help="Layer of the block shown in full.")
     head: int = option(type=int, shown=0, help="Head of that block.")
     full: bool = option(is_flag=True, help="Show the block of every layer.")
-    no_detail: bool = option(is_flag=True, help="The pipeline alone, without the block.")
+    no_detail: bool = option(is_flag=True, help="Show the pipeline alone, without a block.")
     dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
-    rows: int | None = option(type=click.IntRange(0), help="Tokens shown in a table (0: all; on a screen 16).")
+    rows: int | None = option(type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
 
     def __post_init__(self) -> None:
         for what, number in (("layer", self.layer), ("head", self.head)):
@@ -238,63 +114,115 @@ class Detail:
         return tuple(range(model.config.n_layers)) if self.full else (self.layer,)
 
 
-block_options = gathered("detail", Detail, fields_of(Detail))
-"""--layer, --head, --full, --no-detail, --dims, --rows: the command gets a Detail."""
+@dataclass(frozen=True)
+class Faults:
+    """Which faults to look for."""
 
+    fail_on: str | None = option(
+        metavar="KINDS", help="Name the first step with nan, inf, saturated, dead or mismatch (or several: nan,inf), "
+        "and exit 1.",
+    )  # fmt: skip
 
-def _fault_kinds(kinds: str | None) -> tuple[str, ...]:
-    if kinds is None:
-        return ()
-    from tinytf.gradients.faults import KINDS
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that were named; UsageError for one that does not exist."""
+        if self.fail_on is None:
+            return ()
+        from tinytf.gradients.faults import KINDS
 
-    chosen = tuple(word.strip() for word in kinds.split(","))
-    for word in chosen:
-        if word not in KINDS:
-            raise UsageError(f"--fail-on knows no {word!r}", did_you_mean(word, KINDS))
-    return chosen
-
-
-_FAIL_ON = click.option(
-    "--fail-on", "kinds", metavar="KINDS",
-    help="Name the first step with nan, inf, saturated, dead or mismatch (several: nan,inf), and exit 1.",
-)  # fmt: skip
-fault_options = gathered("fail_on", _fault_kinds, [_FAIL_ON])
-"""--fail-on: the command gets ``fail_on``, the kinds of faults to look for."""
+        chosen = tuple(word.strip() for word in self.fail_on.split(","))
+        for word in chosen:
+            if word not in KINDS:
+                raise UsageError(f"--fail-on knows no {word!r}", did_you_mean(word, KINDS))
+        return chosen
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts that were given; ``lines`` is whether each line is one, ``truncate`` whether long ones are cut."""
+    """The texts that were given; with ``lines`` each line is one, with ``truncate`` long ones are cut."""
 
-    given: tuple[str, ...]
-    lines: bool
-    truncate: bool
+    GROUP: ClassVar = "Text"
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="TEXT")
+    lines: bool = option(is_flag=True, help="Treat every line as a text of its own.")
+    truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+
+    def __post_init__(self) -> None:
+        self.given  # noqa: B018 - a missing text is told before a model is opened
+
+    @cached_property
+    def given(self) -> list[str]:
+        lender, words = host(), self.words
+        if lender is not None and not words:
+            words = (lender.require_text(),)
+        return read_texts(words, lines=self.lines)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.given)
 
 
-def _texts(words: tuple[str, ...], lines: bool, truncate: bool) -> Texts:
-    lender = host()
-    if lender is not None and not words:
-        words = (lender.require_text(),)
-    return Texts(tuple(read_texts(words, lines=lines)), lines, truncate)
+@dataclass(frozen=True)
+class Traced:
+    """Texts to record on a model, and where what is found in each goes."""
+
+    GROUP: ClassVar = "Model"
+
+    texts: Texts
+    opening: Opening
+    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
+    output: Output
+
+    @cached_property
+    def model(self) -> "Model":
+        return self.opening.open()
+
+    def trace(self, text: str, layers: "set[int] | list[int] | None" = None) -> "Trace":
+        """The recording of one text, of all layers or of some."""
+        return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
+
+    def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
+        """Record each text and show its view; the exit status, 1 where a check does not hold."""
+        from tinytf_cli.several import show_views
+
+        views = (view_of(self.trace(text, layers)) for text in self.texts)
+        return show_views(self.output, views, plural, self.texts.lines)
 
 
+def gathered(keyword: str, make: Callable[..., Any], parameters: Any) -> Any:
+    """Declare parameters of click; the command gets one ``keyword``, which ``make`` makes of all their values."""
+
+    def carrier() -> None: ...
+
+    declared = [one if isinstance(one, click.Parameter) else one(carrier).__click_params__[-1] for one in parameters]
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            values = {one.name: kwargs.pop(one.name) for one in declared if one.expose_value}
+            return function(*args, **{keyword: make(**values)}, **kwargs)
+
+        for one in reversed(declared):
+            wrapped.__dict__.setdefault("__click_params__", []).append(one)
+        return wrapped
+
+    return decorate
+
+
+def asks(made: type, keyword: str = "asked") -> Any:
+    """The options of one command alone, as the fields of a dataclass: the command gets one of them."""
+    return gathered(keyword, lambda **values: build(made, values), parameters_of(made))
+
+
+_DEBUG = Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
 TRUNCATE = click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
-
-text_options = gathered(
-    "texts",
-    _texts,
-    [
-        click.argument("words", nargs=-1, metavar="TEXT"),
-        click.option("--lines", is_flag=True, help="Every line of the text is a text of its own."),
-        TRUNCATE,
-    ],
-)
-"""TEXT, --lines and --truncate: the command gets Texts."""
+text_options = asks(Texts, "texts")
+model_options = asks(Opening, "opening")
+decoding_options = asks(Decoding, "decoding")
+block_options = asks(Detail, "detail")
+drawing_options = asks(Drawing, "drawing")
+output_options = gathered("output", lambda **values: build(Output, values), [*parameters_of(Output), _DEBUG])
+recording_options = click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
 
 
-def traced_texts(command: Command) -> Command:
-    """Texts to record on a model: the command gets ``texts``, ``opening`` and ``force``."""
-    return text_options(model_options(recording_options(command)))
+def traced_texts(function: Any) -> Any:
+    return text_options(model_options(recording_options(function)))

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 import click
 
 from tinytf.errors import TinytfError, UsageError
 from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
-from tinytf_cli.terminal import Terminal
+from tinytf_cli.command import DECLARED_BY, option
+from tinytf_cli.host import host
+from tinytf_cli.terminal import Terminal, detect
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tinytf.report import Report
     from tinytf_cli.views.blocks import Block, Fragment
 
+FORMATS = ("text", "json", "ndjson")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
 
 
@@ -131,6 +134,56 @@ class Output:
             data = "".join(self._parts(result, form, paper)).encode("utf-8")
         write_file(path, data)
         self.note(f"wrote {path} ({len(data):,} bytes)")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How to draw."""
+
+    GROUP: ClassVar = "Output"
+
+    color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto", help="When to use colour.")
+    width: int | None = option(type=click.IntRange(20, 1000), help="Columns to draw in.")
+    ascii: bool = option(is_flag=True, help="Draw with 7-bit characters only.")
+    plain: bool = option(is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
+
+    def terminal(self) -> Terminal:
+        """What stdout can show."""
+        return detect(sys.stdout, color=self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """In which form to write, where to, and how to draw."""
+
+    GROUP: ClassVar = "Output"
+
+    form: str | None = option("--format", type=click.Choice(FORMATS), default=None, help="Output format.")
+    as_json: bool = option("--json", is_flag=True, help="Same as --format json.")
+    file: Path | None = option(
+        "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+        help="Write to FILE: .txt .json .ndjson .html .svg .safetensors.",
+    )  # fmt: skip
+    drawing: Drawing
+
+    def resolved(self) -> Output:
+        """The Output; UsageError where two formats are asked for, or the file cannot be written."""
+        form, terminal, lender = self._format(), self.drawing.terminal(), host()
+        return lender.output(terminal, form, self.file) if lender else Output(terminal, form, self.file)
+
+    def _format(self) -> str:
+        if self.as_json and self.form not in (None, "json"):
+            raise UsageError(f"--json and --format {self.form} ask for two formats at once")
+        form = "json" if self.as_json else self.form
+        if self.file is not None:
+            require_writable(self.file)
+            wanted = {".json": "json", ".ndjson": "ndjson"}.get(self.file.suffix.lower(), "text")
+            if form not in (None, wanted):
+                raise UsageError(f"{self.file.name!r} says {wanted} and --format says {form}", "leave one of them out")
+        return form or "text"
+
+
+DECLARED_BY[Output] = Destination
 
 
 def require_writable(path: Path) -> None:

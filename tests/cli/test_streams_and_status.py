@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from driving import SENTENCE, Ran, Stream, Tinytf, is_a_clean_error, streams
 
-import tinytf_cli.commands.trace as trace_command
 from tinytf import tolerance
+from tinytf_cli.commands.trace import trace as trace_command
 from tinytf_cli.main import main, run
 
 
@@ -73,7 +73,7 @@ def test_a_keyboard_interrupt_is_130_in_one_line(tinytf: Tinytf, monkeypatch: py
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trace_command.command, "callback", interrupt)
+    monkeypatch.setattr(trace_command, "callback", interrupt)
     ran = tinytf("trace", "a")
     assert (ran.status, ran.data) == (130, b"")
     assert ran.err.strip() == "tinytf: interrupted"

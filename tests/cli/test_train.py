@@ -249,7 +249,7 @@ def test_what_was_measured_of_a_long_held_out_text_is_said(tinytf: Tinytf, tmp_p
 
 def test_an_update_can_be_read_in_7_bits(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
     ran = tinytf("train", corpus, "--recipe", recipe, "--out", tmp_path / "run", "--explain", "1", "--ascii")
-    for said in ("dL/dtheta.clip = ", "beta1.m + (1 - beta1).g", "m_hat", "theta.(1 - lr.lambda)"):
+    for said in ("dloss/dtheta.clip = ", "beta1.m + (1 - beta1).g", "m_hat", "theta.(1 - lr.lambda)"):
         assert said in ran.out
     assert "\\u" not in ran.out
 

@@ -2,13 +2,17 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output
+from tinytf_cli.command import command, option
+from tinytf_cli.options import Traced
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.views.attention import AttentionView
 
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
 _WINDOW = re.compile(r"([0-9]{0,9}):([0-9]{0,9})(?:,([0-9]{0,9}):([0-9]{0,9}))?")
@@ -31,17 +35,13 @@ class Asked:
     rows: int | None = option(type=click.IntRange(0), help="Queries shown as bars (0: all; on a screen 24).")
 
 
-@click.command("attention")
-@traced_texts
-@asks(Asked)
-@output_options
-def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
+@command("attention")
+def attention(asked: Asked, on: Traced) -> int:
     """Show where every head of every layer looks in TEXT.
 
     Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
     """
     from tinytf.steps.table import StepTable
-    from tinytf_cli.several import show_views
     from tinytf_cli.views.attention import AttentionView
 
     if not asked.heads:
@@ -50,16 +50,15 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
                 raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
     if asked.row is not None and (asked.top is not None or asked.window is not None):
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
-    model = opening.open()
+    model = on.model
     chosen = _heads(asked.heads, StepTable(model.config))
 
-    def view_of(text: str) -> AttentionView:
-        trace = model.trace(text, truncate=texts.truncate, force=force)
+    def view_of(trace: "Trace") -> "AttentionView":
         window = _window(asked.window, len(trace.tokens))
         found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window)
         return AttentionView(model, found, asked.by, asked.rows)
 
-    return show_views(output, map(view_of, texts), "attentions", texts.lines)
+    return on.show(view_of, "attentions")
 
 
 def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:

@@ -4,41 +4,31 @@ from dataclasses import dataclass
 
 import click
 
-from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output
+from tinytf_cli.command import argument, command, option
+from tinytf_cli.options import Traced
 
 
 @dataclass(frozen=True)
 class Asked:
     """The options of this command alone."""
 
+    address: str = argument()
     depth: int = option(
-        type=click.IntRange(1), shown=1, help="Steps explained: this one, then those of its largest term, and so on."
+        type=click.IntRange(1), shown=1, help="Steps explained: this one, then that of its largest term, and so on."
     )
     top: int = option(type=click.IntRange(1), shown=8, help="Terms shown; the rest is summed.")
     temperature: float = option(
-        type=click.FloatRange(0, min_open=True), shown=1.0, help="What the logits are divided by, for a cell of probs."
+        type=click.FloatRange(0, min_open=True), shown=1.0, help="Divides the logits, for a cell of probs."
     )
 
 
-@click.command("explain")
-@click.argument("address")
-@traced_texts
-@asks(Asked)
-@output_options
-def command(address: str, texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
-    """Show the arithmetic behind the number at ADDRESS in TEXT, and prove it.
+@command("explain")
+def explain(asked: Asked, on: Traced) -> int:
+    """Show the arithmetic behind any one number, and prove it.
 
     An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'.
     """
-    from tinytf_cli.several import show_views
     from tinytf_cli.views.explain import ExplainView
 
-    model = opening.open()
-
-    def view_of(text: str) -> ExplainView:
-        trace = model.trace(text, truncate=texts.truncate, force=force)
-        found = model.explain(trace, address, depth=asked.depth, top=asked.top, temperature=asked.temperature)
-        return ExplainView(model, found)
-
-    return show_views(output, map(view_of, texts), "explanations", texts.lines)
+    model, how = on.model, {"depth": asked.depth, "top": asked.top, "temperature": asked.temperature}
+    return on.show(lambda trace: ExplainView(model, model.explain(trace, asked.address, **how)), "explanations")

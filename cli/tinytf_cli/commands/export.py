@@ -1,28 +1,34 @@
 """``tinytf export``: a model as a directory that other programs open."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from tinytf_cli.options import output_options
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, Result
 
 
-@click.command("export")
-@click.argument("model")
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(["huggingface"]), required=True, help="Whose format.")
-@output_options
-def command(model: str, directory: Path, to: str, output: Output) -> None:
-    """Write MODEL to DIRECTORY, new or empty, in the format that --to names.
+@dataclass(frozen=True)
+class Asked:
+    """What this command alone takes."""
 
-    With --to huggingface, AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of transformers
-    opens it and gives the same logits, its tokenizer included.
+    model: str = argument()
+    directory: Path = argument(type=click.Path(path_type=Path))
+    to: str = option(type=click.Choice(["huggingface"]), required=True, help="The format to write.")
+
+
+@command("export")
+def export(asked: Asked, output: Output) -> None:
+    """Write MODEL to DIRECTORY in the format of Hugging Face.
+
+    DIRECTORY is new or empty. AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of
+    transformers opens it and gives the same logits, its tokenizer included.
     """
-    from tinytf.checkpoints.huggingface.export import export
+    from tinytf.checkpoints.huggingface.export import export as write
     from tinytf.loading import load
     from tinytf_cli.views.export import ExportView
 
-    opened = load(model, device="cpu")
-    view = ExportView(opened, export(opened.transformer, opened.tokenizer, directory), directory)
+    opened = load(asked.model, device="cpu")
+    view = ExportView(opened, write(opened.transformer, opened.tokenizer, asked.directory), asked.directory)
     output.show(Result(view.blocks, view.data, view.events))

@@ -1,21 +1,29 @@
 """``tinytf info``: architecture, parameters, memory and work of a model."""
 
-import click
+from dataclasses import dataclass
 
+from tinytf_cli.command import argument, command
 from tinytf_cli.host import given, host
-from tinytf_cli.options import output_options
 from tinytf_cli.output import Output, Result
 
 
-@click.command("info")
-@click.argument("model", default="tiny")
-@output_options
-def command(model: str, output: Output) -> int:
-    """Show what MODEL consists of: tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME."""
-    from tinytf.loading import info
+@dataclass(frozen=True)
+class Asked:
+    """The argument of this command alone."""
+
+    model: str = argument(default="tiny")
+
+
+@command("info")
+def info(asked: Asked, output: Output) -> int:
+    """Show the architecture, parameters and memory of MODEL.
+
+    MODEL is tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME.
+    """
+    from tinytf.loading import info as report
     from tinytf_cli.views.info import InfoView
 
     lender = host()
-    found = info(model, None if lender is None or given("model") else lender.model)
+    found = report(asked.model, None if lender is None or given("model") else lender.model)
     output.show(Result.of(InfoView(found)))
     return 0 if found.holds else 1

@@ -1,20 +1,29 @@
 """``tinytf models``: what --model can be given here."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from tinytf_cli.options import output_options
+from tinytf_cli.command import argument, command
 from tinytf_cli.output import Output, Result
 
 
-@click.command("models")
-@click.argument("folder", default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@output_options
-def command(folder: Path, output: Output) -> None:
-    """List the models at hand: built in, presets, in FOLDER (here), and in the Hugging Face cache."""
+@dataclass(frozen=True)
+class Asked:
+    """The argument of this command alone."""
+
+    folder: Path = argument(default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
+
+
+@command("models")
+def models(asked: Asked, output: Output) -> None:
+    """List the models that can be opened here.
+
+    They are built in, presets, in FOLDER (default: this one), or in the Hugging Face cache.
+    """
     from tinytf.catalogue import catalogue
     from tinytf_cli.views.models import ModelsView
 
-    view = ModelsView(list(catalogue(folder)), folder)
+    view = ModelsView(list(catalogue(asked.folder)), asked.folder)
     output.show(Result(view.blocks, view.data, view.events))

@@ -8,36 +8,34 @@ from pathlib import Path
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
-from tinytf_cli.options import Drawing, Opening, asks, drawing_options, opening_options, option
+from tinytf_cli.options import Drawing, Opening
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of this command alone."""
+    """What this command alone takes."""
 
-    commands: tuple[str, ...] = option("-c", multiple=True, metavar="LINE", help="Run this line and end. Repeatable.")
+    words: tuple[str, ...] = argument(nargs=-1, metavar="[TEXT]")
+    commands: tuple[str, ...] = option("-c", multiple=True, metavar="LINE", help="Run this line and exit. Repeatable.")
     files: tuple[Path, ...] = option(
         "-f", multiple=True, type=click.Path(path_type=Path), metavar="SCRIPT",
-        help="Run the lines of this file and end, before any -c. Repeatable; - is standard input.",
+        help="Run the lines of this file, before any -c, then exit. Repeatable; - is standard input.",
     )  # fmt: skip
-    echo: bool = option(is_flag=True, help="Show each line of a script before what it gives.")
+    echo: bool = option(is_flag=True, help="Show each line of a script before its output.")
     on_error: str = option(
-        type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does behind a line that failed."
+        type=click.Choice(["stop", "continue"]), shown="stop", help="What a script does after a line that failed."
     )
 
 
-@click.command("repl")
-@click.argument("words", nargs=-1, metavar="[TEXT]")
-@opening_options("As of tinytf trace.", "Makes what is random.")
-@asks(Asked)
-@drawing_options
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def command(words: tuple[str, ...], opening: Opening, asked: Asked, drawing: Drawing, debug: bool) -> int:
-    """Step through a forward pass: one model, open and warm, and a text, whose trace is walked like a program.
+@command("repl")
+def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
+    """Step through a forward pass in an interactive session.
 
-    At a terminal a session with a prompt, where help says what there is. With -c or -f, or from a pipe, its lines are
-    run without one; the status is 1 if one of them failed.
+    A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it has
+    a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the status
+    is 1 if one of them failed.
     """
     from tinytf_cli.repl.script import Lines, read_script, read_stream, run_lines
     from tinytf_cli.repl.script import commands as given
@@ -50,10 +48,10 @@ def command(words: tuple[str, ...], opening: Opening, asked: Asked, drawing: Dra
         raise UsageError("this is a session already", "model opens another model, run another text")
     spec = Spec(opening.model, opening.device, opening.dtype, opening.seed)
     session = Session(VERBS, spec, Settings(**vars(drawing)))
-    session.debug = debug
+    session.debug = bool(click.get_current_context().params.get("debug"))
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     interactive = at_a_terminal and not asked.commands and not asked.files
-    begin = session.begin(" ".join(words), quiet=not interactive)
+    begin = session.begin(" ".join(asked.words), quiet=not interactive)
     if begin.failure is not None or begin.status:
         session.say(begin)
         return begin.status

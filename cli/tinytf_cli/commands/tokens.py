@@ -1,18 +1,26 @@
 """``tinytf tokens``: how a text becomes tokens."""
 
-import click
+from dataclasses import dataclass
 
+from tinytf_cli.command import command, option
 from tinytf_cli.host import given, host
-from tinytf_cli.options import Texts, output_options, text_options
+from tinytf_cli.options import Texts
 from tinytf_cli.output import Output
 
 
-@click.command("tokens")
-@text_options
-@click.option("--model", "-m", default="tiny", show_default=True, metavar="MODEL", help="Whose tokenizer.")
-@output_options
-def command(texts: Texts, model: str, output: Output) -> None:
-    """Show the pieces, ids, offsets and bytes of TEXT, and what the tokenizer added."""
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    model: str = option("-m", "--model", shown="tiny", metavar="MODEL", help="Whose tokenizer.")
+
+
+@command("tokens")
+def tokens(asked: Asked, texts: Texts, output: Output) -> int:
+    """Show how TEXT is cut into tokens: pieces, ids, offsets, bytes.
+
+    Tokens that the tokenizer adds of itself are marked.
+    """
     from tinytf.analysis.tokens import Tokens
     from tinytf.errors import UsageError
     from tinytf.sources import find_source
@@ -24,7 +32,7 @@ def command(texts: Texts, model: str, output: Output) -> None:
         name, context = lender.model.name, lender.model.config.context
         tokenizer, note = lender.model.tokenizer, lender.model.tokenizer_note
     else:
-        source = find_source(model)
+        source = find_source(asked.model)
         name, context = source.name, source.config().context
         tokenizer, note = source.vocabulary().tokenizer, source.vocabulary().note
     views = []
@@ -35,4 +43,4 @@ def command(texts: Texts, model: str, output: Output) -> None:
         if texts.truncate:
             encoding = encoding.truncated(context)
         views.append(TokensView(Tokens(name, tokenizer, note, encoding)))
-    show_views(output, views, "texts", texts.lines)
+    return show_views(output, views, "texts", texts.lines)

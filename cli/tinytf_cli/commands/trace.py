@@ -1,22 +1,19 @@
 """``tinytf trace``: every step between a text and the next token."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinytf_cli.options import (
-    Detail,
-    Opening,
-    Texts,
-    asks,
-    block_options,
-    fault_options,
-    option,
-    output_options,
-    traced_texts,
-)
-from tinytf_cli.output import Output
+from tinytf_cli.command import command, option
+from tinytf_cli.options import Detail, Faults, Traced
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import StepTable
+    from tinytf.trace.address import Address
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.views.trace import TraceView
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -40,48 +37,36 @@ class Asked:
     top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
 
 
-@click.command("trace")
-@traced_texts
-@block_options
-@fault_options
-@asks(Asked)
-@output_options
-def command(
-    texts: Texts, opening: Opening, force: bool, detail: Detail, fail_on: tuple[str, ...], asked: Asked, output: Output
-) -> int:
-    """Show every step between TEXT and the prediction.
+@command("trace")
+def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
+    """Show every step from TEXT to the predicted token.
 
     TEXT comes from the argument, from a pipe, or from - for standard input.
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf_cli.several import show_views
     from tinytf_cli.views.trace import TraceView
 
-    model = opening.open()
+    fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
     chosen = [parse_address(text, table) for text in asked.addresses]
-    chosen += [where for name in asked.steps for where in _step_addresses(name, layers, detail.head, table)]
-    some = chosen and not fail_on
-    recorded = {layer for where in chosen for layer in where.layers or ()} if some else None
+    chosen += [where for name in asked.steps for where in _addresses_of(name, layers, detail.head, table)]
+    recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
-    def view_of(text: str) -> TraceView:
-        trace = model.trace(text, truncate=texts.truncate, layers=recorded, force=force)
-        found = model.traced(
-            trace, layers=() if detail.no_detail else layers, head=detail.head, at=chosen, top=asked.top,
-            fail_on=fail_on,
-        )  # fmt: skip
+    def view_of(trace: "Trace") -> "TraceView":
+        shown = () if detail.no_detail else layers
+        found = model.traced(trace, layers=shown, head=detail.head, at=chosen, top=asked.top, fail_on=fail_on)
         return TraceView(model, found, detail.dims, detail.rows)
 
-    return show_views(output, map(view_of, texts), "traces", texts.lines)
+    return on.show(view_of, "traces", recorded)
 
 
-def _step_addresses(name: str, layers: tuple[int, ...], head: int, table: Any) -> list[Any]:
+def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":
     """A step by its short name, in the chosen layers and head where it has them."""
     from tinytf.trace.address import parse_address
 
     step = table.by_name.get(table.synonym(name) or name)
     if step is None or not step.in_layer:
-        return [parse_address(name, table)]
-    return [parse_address(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table) for layer in layers]
+        return iter([parse_address(name, table)])
+    return (parse_address(f"L{layer}{f'H{head}' if step.has_heads else ''}.{name}", table) for layer in layers)
