@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from tinytf.report import Report
-    from tinytf_cli.views.blocks import Block, Fragment
+    from tinytf_cli.views.blocks import Block, Span
 
 FORMATS = ("text", "json", "ndjson")
 EXTENSIONS = (".txt", ".json", ".ndjson", ".html", ".svg", ".safetensors")
@@ -47,15 +47,16 @@ class Result:
     """What a command found, in every form that it can be asked for; each is made only when it is.
 
     ``blocks`` is the view, ``data`` the JSON object, ``events`` its parts one by one for NDJSON,
-    ``tensors`` the recorded tensors under their step names. ``text`` are pieces of text that stand for the view
-    wherever it is written without pictures; of a ``live`` result each part is seen as soon as it is there.
+    ``tensors`` the recorded tensors under their step names. ``text`` stands for the view wherever it is written
+    without pictures: blocks, and spans of running text with line ends of their own. Each part of a ``live`` result is
+    seen as soon as it is there.
     """
 
     blocks: "Callable[[Terminal], Iterable[Block]]"
     data: Callable[[], Mapping[str, Any]]
     events: Callable[[], Iterator[Mapping[str, Any]]]
     tensors: Callable[[], "dict[str, torch.Tensor]"] | None = None
-    text: Callable[[Terminal], "Iterator[Fragment]"] | None = None
+    text: "Callable[[Terminal], Iterator[Block | Span]] | None" = None
     live: bool = False
 
     @classmethod
@@ -107,10 +108,9 @@ class Output:
             for event in result.events():
                 yield self._safe(to_json(event, one_line=True)) + "\n"
         elif result.text is not None:
-            from tinytf_cli.paint.running import written
+            from tinytf_cli.paint.painter import paint_running
 
-            for piece in result.text(terminal):
-                yield written(piece, terminal)
+            yield from paint_running(result.text(terminal), terminal)
         else:
             from tinytf_cli.paint.painter import paint
 

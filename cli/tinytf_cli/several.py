@@ -5,7 +5,7 @@ from typing import Any
 
 from tinytf_cli.output import Output, Result, View
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Fragment, Line
+from tinytf_cli.views.blocks import Block, Line, Span
 
 
 def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) -> None:
@@ -61,9 +61,9 @@ def _joined(results: list[Result], kind: str) -> Result:
             for name, tensor in result.tensors().items()
         }
 
-    def text(terminal: Terminal) -> Iterator[Fragment]:
+    def text(terminal: Terminal) -> "Iterator[Block | Span]":
         for place, result in enumerate(results):
-            yield "\n" if place else ""
+            yield Span("\n" if place else "")
             yield from result.text(terminal) if result.text else ()
 
     tensors_of = tensors if results[0].tensors else None

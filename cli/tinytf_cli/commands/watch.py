@@ -31,7 +31,7 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
     files have the present state, as with --once; --format ndjson follows.
     """
     from tinytf.training.reader import RunReader
-    from tinytf_cli.paint.text import shown
+    from tinytf_cli.views.blocks import Span
     from tinytf_cli.views.run import RunView
     from tinytf_cli.views.run_news import event_in_words
 
@@ -45,8 +45,8 @@ def command(run: Path, every: int, once: bool, interval: float, output: Output) 
         _on_screen(name, reader, interval, output)
     else:
 
-        def lines(terminal: Any) -> Iterator[str]:
-            return (shown(event_in_words(event), terminal) + "\n" for event in _follow(name, reader, every, interval))
+        def lines(terminal: Any) -> Iterator[Span]:
+            return (Span(event_in_words(event) + "\n") for event in _follow(name, reader, every, interval))
 
         events = partial(_follow, name, reader, every, interval)
         output.show(Result(view.blocks, view.data, events, text=lines, live=True))

@@ -24,6 +24,7 @@ from tinytf_cli.views.blocks import (
     Line,
     Pieces,
     RowBars,
+    Span,
     Table,
     Thumbnails,
     Values,
@@ -56,6 +57,19 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     Curves: paint_curves,
     Pieces: paint_pieces,
 }
+
+
+def paint_running(parts: Iterable[Block | Span], terminal: Terminal) -> Iterator[str]:
+    """Blocks as lines with their ends, and spans of running text, whose blanks and line ends are their own."""
+    for part in parts:
+        if isinstance(part, Span):
+            text = shown(part.text, terminal)
+            core = text.rstrip() if part.role and terminal.depth != "none" else ""
+            style = role_style(part.role)
+            lines = [line and render([Segment(line, style)], terminal.depth) for line in core.split("\n")]
+            yield "\n".join(lines) + text[len(core) :]
+        else:
+            yield from (line + "\n" for line in paint([part], terminal))
 
 
 def paint(blocks: Iterable[Block], terminal: Terminal) -> Iterator[str]:

@@ -213,7 +213,7 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     from tinytf.analysis.alignment import Side
     from tinytf.analysis.difference import difference, parse_head
     from tinytf.report import About
-    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+    from tinytf_cli.views.difference import DifferenceView
 
     runs = session.state.runs
     if len(runs) < 2:
@@ -229,7 +229,7 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
         top=top,
     )
     found = replace(found, sides=(About(a, first), About(b, second)))
-    return Result.of(DifferenceView((a, b), found, DifferenceChoice(rows)))
+    return Result.of(DifferenceView((a, b), found, rows))
 
 
 def _claims_diff(words: tuple[str, ...]) -> bool:

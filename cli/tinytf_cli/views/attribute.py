@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from tinytf.analysis.attribution import Attribution, Part, total
 from tinytf.loading import Model
-from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -18,8 +17,9 @@ _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 class AttributionView:
     """The attribution of one logit, drawn; ``top`` parts are shown, the others as their sum."""
 
-    def __init__(self, model: Model, trace: Trace, found: Attribution, top: int) -> None:
-        self.model, self.trace, self.found, self.top = model, trace, found, top
+    def __init__(self, model: Model, found: Attribution, top: int) -> None:
+        self.model, self.found, self.top = model, found, top
+        self.tokens = found.encoding.tokens
 
     def _token(self, token_id: int) -> str:
         return self.model.tokenizer.shown(token_id)
@@ -35,8 +35,8 @@ class AttributionView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The largest parts, the kinds, the heads, and whether they sum to the logit."""
         found = self.found
-        yield from banner(self.model, self.trace.encoding)
-        at = f"at {found.position} {self.trace.tokens[found.position].shown}"
+        yield from banner(self.model, self.found.encoding)
+        at = f"at {found.position} {self.tokens[found.position].shown}"
         yield Heading(f"{self._what} {at}", f"{number(found.logit, '%.4f')}, part by part", "output")
         yield Line(Span(f"held at its value: {found.frozen}", "dim"), indent=2)
         if found.versus is None:
@@ -101,7 +101,7 @@ class AttributionView:
         )
 
     def _note(self, part: Part) -> str:
-        return self.trace.tokens[self.found.position].shown if part.name == "embed.tokens" else part.kind
+        return self.tokens[self.found.position].shown if part.name == "embed.tokens" else part.kind
 
     def _check(self) -> Line:
         found = self.found

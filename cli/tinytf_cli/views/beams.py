@@ -7,7 +7,7 @@ from tinytf.generate.report import INTERRUPTED, BeamSearch
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Fragment, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.parts import plural
@@ -24,23 +24,23 @@ class BeamView(LiveView[BeamSearch]):
         super().__init__(model, begun, start)
         self.watch = watch
 
-    def text(self, terminal: Terminal) -> Iterator[Fragment]:
+    def text(self, terminal: Terminal) -> Iterator[Block | Span]:
         """The best texts alone; on a screen after banner and prompt."""
         if terminal.cuts:
             yield from banner(self.model, self.encoding)
         for _ in self.coming():
             pass
         for place, hypothesis in enumerate(self.found.best):
-            yield "\n" if place or terminal.cuts else ""
+            yield Span("\n" if place or terminal.cuts else "")
             if terminal.cuts:
                 yield Span(safe_piece("", self.encoding.text), "dim")
             text = safe_piece(self.encoding.text, self.found.text_of(hypothesis))
             yield Span(text, "output" if terminal.cuts else "")
-            yield "\n"
+            yield Span("\n")
             if terminal.cuts:
                 yield Line(Span(_in_words(hypothesis), "dim"))
         if terminal.cuts:
-            yield "\n"
+            yield Span("\n")
             yield Line(Span(self._end_in_words(), "dim"))
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:

@@ -215,6 +215,3 @@ class Pieces:
 
 
 Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Curves | Pieces
-
-Fragment: TypeAlias = Block | Span | str
-"""A piece of running text: a block stands on lines of its own, words go on in the line where they are."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,21 +19,13 @@ _MOVED = 10
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 
-@dataclass(frozen=True)
-class DifferenceChoice:
-    """How much is shown."""
-
-    rows: int | None
-    full: bool = False
-
-
 class DifferenceView:
     """Two runs side by side, A and B, drawn."""
 
-    def __init__(self, models: tuple[Model, Model], found: Difference, choice: DifferenceChoice) -> None:
+    def __init__(self, models: tuple[Model, Model], found: Difference, rows: int | None, full: bool = False) -> None:
         self.models, self.found = models, found
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
-        self.choice = choice
+        self.rows, self.full = rows, full
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
             for a, b in zip(texts[0].tokens, texts[1].tokens, strict=False)
@@ -46,7 +37,7 @@ class DifferenceView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What is compared, where it begins to differ, every step, and what comes of it."""
-        limit = self.choice.rows if self.choice.rows is not None else (16 if terminal.cuts else None)
+        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
         rows = limit or None
         yield from self._banner()
         if self.found.equal:
@@ -175,7 +166,7 @@ class DifferenceView:
 
     def _steps(self) -> Iterator[Block]:
         limit = self.found.tolerance
-        steps = self.found.steps if self.choice.full else self._telling()
+        steps = self.found.steps if self.full else self._telling()
         missing = len(self.found.steps) - len(steps)
         if not steps:
             return
@@ -210,9 +201,7 @@ class DifferenceView:
                 Column("A", [number(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
                 Column("B", [number(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
             ],
-            rule_after=frozenset(
-                i for i in range(len(steps) - 1) if _parted(layers[i], layers[i + 1], self.choice.full)
-            ),
+            rule_after=frozenset(i for i in range(len(steps) - 1) if _parted(layers[i], layers[i + 1], self.full)),
         )
         if missing:
             said = f"  of each layer the one that differs most; --full shows {missing} more"

@@ -10,7 +10,7 @@ from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Fragment, Heading, Line, Span
+from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.parts import plural
@@ -45,7 +45,7 @@ class GenerateView(LiveView[Generation]):
     def found(self) -> Generation:
         return replace(super().found, times=tuple(self.times), cache=self.cache)
 
-    def text(self, terminal: Terminal) -> Iterator[Fragment]:
+    def text(self, terminal: Terminal) -> Iterator[Block | Span]:
         """The new text alone; on a screen after the banner and the prompt, with a last line about its end.
 
         Of several samples the first is seen as it is made, the others after it.
@@ -55,7 +55,7 @@ class GenerateView(LiveView[Generation]):
             yield from banner(self.model, self.encoding)
             if several:
                 yield Heading("sample 1", "", "output")
-            yield "" if several else "\n"
+            yield Span("" if several else "\n")
             yield Span(safe_piece("", self.encoding.text), "dim")
         before, open_line = self.encoding.text, screen
         try:
@@ -66,26 +66,26 @@ class GenerateView(LiveView[Generation]):
                     open_line = not safe.endswith("\n")
                     yield Span(safe, "output" if screen else "")
         except TinytfError:
-            yield "\n" if open_line else ""
+            yield Span("\n" if open_line else "")
             if self.steps:
                 yield from self._other_samples(terminal)
             raise
-        yield "\n" if open_line else ""
+        yield Span("\n" if open_line else "")
         yield from self._other_samples(terminal)
         if screen:
-            yield "\n"
+            yield Span("\n")
             yield Line(Span(self._end_in_words(), "dim"))
 
-    def _other_samples(self, terminal: Terminal) -> Iterator[Fragment]:
+    def _other_samples(self, terminal: Terminal) -> Iterator[Block | Span]:
         """The samples that were made beside the first, each after its heading; in a pipe after an empty line."""
         for sample in self.numbers[1:]:
             if terminal.cuts:
                 yield Heading(f"sample {sample}", "", "output")
                 yield Span(safe_piece("", self.encoding.text), "dim")
             text = safe_piece(self.encoding.text, self.found.text(sample))
-            yield "" if terminal.cuts else "\n"
+            yield Span("" if terminal.cuts else "\n")
             yield Span(text, "output" if terminal.cuts else "")
-            yield "" if text.endswith("\n") else "\n"
+            yield Span("" if text.endswith("\n") else "\n")
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The texts; with ``watch`` every step with its candidates as bars, and what the cache holds."""

@@ -7,7 +7,6 @@ import torch
 
 from tinytf.analysis.lens import Lens
 from tinytf.loading import Model
-from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -20,25 +19,26 @@ _TRACKED = 24  # columns that a tracked token takes: rank, probability, bar
 class LensView:
     """One text through the lens, drawn; ``asked`` are positions that were named."""
 
-    def __init__(self, model: Model, trace: Trace, found: Lens, *, asked: bool) -> None:
-        self.model, self.trace, self.found, self.asked = model, trace, found, asked
+    def __init__(self, model: Model, found: Lens, asked: bool) -> None:
+        self.model, self.found, self.asked = model, found, asked
+        self.tokens = found.encoding.tokens
 
     def _in_detail(self) -> list[int]:
         """Which of the positions are shown one by one: those that were asked for, what is predicted otherwise."""
         places, masks = range(len(self.found.positions)), self.model.tokenizer.mask_id
         if self.asked or len(places) == 1:
             return list(places)
-        if self.trace.config.causal:
+        if self.model.config.causal:
             return [places[-1]]
-        return [place for place in places if self.trace.tokens[self.found.positions[place]].id == masks]
+        return [place for place in places if self.tokens[self.found.positions[place]].id == masks]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The grid of all positions, then each stage of those that are predicted or asked for."""
         found = self.found
-        yield from banner(self.model, self.trace.encoding)
+        yield from banner(self.model, self.found.encoding)
         yield Heading("logit lens", "the most probable token, if this were the last layer", "output")
         yield Line(Span(f"read through {found.through}", "dim"), indent=2)
-        if not self.trace.config.causal and len(self._in_detail()) < len(found.positions):
+        if not self.model.config.causal and len(self._in_detail()) < len(found.positions):
             yield Line(Span("the text has no [MASK], so every position is read", "dim"), indent=2)
         if len(found.positions) > 1:
             yield self._grid()
@@ -56,7 +56,7 @@ class LensView:
             [[self._token(int(i)) for i in stage.top_ids[:, 0]] for stage in found.stages],
             as_array(torch.stack([stage.top_probabilities[:, 0] for stage in found.stages])),
             [stage.name for stage in found.stages],
-            [self.trace.tokens[position].shown for position in found.positions],
+            [self.tokens[position].shown for position in found.positions],
             [str(position) for position in found.positions],
             keep_last=True,
             many="positions",
@@ -67,7 +67,7 @@ class LensView:
     def _position(self, place: int, terminal: Terminal) -> Iterator[Block]:
         found, position = self.found, self.found.positions[place]
         note = "entropy here and KL(final ‖ here), in nats"
-        yield Heading(f"position {position} {self.trace.tokens[position].shown}", note, "output")
+        yield Heading(f"position {position} {self.tokens[position].shown}", note, "output")
         yield Grid(
             [[self._token(int(i)) for i in stage.top_ids[place]] for stage in found.stages],
             as_array(torch.stack([stage.top_probabilities[place] for stage in found.stages])),

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tinytf.analysis.neurons import Active, Direction, Example, Examples, Neurons, TokenUnits, Unit
 from tinytf.loading import Model
@@ -19,19 +18,11 @@ _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 _FEW = 3  # tokens of a direction in a row of the table
 
 
-@dataclass(frozen=True)
-class NeuronChoice:
-    """``asked`` units were named one by one; ``rows`` is how many tokens a table has."""
-
-    asked: bool
-    rows: int | None
-
-
 class NeuronsView:
-    """The units of one text, drawn."""
+    """The units of one text, drawn: the strongest of each token, or those that were ``asked`` for one by one."""
 
-    def __init__(self, model: Model, trace: Trace, found: Neurons, choice: NeuronChoice) -> None:
-        self.model, self.trace, self.found, self.choice = model, trace, found, choice
+    def __init__(self, model: Model, trace: Trace, found: Neurons, asked: bool, rows: int | None) -> None:
+        self.model, self.trace, self.found, self.asked, self.rows = model, trace, found, asked, rows
         self.directions = {one.unit: one for one in found.directions}
         sizes = [abs(a.activation) for token in found.tokens for a in token.units if math.isfinite(a.activation)]
         self.full = max(sizes, default=0.0) or 1.0
@@ -39,10 +30,10 @@ class NeuronsView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The units token by token or one by one, then their examples."""
-        limit = self.choice.rows if self.choice.rows is not None else (16 if terminal.cuts else None)
+        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
         yield from banner(self.model, self.trace.encoding)
         rows = limit or None
-        if self.choice.asked:
+        if self.asked:
             for unit in self.found.units:
                 yield from self._unit(unit, rows)
         else:
@@ -143,7 +134,7 @@ class NeuronsView:
         yield Line(Span(f"directions: {self.found.reading}" if self.directions else self.found.reading, "dim"))
         if self.model.transformer.head is not None:
             yield Line(Span(f"logit: {self.found.contributing}", "dim"))
-        if self.directions and not self.choice.asked:
+        if self.directions and not self.asked:
             said = "promotes, suppresses: what the unit does here; a negative activation turns its direction around"
             yield Line(Span(said, "dim"))
 
