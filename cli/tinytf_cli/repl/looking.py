@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +18,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
+    from tinytf.analysis.values import AddressValues
     from tinytf.trace.trace import Trace
 
 FLAGS = ("shape", "stats", "values", "json")
@@ -221,35 +221,29 @@ class AddressView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Any]:
         """Blocks of any form."""
-        from tinytf_cli.views import looked
+        from tinytf_cli.views import at_address
 
         limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
         rows = None if limit == 0 else limit
         if self.form == "shape":
-            yield from looked.shape_blocks(self.trace, self.where)
+            yield from at_address.shape_blocks(self.trace, self.where)
         elif self.form == "stats":
-            yield from looked.statistics_blocks(self.trace, self.where)
+            yield from at_address.statistics_blocks(self.trace, self.where)
         elif self.form == "heat":
-            yield from looked.heat_blocks(self.trace, self.where, terminal)
+            yield from at_address.heat_blocks(self.trace, self.where, terminal)
         elif self.form == "values":
-            yield from looked.value_blocks(self.trace, self.where, self.head, _WIDEST * 1000, None)
+            yield from at_address.value_blocks(self.trace, self.where, self.head, _WIDEST * 1000, None)
         else:
-            yield from looked.value_blocks(self.trace, self.where, self.head, self.dims, rows)
+            yield from at_address.value_blocks(self.trace, self.where, self.head, self.dims, rows)
 
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        from tinytf_cli.views.looked import address_data
+    @property
+    def found(self) -> "AddressValues":
+        from tinytf.analysis.values import AddressValues
 
-        return address_data(self.trace, self.where)
-
-    def data(self) -> dict[str, Any]:
-        """The tensor with its axes, and its figures."""
-        return self._data
+        return AddressValues(self.trace, self.where)
 
     def result(self) -> Result:
-        from tinytf_cli.views.looked import tensors
-
-        return made_of("values", self.blocks, self.data, lambda: tensors(self.trace, self.where))
+        return Result.of(self)
 
 
 LOOKING = (print_address, heat, heads, top, display, undisplay)
