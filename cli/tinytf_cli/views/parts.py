@@ -1,4 +1,4 @@
-"""What many views say alike: a note, a verdict, a count, bars on both sides of 0, a map of every head."""
+"""Blocks that many views share: a note, a verdict, bars on both sides of 0, a map of every head."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,18 @@ ABOVE, BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 
 
 def note(text: str) -> Line:
-    """What should be known of the numbers above or below."""
+    """What a reader should know about the numbers above or below."""
     return Line(Span(text, "dim"), indent=2)
 
 
+def titled(title: str, said: str, role: str = "strong") -> Line:
+    """A line that begins with what it is about."""
+    return Line([Span(title, role), Span(said)])
+
+
 def verdict(holds: bool, said: str) -> Line:
-    """Whether a check holds, and its figures."""
-    return Line([Span(*("checked", "good") if holds else ("check failed", "bad")), Span(f": {said}")])
+    """Whether a check holds, with its figures."""
+    return titled("checked" if holds else "check failed", f": {said}", "good" if holds else "bad")
 
 
 def plural(count: int, noun: str) -> str:
@@ -25,14 +30,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def few(names: Sequence[object], most: int) -> str:
+def first_of(names: Sequence[object], most: int) -> str:
     """The first names, and how many more there are."""
     shown = ", ".join(map(str, names[:most]))
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def rows_on(terminal: Terminal, asked: int | None, screen: int = 16) -> int | None:
-    """How many rows a table has at most: those that were asked for (0: all), or what suits a screen."""
+def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | None:
+    """The most rows of a table: as many as were asked for (0: all), else what suits a screen."""
     return (asked if asked is not None else screen if terminal.cuts else 0) or None
 
 
@@ -46,32 +51,39 @@ def side(value: float) -> str:
     return BELOW if value < 0 else ABOVE
 
 
-def bar_column(
-    title: str,
-    values: Sequence[float],
-    texts: Sequence[str],
-    role: str = "",
-    full: float = 1.0,
-    said: str | None = None,
-) -> Column:
-    """Numbers with a bar each, alone where width is short; without a role orange above 0 and blue below."""
-    width = max(map(len, texts), default=0)
-    texts = [text.rjust(width) for text in texts]
-    shares = [abs(value) / full if math.isfinite(value) else 1.0 for value in values]
-    bars = [Meter(share, text, role or side(value)) for share, text, value in zip(shares, texts, values, strict=True)]
-    return Column(title, bars, narrow=texts, said=said)
-
-
 def signed(value: float | None, form: str = "%+.3f") -> str:
     """A number with its sign, or nothing."""
     return "" if value is None else number(value, form)
 
 
-def layers_and_heads(values: Array) -> tuple[list[str], list[str]]:
-    """The labels of a map with layers down and heads across."""
-    return [f"L{layer}" for layer in range(values.shape[0])], [f"H{head}" for head in range(values.shape[1])]
+def aligned(texts: Sequence[str]) -> list[str]:
+    """Texts of one width, to stand right of each other's ends."""
+    width = max(map(len, texts), default=0)
+    return [text.rjust(width) for text in texts]
+
+
+def bar_column(
+    title: str, shares: Sequence[float], texts: Sequence[str], roles: str | Sequence[str], said: str | None = None
+) -> Column:
+    """Numbers, each with its share of 1 as a bar; without the bars where width is short."""
+    texts = aligned(texts)
+    each = [roles] * len(texts) if isinstance(roles, str) else roles
+    return Column(title, [Meter(*one) for one in zip(shares, texts, each, strict=True)], narrow=texts, said=said)
+
+
+def signed_bars(title: str, values: Sequence[float], texts: Sequence[str], full: float | None = None) -> Column:
+    """Numbers, each with a bar: orange above 0, blue below, whole at ``full`` or at the largest."""
+    full = full_scale(values) if full is None else full
+    shares = [abs(value) / full if math.isfinite(value) else 1.0 for value in values]
+    return bar_column(title, shares, texts, [side(value) for value in values])
+
+
+def numbered(sign: str, count: int) -> list[str]:
+    """``L0``, ``L1`` …"""
+    return [f"{sign}{number}" for number in range(count)]
 
 
 def head_map(values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None) -> Heat:
     """A number for every head: layers down, heads across."""
-    return Heat(values, *layers_and_heads(values), scale, visible, limit, asked=True, digits=digits)
+    rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
+    return Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)
