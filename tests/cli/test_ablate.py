@@ -114,7 +114,7 @@ def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> Non
 
 
 def test_means_and_other_texts_come_from_the_reference(tinytf: Tinytf, decoder: Path, texts: Path) -> None:
-    for how, said in (("mean", "set to the mean over 2 texts"), ("resample", "exchanged for values from text ")):
+    for how, said in (("mean", "set to the mean over 2 texts"), ("resample", "replaced by values from text ")):
         arguments = ("ablate", SENTENCE, "-m", decoder, "--at", "L1", "--how", how, "--reference", texts)
         ran = tinytf(*arguments, "--width", "200")
         assert ran.status == 0, ran.err

@@ -71,7 +71,7 @@ class HeadsView:
         elif self.model.config.causal:
             said += "; no loss: this model has no head that predicts"
         else:
-            said += "; no loss: this model reads both ways and predicts no next token"
+            said += "; no loss: an encoder predicts no next token"
         yield Heading("what the heads read", "", "attention")
         yield Line(said, indent=2)
         if census.text is None:

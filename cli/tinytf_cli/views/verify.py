@@ -7,7 +7,7 @@ from tinytf.report import SCHEMA_VERSION
 from tinytf.worked import CheckedStep, Verification
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.claimed import claimed_cells, safe
+from tinytf_cli.views.worked_cells import claimed_cells, safe
 
 _GAP = 2
 _SIGNS, _SPOKEN = ("✓", "✗"), (" right", " wrong")
