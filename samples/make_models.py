@@ -5,6 +5,7 @@ python samples/make_models.py --work FOLDER --measure  only measure and install 
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -25,13 +26,15 @@ sys.path.insert(0, str(SAMPLES / "stories"))
 
 from ngram import fit  # noqa: E402
 
-from tinytf.analysis.repeats import repeat_scores  # noqa: E402
+from tinytf.analysis.census import census  # noqa: E402
 from tinytf.files import read_json, to_json  # noqa: E402
 from tinytf.loading import load  # noqa: E402
 from tinytf.sources import ASSETS  # noqa: E402
-from tinytf.training.data import IGNORED, paragraphs, split_held_out, token_stream  # noqa: E402
-from tinytf.training.masked import MaskedTokens, sentence_stream  # noqa: E402
+from tinytf.training.corpus import find_files  # noqa: E402
+from tinytf.training.data import IGNORED  # noqa: E402
+from tinytf.training.masked import MaskedTokens  # noqa: E402
 from tinytf.training.recipe import Recipe  # noqa: E402
+from tinytf.training.tokens import tokenise  # noqa: E402
 
 CORPUS = {"seed": 1, "megabytes": 4}
 SHIPPED = 45  # stories of the held-out part that go with a model: some 5,000 tokens
@@ -82,19 +85,20 @@ def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     """Held-out figures of the decoder, beside a 5-gram model of the same tokens."""
     opened = load(str(run))
     model, tokenizer = opened.transformer, opened.tokenizer
-    kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
-    train_ids, ids = token_stream(kept, tokenizer), token_stream(held_out, tokenizer)
-    words = sum(len(document.split()) for document in held_out)
+    texts = find_files([corpus])
+    tokens = tokenise(texts, tokenizer, run / "tokens", held_out=recipe.held_out)
+    ids = tokens.held_out.astype(np.int64)
+    words = sum(len(document.split()) for document in texts.split(recipe.held_out)[1])
     loss = stream_loss(model, ids, recipe.block)
-    ngram = fit(train_ids.tolist(), tokenizer.vocab_size, order=5)
+    ngram = fit(tokens.train.tolist(), tokenizer.vocab_size, order=5)
     ngram_loss = -float(np.sum(ngram.log_probabilities(ids.tolist())[1:]))
-    repeats = repeat_scores(model, length=50, count=32, seed=0)
+    repeats = census(model, length=50, count=32, seed=0)
     best = {
         name: {
             "head": f"L{int(s.argmax()) // s.shape[1]}H{int(s.argmax()) % s.shape[1]}",
             "score": round(float(s.max()), 3),
         }
-        for name, s in (("previous_token", repeats.previous), ("induction", repeats.induction))
+        for name, s in (("previous_token", repeats.score("previous")), ("induction", repeats.score("induction")))
     }
     return {
         "held_out_loss": round(loss / (len(ids) - 1), 4),
@@ -102,8 +106,8 @@ def measure_decoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
         "five_gram_perplexity_per_word": round(math.exp(ngram_loss / words), 3),
         "held_out_words": words,
         "random_repeats": {
-            "first_half_loss": round(repeats.first_loss, 3),
-            "second_half_loss": round(repeats.second_loss, 3),
+            "first_half_loss": round(repeats.first_loss or math.nan, 3),
+            "second_half_loss": round(repeats.second_loss or math.nan, 3),
             **best,
         },
     }
@@ -114,9 +118,8 @@ def measure_encoder(corpus: Path, run: Path, recipe: Recipe) -> dict[str, Any]:
     """Held-out loss and accuracy of the encoder on its masked tokens."""
     opened = load(str(run))
     model, tokenizer = opened.transformer, opened.tokenizer
-    kept, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
-    streams = (sentence_stream(documents, tokenizer) for documents in (kept[:1], held_out))
-    examples = MaskedTokens(*streams, tokenizer, recipe.block, recipe.batch, recipe.seed)
+    tokens = tokenise(find_files([corpus]), tokenizer, run / "tokens", held_out=recipe.held_out, sentences=True)
+    examples = MaskedTokens(tokens.train, tokens.held_out, recipe, tokenizer)
     total, right, count = 0.0, 0, 0
     for batch in examples.held_out():
         asked = batch.targets != IGNORED
@@ -144,8 +147,8 @@ MODELS = {
 
 def shipped(corpus: Path, recipe: Recipe) -> str:
     """The first held-out stories: text of the model's own kind that it was not trained on."""
-    _, held_out = split_held_out(paragraphs(corpus.read_text("utf-8")), recipe.held_out)
-    return "\n\n".join(held_out[:SHIPPED]) + "\n"
+    _, held_out = find_files([corpus]).split(recipe.held_out)
+    return "\n\n".join(itertools.islice(held_out, SHIPPED)) + "\n"
 
 
 def install(corpus: Path, name: str, run: Path) -> None:

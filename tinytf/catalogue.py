@@ -1,7 +1,7 @@
-"""Which models are at hand: built in, by preset, in a folder, and in the cache of the Hugging Face hub."""
+"""Which models are available: built in, presets, in a folder, and in the cache of the Hugging Face hub."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytf.analysis.size import parameter_count
@@ -10,12 +10,12 @@ from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.presets import PRESETS
-from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, PresetSource, RunSource, Source, source_at
+from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, RunSource, Source, find_source, source_at
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A model that is there: ``name`` is what --model takes, ``place`` where it was found.
+    """An available model: ``name`` is what --model takes, ``place`` where it was found.
 
     ``config`` and ``family`` are None and "" where it cannot be opened, and ``problem`` says why. ``bytes`` are those
     of its weight files, 0 for a preset.
@@ -35,11 +35,11 @@ class Entry:
 
 
 def catalogue(folder: Path) -> Iterator[Entry]:
-    """Every model at hand, each judged by its headers alone; ``folder`` and the folders in it are looked through."""
+    """Every available model, read by its headers alone; ``folder`` and the folders in it are searched."""
     for name in BUILT_IN:
-        yield entry_of(name, "built in", RunSource(name, "built in", ASSETS / name), ASSETS / name)
+        yield entry_of("built in", RunSource(name, "built in", ASSETS / name))
     for name in PRESETS:
-        yield entry_of(f"preset:{name}", "preset", PresetSource(f"preset:{name}"), None)
+        yield entry_of("preset", find_source(f"preset:{name}"))
     for path in _candidates(folder):
         shown = path.name if folder == Path() else str(path)
         try:
@@ -47,9 +47,9 @@ def catalogue(folder: Path) -> Iterator[Entry]:
         except TinytfError as error:
             yield Entry(shown, "folder", problem=error.message)
         else:
-            yield entry_of(shown, "folder", source, path)
+            yield entry_of("folder", replace(source, name=shown))
     for name, path in cached():
-        yield entry_of(f"hub:{name}", "hub cache", DirectorySource(name, f"hub:{name}", path), path)
+        yield entry_of("hub cache", DirectorySource(f"hub:{name}", f"hub:{name}", path))
 
 
 def _candidates(folder: Path) -> list[Path]:
@@ -59,11 +59,11 @@ def _candidates(folder: Path) -> list[Path]:
     return sorted({*(path.parent for path in configs), *files})
 
 
-def entry_of(name: str, place: str, source: Source, path: Path | None) -> Entry:
-    """What is known of a source from its headers; ``path`` is where its files are."""
+def entry_of(place: str, source: Source) -> Entry:
+    """What is known of a source from its headers."""
     try:
-        config, family = source.config(), source.family
-        files = [] if path is None else [path] if path.is_file() else weight_files(path)
-        return Entry(name, place, family, config, sum(file.stat().st_size for file in files))
+        config, family, path = source.config(), source.family, source.path
+        files = [] if family == "preset" else [path] if path.is_file() else weight_files(path)
+        return Entry(source.name, place, family, config, sum(file.stat().st_size for file in files))
     except (TinytfError, OSError) as error:
-        return Entry(name, place, problem=getattr(error, "message", str(error)))
+        return Entry(source.name, place, problem=getattr(error, "message", str(error)))

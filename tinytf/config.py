@@ -38,12 +38,12 @@ BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
 
 
 class Rope(NamedTuple):
-    """All that decides the rotary angles of the first ``width`` dimensions of a head.
+    """The RoPE settings: the angles of the first ``width`` dimensions of a head.
 
     ``scaling`` stretches them to a longer context than was trained on.
 
-    ``linear`` divides every frequency by ``factor``; ``llama3`` only those whose wavelength is long beside
-    ``original_context``, fading in between original_context / high_frequency and original_context / low_frequency.
+    ``linear`` divides every frequency by ``factor``; ``llama3`` only those whose wavelength is long compared
+    with ``original_context``, blending between original_context / high_frequency and original_context / low_frequency.
     """
 
     width: int
@@ -131,16 +131,16 @@ class ModelConfig:
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         if self.positions == "rotary" and self.d_head % 2:
-            raise ConfigError(f"d_head {self.d_head} is odd, and rotary positions rotate pairs of dimensions")
+            raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and not self.causal:
-            raise ConfigError(f"a window of {self.window} tokens is of a decoder, and causal is false")
+            raise ConfigError(f"a window of {self.window} tokens needs a decoder, and causal is false")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
-            raise ConfigError(f"rope_width {self.rope_width} is no even number up to d_head {self.d_head}")
+            raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
         self._require_layers()
@@ -218,7 +218,7 @@ class ModelConfig:
 
     @property
     def rope(self) -> Rope:
-        """What decides the rotary angles of every head."""
+        """The RoPE settings of every head."""
         return Rope(
             self.rope_width or self.d_head,
             self.rope_theta,

@@ -1,4 +1,4 @@
-"""What can go wrong, in a few kinds.
+"""The kinds of errors.
 
 Every message says what is wrong, by how much, and the limit; ``hint`` says the remedy in one line.
 """
@@ -42,11 +42,11 @@ class MemoryShortage(TinytfError):
 
 
 class TrainingError(TinytfError):
-    """Training cannot start, or cannot go on."""
+    """Training cannot start, or cannot continue."""
 
 
 class GenerationError(TinytfError):
-    """A text cannot go on: the model's numbers are no numbers, or its context is full."""
+    """A text cannot be continued: the model's numbers are not finite, or its context is full."""
 
 
 class PlacedError(UsageError):

@@ -161,7 +161,7 @@ def require_fields(
 
 @contextmanager
 def faults_of(source: Path | str) -> Iterator[None]:
-    """What a configuration read from ``source`` gets wrong, as a CheckpointError that names it."""
+    """Turn a ConfigError into a CheckpointError that names ``source``."""
     try:
         yield
     except ConfigError as error:
@@ -169,10 +169,10 @@ def faults_of(source: Path | str) -> Iterator[None]:
 
 
 class Fields:
-    """Typed access to a mapping that was read from ``source``, every name that is asked for remembered.
+    """Typed access to a mapping that was read from ``source``; it remembers every name that was asked for.
 
-    All names begin with ``prefix``, which is left out where one is asked for. A name that is missing or null has its
-    default. What does not fit is an ``error`` with source, name and value, and with ``hint``.
+    All names begin with ``prefix``, which callers leave out. A name that is missing or null has its default. A value
+    that does not fit raises ``error`` with source, name and value, and with ``hint``.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Fields:
         self.asked: set[str] = set()
 
     def fault(self, message: str, hint: str = "") -> TinytfError:
-        """The error for something else that is wrong here."""
+        """An error about this source."""
         return self.error(f"{self.source}: {message}", hint or self.hint)
 
     def get(self, field: Field) -> Any:
@@ -219,17 +219,17 @@ class Fields:
         return str(self.get(Field(name, str, default)))
 
     def word(self, name: str, meanings: Mapping[str, Any], default: Any = REQUIRED) -> Any:
-        """What a word means; one that has no meaning here is refused by name."""
+        """The meaning of a word; an unknown one is refused by name."""
         return self.meaning(name, self.text(name, default), meanings)
 
     def meaning(self, name: str, word: str, meanings: Mapping[str, Any]) -> Any:
-        """The same of a word that was read."""
+        """The meaning of a word that was read."""
         if word not in meanings:
             raise self.fault(f"{name} {quoted(word)} is not implemented", did_you_mean(word, meanings))
         return meanings[word]
 
     def array(self, name: str, of: type, default: Any = REQUIRED, count: int | None = None) -> Any:
-        """An array of entries of one type, and of ``count`` of them where that is said."""
+        """An array of entries of one type, of ``count`` of them where that is given."""
         return self.get(Field(name, list, default, of=of, count=count))
 
     def index(self, name: str, count: int) -> int | None:
@@ -251,7 +251,7 @@ class Fields:
             raise self.fault(f"{name} {shown(value)} is not implemented")
 
     def unknown(self, harmless: Collection[str], endings: tuple[str, ...] = ()) -> Iterator[str]:
-        """The names that nobody asked for, that are not ``harmless`` and have no such ending."""
+        """The names that were not asked for, are not ``harmless`` and have none of the ``endings``."""
         for name in self.data:
             rest = name.removeprefix(self.prefix)
             known = name in self.asked or rest in harmless or (endings and rest.endswith(endings))

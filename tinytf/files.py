@@ -1,25 +1,61 @@
-"""Files that are there whole or not at all, what must not be written over, and the JSON in them."""
+"""Reading files that may be anything, writing files whole, what must not be overwritten, and the JSON in files."""
 
+import errno
 import json
 import os
+import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tinytf.errors import CheckpointError, UsageError
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
+MEBI = 2**20
+SMALL, CONFIGURATION, TOKENIZER = 1 * MEBI, 16 * MEBI, 256 * MEBI
+"""The most bytes of a file that somebody writes by hand, of a configuration, and of a tokenizer."""
+
+_SECONDS_FOR_A_READER = 5.0
+_KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISCHR: "a device", stat.S_ISBLK: "a device",
+          stat.S_ISSOCK: "a socket"}  # fmt: skip
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A regular file, open for reading. Never waits for a pipe. Raises OSError that says what else it is."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError:  # a NUL in the name
+        raise OSError(errno.EINVAL, "a file name cannot hold a NUL byte", str(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = next((kind for is_it, kind in _KINDS.items() if is_it(mode)), "no file")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most ``limit`` bytes. Raises OSError that says what else it is."""
+    with open_bytes(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            said = f"it has {size:,} bytes, and the limit for such a file is {limit:,}"
+            raise OSError(errno.EFBIG, said, str(path))
+        return file.read(limit)
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` beside ``path`` and rename it into place, so that no reader ever sees half of it.
 
-    Links are followed. What is there and is no file, as /dev/null or a named pipe, is written to and stays what it is.
+    Links are followed. A device or a named pipe is written to. Raises OSError for a pipe that nobody reads.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
-        with path.open("wb") as stream:
+        with os.fdopen(_open_to_write(path), "wb") as stream:
             stream.write(data)
         return
     with replacing(path) as beside, beside.open("wb") as stream:
@@ -28,9 +64,26 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
+def _open_to_write(path: Path) -> int:
+    """A descriptor of a device or pipe; waits some seconds for a reader of a pipe, not for ever."""
+    until = time.monotonic() + _SECONDS_FOR_A_READER
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > until:
+                raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from None
+            time.sleep(0.01)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside ``path`` to write to, which takes its place when all has gone well and else is removed."""
+    """Yield a path beside ``path`` to write to; it replaces ``path`` on success and is removed otherwise."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside
@@ -76,7 +129,7 @@ def _is_same(path: Path, given: str | Path | int) -> bool:
 
 
 def flush_folder(path: Path) -> None:
-    """Make sure that what was created, renamed or removed in a folder is on the disk, where the system can tell."""
+    """Flush what was created, renamed or removed in a folder to the disk, on POSIX."""
     if os.name != "posix":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -91,10 +144,13 @@ def to_json(data: object) -> bytes:
     return (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode("utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; CheckpointError, naming file and place, when it is missing or is not one."""
+def read_json(path: Path, limit: int = CONFIGURATION) -> dict[str, Any]:
+    """A JSON object from a file of at most ``limit`` bytes.
+
+    Raises CheckpointError, which names file and place, when it is missing, cannot be read, or is not one.
+    """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(read_bytes(path, limit).decode("utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
     except UnicodeDecodeError as error:
@@ -103,7 +159,7 @@ def read_json(path: Path) -> dict[str, Any]:
         message = f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise CheckpointError(message) from None
     except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
-        raise CheckpointError(f"{path} is no JSON that a model has: {error}") from None
+        raise CheckpointError(f"{path} is not JSON that can be read: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(data, dict):

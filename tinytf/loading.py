@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tinytf.api import Model, named_places
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.opened import Model, named_places
 from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
 
 if TYPE_CHECKING:
-    from tinytf.analysis.info import Info
+    from tinytf.analysis.size import Info
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "named_places", "open_source", "pick_device"]
 
@@ -21,7 +21,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def pick_device(device: str) -> torch.device:
-    """The torch device of a word; ``auto`` is the first of cuda, mps, cpu that is there.
+    """The torch device of a word; ``auto`` is the first available one of cuda, mps, cpu.
 
     Raises UsageError when the named one is not available here.
     """
@@ -41,7 +41,7 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
     """Open a model: ``tiny``, ``tiny-encoder``, a path (run directory, directory of transformers, ``.gguf`` file),
     ``preset:NAME`` or ``hub:ORG/NAME``.
 
-    ``seed`` makes the weights of a preset. Raises UsageError for a name that is nothing known (with the nearest),
+    ``seed`` makes the weights of a preset. Raises UsageError for an unknown name (with the nearest),
     CheckpointError for files that are damaged or of an architecture that is not implemented.
     """
     if dtype not in DTYPES:
@@ -50,41 +50,41 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
 
 
 def open_source(source: Source, *, device: str = "auto", dtype: str = "float32", seed: int = 0) -> Model:
-    """The model of a source, on a device and in a dtype; errors as of ``load``."""
+    """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
     where = pick_device(device)
     config, vocabulary = source.config(), source.vocabulary()
     notes: tuple[str, ...] = ()
-    if vocabulary.tokenizer.vocab_size > config.vocab_size:
-        said = f"the tokenizer has {vocabulary.tokenizer.vocab_size:,} tokens, the model room for {config.vocab_size:,}"
+    count = vocabulary.tokenizer.vocab_size
+    if count > config.vocab_size:
+        said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
-    weighed = source.weigh(DTYPES[dtype], seed)
+    transformer, ignored = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
-    transformer = weighed.transformer.to(device=where)
     return Model(
         source.name,
-        transformer,
+        transformer.to(device=where),
         vocabulary.tokenizer,
         words,
         vocabulary.note,
-        (*notes, *weighed.notes),
+        (*notes, *ignored),
         source.corpus(),
     )
 
 
 def info(model: str, opened: Model | None = None) -> "Info":
-    """What ``model`` amounts to; of one that is ``opened`` already nothing is read again. Errors as of ``load``."""
-    from tinytf.analysis.info import Info
+    """What ``model`` amounts to; an ``opened`` model is not read again. Raises as ``load`` does."""
+    from tinytf.analysis.size import Info
 
     if model.startswith("preset:"):
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)
     if opened is None:
-        weighed = source.weigh(torch.float32, seed=0)
-        parameters = dict(weighed.transformer.named_parameters())
+        transformer, ignored = source.weigh(torch.float32, seed=0)
+        parameters = dict(transformer.named_parameters())
         counted = sum(parameter.numel() for parameter in parameters.values())
-        notes = (*weighed.notes, *not_finite(parameters))
+        notes = (*ignored, *not_finite(parameters))
     else:
         counted, notes = opened.n_parameters, opened.notes
     return Info(source.name, source.config(), source.family, counted, notes, source.card())

@@ -2,17 +2,25 @@
 
 import torch
 
+from tinytf.errors import MemoryShortage
+
 UNASKED = 64 * 2**20
-"""Fewer bytes than these are taken without a look at the free memory."""
+"""For fewer bytes than these the free memory is not checked."""
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had on a device without swapping."""
+    """Memory that is free on a device without swapping."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     import psutil
 
     return int(psutil.virtual_memory().available)
+
+
+def require_free(what: str, needed: int, device: torch.device, hint: str) -> None:
+    """Raise MemoryShortage, with both figures, where ``what`` takes more bytes than are free."""
+    if needed > UNASKED and needed > (free := free_bytes(device)):
+        raise MemoryShortage(f"{what} {in_gib(needed)}, and {in_gib(free)} are free", hint)
 
 
 def in_gib(number: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str], *others: str) -> str:
-    """One line for a hint: the closest known name, or all of them (and ``others``) when none is close, and few."""
+    """One line for a hint: the closest known name; else all names (and ``others``), where they are at most 12."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:

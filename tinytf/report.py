@@ -1,10 +1,10 @@
-"""What every report is: what a question about a model found, as one object, as a stream of events and as tensors.
+"""Reports: the answer to a question about a model as one object, as a stream of events and as tensors.
 
 Whatever a command prints with ``--json`` is the ``to_dict`` of a report, and with ``--format ndjson`` its ``events``.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -14,9 +14,55 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and of how much."""
+
+
+def unheard(done: int, of: int) -> None:
+    """Ignore progress."""
+
+
+def plain(value: Any) -> Any:
+    """A value as plain JSON data: an object is its ``to_dict`` or its fields, a tensor or an array nested lists."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+class Data:
+    """A frozen part of a report: its fields but those of ``LESS``, and the properties of ``ALSO``, as JSON data."""
+
+    LESS: ClassVar[tuple[str, ...]] = ()
+    ALSO: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        names = (*(one.name for one in fields(self) if one.name not in self.LESS), *self.ALSO)  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Verified(Data):
+    """The same numbers, as ``what`` says, computed in two ways; ``difference`` is the largest."""
+
+    ALSO: ClassVar = ("holds",)
+
+    what: str
+    difference: float
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= self.allowed  # false for a NaN
+
 
 class Described(Protocol):
-    """A model, as far as reports speak of it."""
+    """What reports need of a model."""
 
     @property
     def tokenizer(self) -> "Tokenizer": ...
@@ -49,8 +95,9 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether every check that was made holds."""
-        return True
+        """Whether its ``check``, or each of its ``checks``, holds; true where there is none."""
+        checks = getattr(self, "checks", None) or (getattr(self, "check", None),)
+        return all(one is None or one.holds for one in checks)
 
     @property
     def encoding(self) -> "Encoding":
@@ -70,6 +117,10 @@ class Report:
         """What was found, as plain JSON data."""
         raise NotImplementedError
 
+    def members(self, *names: str) -> dict[str, Any]:
+        """Some of its fields and properties, as plain JSON data."""
+        return {name: plain(getattr(self, name)) for name in names}
+
     def to_dict(self) -> dict[str, Any]:
         """What it is, what it is of, what was found."""
         of = {} if self.about is None else self.about.to_dict()
@@ -80,7 +131,7 @@ class Report:
         return self.to_dict()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The same data, an event a line: first all that has none of its own, then the others, a list item by item."""
+        """The same data as events: first all that is not in ``EVENTS``, then those members, a list item by item."""
         data = self.itemised()
         parts = {name: data.pop(name, None) for name in self.EVENTS}
         yield {"type": data.pop("kind"), **data}

@@ -1,6 +1,6 @@
-"""Where models come from: each kind of name that ``--model`` takes, opened step by step as far as is needed.
+"""Where models come from: each kind of name that ``--model`` takes.
 
-A source knows its configuration from headers alone, its tokenizer without the weights, and its weights last.
+A source reads its configuration from headers alone, its tokenizer without the weights, and its weights last.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.huggingface.load import Header, load_directory, read_header
+from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
+from tinytf.checkpoints.hub import fetch
+from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
 from tinytf.config import ModelConfig
@@ -20,7 +23,7 @@ from tinytf.files import read_json
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
-from tinytf.text.huggingface import load_tokenizer_directory
+from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
 ASSETS = Path(__file__).parent / "assets"
@@ -28,26 +31,15 @@ BUILT_IN = ("tiny", "tiny-encoder")
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """A tokenizer, and in ``note`` where it is from when that is worth saying."""
-
-    tokenizer: Tokenizer
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was passed over or looks wrong."""
-
-    transformer: Transformer
-    notes: tuple[str, ...] = ()
-
-
 class Source(ABC):
-    """A model that can be opened. ``where`` says what it is in a few words, ``family`` is the kind of its files."""
+    """A model that can be opened: ``where`` says what it is in a few words, its files are at ``path``.
+
+    ``family`` is the kind of its files.
+    """
 
     name: str
     where: str
+    path: Path
 
     @property
     @abstractmethod
@@ -62,7 +54,7 @@ class Source(ABC):
         """The tokenizer, without the weights."""
 
     @abstractmethod
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
         """The weights; ``seed`` makes those of a preset."""
 
     def card(self) -> dict[str, Any] | None:
@@ -74,13 +66,9 @@ class Source(ABC):
         return None
 
 
-@dataclass(frozen=True)
 class PresetSource(Source):
-    """An architecture with random weights; its tokenizer is lent by a built-in model."""
+    """An architecture with random weights; it borrows the tokenizer of a built-in model."""
 
-    name: str
-
-    where = "random weights"
     family = "preset"
 
     def config(self) -> ModelConfig:
@@ -91,109 +79,79 @@ class PresetSource(Source):
         note = f"borrowed from {lender}: a preset has no vocabulary of its own"
         return Vocabulary(Tokenizer.load(ASSETS / lender / "tokenizer.json"), note)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        return Weighed(Transformer.initialised(self.config(), seed).to(dtype))
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+        return Opened(Transformer.initialised(self.config(), seed).to(dtype))
 
 
-@dataclass(frozen=True)
 class RunSource(Source):
     """A run directory of ours, a built-in model among them."""
-
-    name: str
-    where: str
-    directory: Path
 
     family = "tinytf run"
 
     def config(self) -> ModelConfig:
-        return read_config(self.directory)
+        return read_config(self.path)
 
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(Tokenizer.load(self.directory / "tokenizer.json"))
+        return Vocabulary(Tokenizer.load(self.path / "tokenizer.json"))
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        return Weighed(load_run(self.directory, dtype))
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+        return Opened(load_run(self.path, dtype))
 
     def card(self) -> dict[str, Any] | None:
-        return read_json(self.directory / "card.json") if (self.directory / "card.json").exists() else None
+        return read_json(self.path / "card.json") if (self.path / "card.json").exists() else None
 
     def corpus(self) -> Path | None:
         """What was held out, beside a built-in model; else the first file that the run was trained on."""
         from tinytf.training.remembered import files_of
 
-        shipped = self.directory / "held_out.txt"
-        run = self.directory.parents[1] if self.directory.absolute().parent.name == CHECKPOINTS else self.directory
-        there = [path for path in (shipped, *files_of(run)) if path.is_file()]
-        return next(iter(there), None)
+        run = self.path.parents[1] if self.path.absolute().parent.name == CHECKPOINTS else self.path
+        return next((path for path in (self.path / "held_out.txt", *files_of(run)) if path.is_file()), None)
 
 
-@dataclass(frozen=True)
 class DirectorySource(Source):
-    """A directory as transformers writes it."""
-
-    name: str
-    where: str
-    directory: Path
+    """A directory written by transformers."""
 
     @cached_property
-    def header(self) -> Header:
-        return read_header(self.directory)
+    def checkpoint(self) -> Checkpoint:
+        return read_directory(self.path)
 
     @property
     def family(self) -> str:
-        return self.header.family.name
+        return self.checkpoint.table.name
 
     def config(self) -> ModelConfig:
-        return self.header.config
+        return self.checkpoint.config
 
     def vocabulary(self) -> Vocabulary:
-        found = load_tokenizer_directory(self.directory)
-        return Vocabulary(found.tokenizer, found.note)
+        return load_tokenizer_directory(self.path)
 
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        opened = load_directory(self.header, dtype)
-        return Weighed(opened.transformer, opened.notes)
+    def weigh(self, dtype: torch.dtype, seed: int) -> Opened:
+        return self.checkpoint.load(dtype)
 
 
-@dataclass(frozen=True)
-class GgufSource(Source):
+class GgufSource(DirectorySource):
     """A ``.gguf`` file: configuration, vocabulary and weights in one."""
-
-    name: str
-    where: str
-    path: Path
 
     family = "GGUF"
 
-    def config(self) -> ModelConfig:
-        from tinytf.checkpoints.gguf import read_gguf_config
-
-        return read_gguf_config(self.path)
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return read_gguf(self.path)
 
     def vocabulary(self) -> Vocabulary:
-        from tinytf.checkpoints.gguf import gguf_tokenizer
-
         return Vocabulary(gguf_tokenizer(self.path), "from the file's metadata")
-
-    def weigh(self, dtype: torch.dtype, seed: int) -> Weighed:
-        from tinytf.checkpoints.gguf import load_gguf
-
-        opened = load_gguf(self.path, dtype)
-        return Weighed(opened.transformer, opened.notes)
 
 
 def find_source(model: str) -> Source:
     """The source that a name, path, ``preset:NAME`` or ``hub:ORG/NAME`` means.
 
-    Raises UsageError for a name that is nothing known, with the nearest; CheckpointError for a file or folder that
-    is no model.
+    Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
     if model.startswith("preset:"):
-        preset(model.removeprefix("preset:"))
-        return PresetSource(model)
+        source = PresetSource(model, "random weights", Path())
+        source.config()  # raises for a preset that is not there
+        return source
     if model.startswith("hub:"):
-        from tinytf.checkpoints.hub import fetch
-
         return DirectorySource(model.removeprefix("hub:"), model, fetch(model.removeprefix("hub:")))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
@@ -201,7 +159,7 @@ def find_source(model: str) -> Source:
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, or of a folder or file that holds nothing else. Raises as ``find_source`` does."""
+    """The tokenizer of a model, or of a folder or file with a tokenizer alone. Raises as ``find_source`` does."""
     path = Path(name)
     if path.is_file() and path.suffix.lower() in (".json", ".txt"):
         path = path.parent

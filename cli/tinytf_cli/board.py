@@ -1,4 +1,4 @@
-"""A run that is going on, as one picture that is drawn again in its place."""
+"""A run in training as one picture that is redrawn in place."""
 
 import os
 import time
@@ -27,45 +27,42 @@ def quiet_seconds(run: Path) -> float:
         return 0.0
 
 
-class _Pace:
-    """What is left of a run without speed.jsonl, by the steps that were seen to pass."""
-
-    def __init__(self) -> None:
-        self.began: tuple[float, int] | None = None
-
-    def seconds_left(self, step: int, steps: int) -> float | None:
-        now = time.monotonic()
-        if self.began is None or step < self.began[1]:
-            self.began = now, step
-        passed, done = now - self.began[0], step - self.began[1]
-        return passed / done * (steps - step) if done else None
-
-
 class Board:
-    """Draws a run by its files: the largest layout that fits the rows. ``fixed`` keeps the terminal's width."""
+    """Draws a run from its files, in the largest layout that fits the rows. ``fixed`` keeps the terminal's width."""
 
     def __init__(self, name: str, reader: "RunReader", screen: "Screen", terminal: Terminal, *, fixed: bool) -> None:
         self.name, self.reader, self.screen, self.terminal, self.fixed = name, reader, screen, terminal, fixed
-        self._pace = _Pace()
+        self._began: tuple[float, int] | None = None
 
     def draw(self) -> "History":
-        """Read what is new, and show the run as it is now. Raises BrokenPipeError where nobody looks any more."""
+        """Read the news, and show the run as it is now. Raises BrokenPipeError if the reader of stdout has gone."""
+        from tinytf.training.run_report import RunReport
         from tinytf_cli.paint.painter import paint
         from tinytf_cli.views.blocks import Line, Span
         from tinytf_cli.views.run import LAYOUTS, RunView
 
         history = self.reader.read()
+        run = RunReport(self.name, self.reader.directory, history)
         columns, rows = self.screen.size
         terminal = self.terminal if self.fixed else replace(self.terminal, width=max(20, columns))
-        left = history.seconds_left
-        left = self._pace.seconds_left(history.last, history.steps) if left is None else left
+        left = self._seconds_left(history)
         for layout in LAYOUTS:
-            view = RunView(self.name, history, left, quiet_seconds(self.reader.directory), layout)
+            view = RunView(run, left, quiet_seconds(self.reader.directory), layout)
             lines = list(paint(view.blocks(terminal), terminal))
             if len(lines) < rows:
                 break
         if len(lines) >= rows > 2:
-            left_out = Line(Span(f"{len(lines) - rows + 2} more lines have no room here", "dim"))
-            lines = [*lines[: rows - 2], *list(paint([left_out], terminal))[:1]]
+            omitted = Line(Span(f"{len(lines) - rows + 2} more lines do not fit", "dim"))
+            lines = [*lines[: rows - 2], *list(paint([omitted], terminal))[:1]]
         self.screen.draw(lines)
         return history
+
+    def _seconds_left(self, history: "History") -> float | None:
+        """Seconds to the last step, by speed.jsonl, or else by the steps that passed since the first picture."""
+        now, step = time.monotonic(), history.last
+        if self._began is None or step < self._began[1]:
+            self._began = now, step
+        passed, done = now - self._began[0], step - self._began[1]
+        if history.seconds_left is not None or not done:
+            return history.seconds_left
+        return passed / done * (history.steps - step)

@@ -1,4 +1,4 @@
-"""Progress of a training run on stderr: a board on a terminal, a plain line now and then elsewhere."""
+"""Progress of a training run on stderr: a board on a terminal, elsewhere a plain line now and then."""
 
 import sys
 import time
@@ -18,27 +18,26 @@ _SECONDS_BETWEEN_PICTURES = 2.0
 
 
 class TrainingProgress:
-    """Says how far a run is; never more than a line every few seconds off a terminal."""
+    """Shows how far a run is; off a terminal at most a line every few seconds."""
 
     def __init__(self, steps: int, out: Path, stream: TextIO | None = None) -> None:
         self.steps, self.out, self.stream = steps, out, stream or sys.stderr
         self.started = self.said = time.monotonic()
-        self.first, self.begun = True, 0
+        self.begun: int | None = None
         self.terminal = detect(self.stream)
         self.board: Board | None = None
 
     def update(self, metrics: Metrics, setup: Setup) -> None:
         now = time.monotonic()
-        if self.first:
+        if self.begun is None:
             count = sum(p.numel() for p in setup.model.parameters())
             self._line(f"{setup.model.config.kind}, {count:,} parameters, {setup.tokenizer.vocab_size:,} tokens")
-            self.first, self.started, self.begun = False, now, metrics.step
+            self.started, self.begun = now, metrics.step
             if takes_pictures(self.terminal):
                 name = self.out.resolve().name
                 self.board = Board(name, RunReader(self.out), Screen(self.stream), self.terminal, fixed=False)
-        last = metrics.step == self.steps
         if self.board is not None:
-            if now - self.said >= _SECONDS_BETWEEN_PICTURES or last:
+            if now - self.said >= _SECONDS_BETWEEN_PICTURES or metrics.step == self.steps:
                 self.board.draw()
                 self.said = time.monotonic()
             return
@@ -48,9 +47,8 @@ class TrainingProgress:
             return
         self.said = now
         left = (now - self.started) / max(1, metrics.step - self.begun) * (self.steps - metrics.step)
-        text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}"
-        if metrics.held_out_loss is not None:
-            text += f"  held-out {metrics.held_out_loss:.4f}"
+        held_out = "" if metrics.held_out_loss is None else f"  held-out {metrics.held_out_loss:.4f}"
+        text = f"step {metrics.step}/{self.steps}  loss {metrics.loss:.4f}  lr {metrics.lr:.2e}{held_out}"
         self._line(f"{text}  {left / 60:.1f} min left")
 
     def _line(self, text: str) -> None:
@@ -60,6 +58,6 @@ class TrainingProgress:
         minutes = (time.monotonic() - self.started) / 60
         where = printable(str(self.out), spaces=False)
         if step < self.steps:
-            self._line(f"tinytf: stopped {where} at step {step:,} of {self.steps:,}; --resume goes on")
+            self._line(f"tinytf: stopped {where} at step {step:,} of {self.steps:,}; --resume continues")
         else:
             self._line(f"tinytf: wrote {where} after {minutes:.1f} minutes")

@@ -2,7 +2,7 @@
 
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -45,14 +45,14 @@ class Screen:
 
 
 @contextmanager
-def clean_exit(screen: Screen) -> Iterator[None]:
-    """Leave as usual when told to end, and draw anew after a stop (Ctrl-Z)."""
+def clean_exit(redraw: Callable[[], None]) -> Iterator[None]:
+    """Leave as usual when told to end, and call ``redraw`` after a stop (Ctrl-Z)."""
 
     def end(*_: Any) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
     def again(*_: Any) -> None:
-        screen.forget()
+        redraw()
 
     wanted = {"SIGTERM": end, "SIGCONT": again}
     before = {

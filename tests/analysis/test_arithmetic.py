@@ -3,16 +3,23 @@
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from caught_gradients import MODELS, traced
 
-from tinytf.analysis.arithmetic import explain, follow
+from tinytf.analysis.arithmetic import Explanation, follow
 from tinytf.errors import AddressError, UsageError
 from tinytf.steps.operations import Linear
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
+
+
+def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
+    """The one cell at an address."""
+    return next(follow(trace, address, **settings))
+
 
 models = pytest.mark.parametrize("name", MODELS)
 

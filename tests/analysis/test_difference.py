@@ -11,8 +11,8 @@ from architectures import KINDS, config_of, encoding_of, lively
 from caught_gradients import model_of
 
 from tinytf.analysis.alignment import Side
+from tinytf.analysis.compared import moved_weights
 from tinytf.analysis.difference import Difference, difference, parse_head
-from tinytf.analysis.moved import moved_weights
 from tinytf.errors import AddressError, UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
@@ -254,7 +254,7 @@ def test_a_model_without_a_head_has_no_logits_to_compare() -> None:
 def test_other_vocabularies_are_no_logits_to_compare() -> None:
     a, b = lively(config_of("gpt2")), lively(config_of("gpt2", vocab_size=40))
     found: Difference = difference(side(a), side(b))
-    assert "different ones, of 31 and 40 tokens" in {one.name: one.why for one in found.incomparable}["logits"]
+    assert "differ, with 31 and 40 tokens" in {one.name: one.why for one in found.incomparable}["logits"]
 
 
 def test_what_is_no_number_is_the_largest_difference() -> None:
@@ -294,5 +294,5 @@ def test_the_method_of_a_model_compares_texts_and_models() -> None:
     found = model.diff("The cat sat", "The dog sat", head="L1H2")
     assert found.attention is not None
     assert (found.attention.layer, found.attention.head) == (1, 2)
-    with pytest.raises(UsageError, match="cut the text differently"):
+    with pytest.raises(UsageError, match="split the text differently"):
         model.diff("The cat sat", load("tiny-encoder", device="cpu"))

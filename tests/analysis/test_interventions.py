@@ -12,8 +12,8 @@ from architectures import KINDS, SIZES, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
 from tinytf.analysis.interventions import (
+    HookPoint,
     Intervention,
-    Site,
     UnevenTexts,
     ablate,
     ablated,
@@ -125,7 +125,7 @@ def test_an_encoder_and_a_single_token_have_no_loss() -> None:
 
 
 @contextmanager
-def one_hook(model: Transformer, site: Site, place: int | None, value: Tensor) -> Iterator[None]:
+def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tensor) -> Iterator[None]:
     """The obvious way: a hook that writes ``value`` into what a module gives or takes."""
     block: Any = model.blocks[site.layer]
     where = slice(None) if place is None else place
@@ -157,7 +157,7 @@ def test_a_patching_sweep_is_one_hooked_forward_pass_for_each(kind: str, what: s
     step = {"residual": "in", "heads": "head_out"}.get(what, what)
     for layer in range(model.config.n_layers):
         for column in range(found.differences.shape[1]):
-            site = Site(step, layer, column if what == "heads" else None)
+            site = HookPoint(step, layer, column if what == "heads" else None)
             value = clean.step(step, layer)[column] if what == "heads" else clean.step(step, layer)
             with one_hook(model, site, None if what == "heads" else column, value):
                 logits = logits_of(model, corrupt).double()
@@ -207,8 +207,8 @@ def test_patching_nothing_is_the_corrupt_run_to_the_last_bit(kind: str) -> None:
     with ablated(model, []):
         assert torch.equal(model(ids), plain)
     own = [
-        Intervention(Site("ffn", 1), corrupt.step("ffn", 1)),
-        Intervention(Site("head_out", 0, 2), corrupt["L0H2.head_out"]),
+        Intervention(HookPoint("ffn", 1), corrupt.step("ffn", 1)),
+        Intervention(HookPoint("head_out", 0, 2), corrupt["L0H2.head_out"]),
     ]
     with ablated(model, own):
         assert torch.equal(model(ids), plain)
@@ -240,7 +240,7 @@ def test_a_mean_is_over_all_positions_of_all_texts(kind: str) -> None:
     trace, texts = traced(model, 5), texts_of(model, (4, 9, 12))
     for name in ("L0H2", "L1.attn", "L1.ffn"):
         found = ablate(trace, [name], how="mean", reference=texts)
-        site = Site("head_out", 0, 2) if name == "L0H2" else Site(name[3:], 1)
+        site = HookPoint("head_out", 0, 2) if name == "L0H2" else HookPoint(name[3:], 1)
         rows = [record(model, text)["L0H2.head_out" if site.head else name] for text in texts.texts]
         with one_hook(model, site, None, torch.cat(rows).mean(dim=0)):
             after = logits_of(model, trace).double().log_softmax(-1)
@@ -271,7 +271,7 @@ def test_resampling_takes_the_same_positions_of_another_text_that_the_seed_draws
         number = int(found.source.split()[2]) - 1
         drawn.add(number)
         value = record(model, texts.texts[number])["L0.ffn"][:LENGTH]
-        with one_hook(model, Site("ffn", 0), None, value):
+        with one_hook(model, HookPoint("ffn", 0), None, value):
             after = logits_of(model, trace).double().log_softmax(-1)
         assert found.effect.log_p_after == pytest.approx(float(after[found.target]), abs=1e-5)
     assert drawn == {2, 3}  # neither the text itself nor the one of four tokens
@@ -292,7 +292,9 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
     model = lively(config_of("llama, grouped"))
     plain = traced(model, 5)
     zeros = torch.zeros(model.config.d_head)
-    with ablated(model, [Intervention(Site("head_out", 0, 3), zeros), Intervention(Site("ffn", 1), torch.zeros(24))]):
+    with ablated(
+        model, [Intervention(HookPoint("head_out", 0, 3), zeros), Intervention(HookPoint("ffn", 1), torch.zeros(24))]
+    ):
         trace = traced(model, 5)
         assert torch.equal(trace["L0H3.head_out"], torch.zeros_like(trace["L0H3.head_out"]))
         assert torch.equal(trace["L0H2.head_out"], plain["L0H2.head_out"])
@@ -300,7 +302,7 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
     cut = without(without(model, "L0H3"), "L1.ffn")
     position = position_of(plain)
     assert torch.allclose(trace.logits_at(position), logits_of(cut, plain), atol=1e-5)
-    with pytest.raises(ZeroDivisionError), ablated(model, [Intervention(Site("attn", 0), torch.zeros(24))]):
+    with pytest.raises(ZeroDivisionError), ablated(model, [Intervention(HookPoint("attn", 0), torch.zeros(24))]):
         raise ZeroDivisionError
     assert torch.equal(traced(model, 5).logits_at(position), plain.logits_at(position))
 
@@ -308,12 +310,12 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
 def test_a_value_of_some_positions_goes_with_texts_of_that_length_alone() -> None:
     model = lively(config_of("gpt2"))
     value = torch.zeros(4, 24)
-    with ablated(model, [Intervention(Site("attn", 0), value)]):
+    with ablated(model, [Intervention(HookPoint("attn", 0), value)]):
         model(torch.tensor([[1, 2, 3, 4]]))
-        with pytest.raises(UsageError, match="of 4 tokens, and 5 come through"):
+        with pytest.raises(UsageError, match="has 4 tokens, and the text 5"):
             model(torch.tensor([[1, 2, 3, 4, 5]]))
-    beyond = Intervention(Site("attn", 0), torch.zeros(24), (4,))
-    with ablated(model, [beyond]), pytest.raises(UsageError, match="at position 4, and 3 tokens"):
+    beyond = Intervention(HookPoint("attn", 0), torch.zeros(24), (4,))
+    with ablated(model, [beyond]), pytest.raises(UsageError, match="at position 4, and the text has 3 tokens"):
         model(torch.tensor([[1, 2, 3]]))
 
 
@@ -333,7 +335,7 @@ def test_texts_of_different_lengths_say_where_they_part() -> None:
     clean = record(model, encoding_of([1, 2, 3, 4], words))
     corrupt = record(model, encoding_of([1, 9, 8, 3, 4], ("The", "·pol", "ecat", "·sat", "·on")))
     with pytest.raises(
-        UnevenTexts, match="4 tokens and the corrupt one 5: at token 2 nothing stands against ecat"
+        UnevenTexts, match="4 tokens and the corrupt one 5: at token 2 nothing is against ecat"
     ) as raised:
         patch_sweep(clean, corrupt)
     assert raised.value.aligned == (
@@ -364,9 +366,9 @@ def test_what_cannot_be_measured_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("address", "said"),
-    [("L0.q", "no step that can be exchanged"), ("L0H1.weights", "no step that can"), ("L0.ffn[2]", "is a cell")],
+    [("L0.q", "no step that can be replaced"), ("L0H1.weights", "no step that can"), ("L0.ffn[2]", "is a cell")],
 )
-def test_a_step_that_cannot_be_exchanged_is_an_error(address: str, said: str) -> None:
+def test_a_step_that_cannot_be_replaced_is_an_error(address: str, said: str) -> None:
     trace = traced(lively(config_of("gpt2")), 5)
     with pytest.raises(AddressError, match=said):
         ablate(trace, [address])
@@ -380,5 +382,5 @@ def test_a_model_without_a_head_predicts_nothing() -> None:
 
 def test_names_of_transformer_lens_are_understood() -> None:
     trace = traced(lively(config_of("gpt2")), 5)
-    assert ablate(trace, ["blocks.1.hook_mlp_out"]).sites == (Site("ffn", 1),)
+    assert ablate(trace, ["blocks.1.hook_mlp_out"]).sites == (HookPoint("ffn", 1),)
     assert len(ablate(trace, ["blocks.1.attn.hook_z"]).sites) == ModelConfig(**SIZES).n_heads

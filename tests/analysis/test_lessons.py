@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +10,10 @@ import torch
 from architectures import KINDS, config_of, lively
 
 from tinytf.errors import UsageError
-from tinytf.lessons import NAMES, Lesson, Live, find, lesson, lessons
+from tinytf.lessons import NAMES, find
+from tinytf.lessons.course import lesson
+from tinytf.lessons.lesson import Lesson
+from tinytf.lessons.live import Live
 from tinytf.loading import Model, load
 from tinytf.text.train import train_bpe, train_wordpiece
 
@@ -36,6 +39,10 @@ def opened() -> Callable[[str], Model]:
         return found[name]
 
     return model
+
+
+def lessons(live: Live) -> Iterator[Lesson]:
+    return (lesson(name, live) for name in NAMES)
 
 
 MODELS = ("tiny", "tiny-encoder", "llama, grouped")
@@ -238,6 +245,6 @@ def test_the_six_questions_of_the_attention_guide_are_among_them(opened: Callabl
 
 def test_positions_drown_embeddings_only_where_they_are_added_to_them(opened: Callable[[str], Model]) -> None:
     why = {name: lesson(find("embeddings"), Live(opened(name))).why for name in ("tiny", "tiny-encoder")}
-    assert all("multiplies what it finds by 11.31" in said for said in why.values())
+    assert all("multiplies the vector by √128 = 11.31" in said for said in why.values())
     assert "drown" in why["tiny-encoder"]
     assert "position" not in why["tiny"]

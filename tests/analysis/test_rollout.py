@@ -7,8 +7,7 @@ import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.attention_flow import attention_flow, count_pipes
-from tinytf.analysis.rollout import COMBINED, default_query, rollout
+from tinytf.analysis.rollout import COMBINED, attention_flow, count_pipes, default_query, rollout
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.loading import load
 from tinytf.trace.record import record
@@ -129,7 +128,7 @@ def test_weights_that_are_no_numbers_are_an_error() -> None:
     model = lively(config_of("gpt2"))
     with torch.no_grad():
         model.blocks[1].attention.q.weight[0, 0] = torch.nan
-    with pytest.raises(TinytfError, match=r"L1\.weights are not all numbers"):
+    with pytest.raises(TinytfError, match=r"L1\.weights are not all finite"):
         rollout(record(model, encoding_of([1, 2, 3])))
 
 
@@ -145,14 +144,14 @@ def test_a_word_that_combines_no_heads_is_refused() -> None:
 
 
 def test_a_network_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf.analysis.attention_flow.MOST_PIPES", 10)
+    monkeypatch.setattr("tinytf.analysis.rollout.MOST_PIPES", 10)
     with pytest.raises(UsageError, match="56 pipes"):
         rollout(traced("gpt2"), flow=(6,))
 
 
 def test_maps_that_do_not_fit_into_memory_are_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf.analysis.rollout.UNASKED", 0)
-    monkeypatch.setattr("tinytf.analysis.rollout.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("tinytf.memory.UNASKED", 0)
+    monkeypatch.setattr("tinytf.memory.free_bytes", lambda device: 1000)
     with pytest.raises(MemoryShortage, match="7 tokens in 2 layers"):
         rollout(traced("gpt2"))
     assert rollout(traced("gpt2"), force=True).holds

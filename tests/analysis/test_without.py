@@ -9,10 +9,10 @@ import torch
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 
 from tinytf.analysis.alignment import Side
-from tinytf.analysis.arithmetic import explain, follow
+from tinytf.analysis.arithmetic import Explanation, follow
 from tinytf.analysis.attribution import attribute
 from tinytf.analysis.difference import difference
-from tinytf.analysis.interventions import Intervention, ablated, sites_of, without
+from tinytf.analysis.interventions import Intervention, ablated, hook_points, without
 from tinytf.errors import AddressError, UsageError
 from tinytf.generate.loop import stream
 from tinytf.gradients.agreement import agreement
@@ -23,6 +23,13 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.table import StepTable
 from tinytf.trace.check import check
 from tinytf.trace.record import record
+from tinytf.trace.trace import Trace
+
+
+def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
+    """The one cell at an address."""
+    return next(follow(trace, address, **settings))
+
 
 SITES = (["L0H1"], ["L1.attn"], ["L0.ffn"], ["L1"], ["L1.in"], ["L0.out"], ["L1.out"], ["L0H0", "L0H1", "L1.ffn"])
 
@@ -33,7 +40,7 @@ PLACES = [
 
 
 def cut(model: Transformer, at: list[str], value: float = 0.0) -> Transformer:
-    sites = sites_of(at, StepTable(model.config))
+    sites = hook_points(at, StepTable(model.config))
     width = {True: model.config.d_model, False: model.config.d_head}
     return without(model, [Intervention(site, torch.full((width[site.head is None],), value)) for site in sites])
 
@@ -48,7 +55,7 @@ def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[s
     trace = traced(cut(model, at, 0.5))
     found = check(trace)
     assert found.holds, found.worst
-    assert len(found.exchanged) == len(sites_of(at, StepTable(model.config)))
+    assert len(found.exchanged) == len(hook_points(at, StepTable(model.config)))
     assert found.to_dict()["exchanged"] == list(found.exchanged)
     assert check(traced(model)).exchanged == ()
     if model.head is not None:
@@ -75,7 +82,7 @@ def test_the_weights_are_shared_and_the_model_itself_is_whole() -> None:
 
 def test_both_ways_to_ablate_give_the_same_and_leave_nothing_behind() -> None:
     model = lively(config_of("llama, grouped"))
-    site = sites_of(["L1H2"], StepTable(model.config))[0]
+    site = hook_points(["L1H2"], StepTable(model.config))[0]
     with ablated(model, [Intervention(site, torch.zeros(model.config.d_head))]):
         inside = traced(model)
         assert check(inside).exchanged == ("L1H2.head_out",)
@@ -148,7 +155,7 @@ def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind
     model = lively(config_of(kind))
     width = {True: model.config.d_model, False: model.config.d_head}
     drawn = torch.Generator().manual_seed(1)
-    sites = sites_of(at, StepTable(model.config))
+    sites = hook_points(at, StepTable(model.config))
     values = {site: torch.randn(7, width[site.head is None], generator=drawn) for site in sites}
     model = without(model, [Intervention(site, values[site]) for site in sites])
     encoding = encoding_of(some_ids(model.config, 1, 7, 3)[0].tolist())

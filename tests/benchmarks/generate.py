@@ -34,10 +34,10 @@ def main() -> int:
     from transformers import AutoModelForCausalLM
 
     from tinytf.checkpoints.huggingface.export import export
-    from tinytf.checkpoints.huggingface.load import load_directory, read_header
-    from tinytf.generate.compared import quantization_cost
+    from tinytf.checkpoints.huggingface.load import read_directory
     from tinytf.generate.decoder import Kind
     from tinytf.generate.loop import stream
+    from tinytf.generate.score import quantization_cost
     from tinytf.loading import load
     from tinytf.model.transformer import Transformer
 
@@ -59,7 +59,7 @@ def main() -> int:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
     def loaded(folder: Path, dtype: str) -> Transformer:
-        return load_directory(read_header(folder), getattr(torch, dtype)).transformer
+        return read_directory(folder).load(getattr(torch, dtype)).transformer
 
     def rate(seconds: dict[str, list[float]], name: str, new: int) -> str:
         return f"{name} {new / median(seconds[name]):,.1f} tokens/s"

@@ -34,10 +34,10 @@ def memory_of(folder: Path, dtype: str) -> None:
     """In a process of its own: how far opening a model and reading every weight raises the peak, over their size."""
     import torch
 
-    from tinytf.checkpoints.huggingface.load import load_directory, read_header
+    from tinytf.checkpoints.huggingface.load import read_directory
 
     before = peak_bytes()
-    model = load_directory(read_header(folder), getattr(torch, dtype)).transformer
+    model = read_directory(folder).load(getattr(torch, dtype)).transformer
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     for parameter in model.parameters():
         parameter.detach().sum()
@@ -56,16 +56,16 @@ def main() -> int:
     from transformers import AutoModelForCausalLM
 
     from tinytf.catalogue import entry_of
-    from tinytf.checkpoints.huggingface.load import load_directory, read_header
+    from tinytf.checkpoints.huggingface.load import read_directory
     from tinytf.sources import source_at
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_gpt2(folder)
         runs = {
-            "tinytf": lambda: load_directory(read_header(folder)),
+            "tinytf": lambda: read_directory(folder).load(),
             "transformers": lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            "catalogue entry": lambda: entry_of("gpt2", "folder", source_at(folder), folder),
+            "catalogue entry": lambda: entry_of("folder", source_at(folder)),
         }
         seconds = in_turns(runs, chosen.repeat)
         rows = [

@@ -116,9 +116,9 @@ def begun(text: str, out: Path, dtype: str) -> Trainer:
     )  # fmt: skip
     out.mkdir()
     here = torch.device("cpu")
-    begin = {"going_on": False, "overwrite": False, "tokenizer": None, "model": None}
+    begin = {"resume": False, "overwrite": False, "tokenizer": None, "model": None}
     run = Trainer(find_files(text), recipe, out, here, Processes(), **begin)
-    run.lines = run._begin_metrics()
+    run.begin_files()
     return run
 
 
@@ -142,8 +142,8 @@ def main() -> int:
 
         nano, bare = plain_model(vocabulary), plain_model(vocabulary)
         steps: dict[str, Callable[[int], object]] = {
-            "tinytf": lambda _: runs["tinytf"]._step(),
-            "tinytf bfloat16": lambda _: runs["bfloat16"]._step(),
+            "tinytf": lambda _: runs["tinytf"].step(),
+            "tinytf bfloat16": lambda _: runs["bfloat16"].step(),
             "nanoGPT's loop": plain_step(nano, batches, bare=False),
             "bare loop": plain_step(bare, batches, bare=True),
         }
@@ -165,8 +165,6 @@ def main() -> int:
         if chosen.steps:
             losses = {key: measured(runs[key].model, examples) or math.nan for key in runs}
             losses["nanoGPT's loop"] = held_out_loss(nano, examples)
-        for run in runs.values():
-            run.lines.close()
     ms = {key: median(values) * 1000 for key, values in seconds.items()}
 
     def ratio(one: str, other: str) -> float:

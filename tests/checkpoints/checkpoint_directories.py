@@ -8,20 +8,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.errors import CheckpointError
 
 
 def logits(directory: Path) -> Tensor:
     """What the model of a directory says of the first nine ids."""
-    model = load_directory(read_header(directory)).transformer
+    model = read_directory(directory).load().transformer
     with torch.no_grad():
         return model(torch.arange(9)[None])
 
 
 def refused(directory: Path) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
-        load_directory(read_header(directory))
+        read_directory(directory).load()
     return caught.value
 
 

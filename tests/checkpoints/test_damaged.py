@@ -128,3 +128,10 @@ def test_a_file_or_folder_that_is_no_model(tmp_path):
         find_source(str(tmp_path / "notes.txt"))
     with pytest.raises(CheckpointError, match=r"there is no config\.json"):
         find_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_damaged_file_comes_with_what_to_do(gpt2, name):
+    (gpt2 / "model.safetensors").unlink()
+    (gpt2 / name).write_bytes(b"PK\x03\x04")
+    assert refused(gpt2).hint == "the file may be incomplete: download or copy it again"

@@ -9,7 +9,7 @@ from architectures import BERT, LLAMA, SIZES, config_of, furthest, lively
 
 import tinytf
 from tinytf.checkpoints.huggingface.export import export
-from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
@@ -77,7 +77,7 @@ def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokeni
     expected = model(IDS)
     theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(IDS)
     assert furthest(theirs.logits if config.head != "none" else theirs.last_hidden_state, expected) < 1e-5
-    again = load_directory(read_header(tmp_path / "out"))
+    again = read_directory(tmp_path / "out").load()
     assert again.notes == ()
     assert torch.equal(again.transformer(IDS), expected), "to the last bit"
 
@@ -114,7 +114,7 @@ def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tok
 def test_token_types_are_not_quietly_dropped(tokenizer, tmp_path):
     config = ModelConfig(**{**SIZES, **BERT, "head": "none", "n_token_types": 3, "causal": False})
     assert export(lively(config), tokenizer, tmp_path / "out").family == "BERT"
-    assert load_directory(read_header(tmp_path / "out")).transformer.config.n_token_types == 3
+    assert read_directory(tmp_path / "out").load().transformer.config.n_token_types == 3
 
 
 def test_a_folder_with_something_in_it_stays_as_it_was(tokenizer, tmp_path):

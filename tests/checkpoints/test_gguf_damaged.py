@@ -14,7 +14,8 @@ import pytest
 import torch
 from gguf_files import Kind, Parts, sentencepiece_parts, small_parts
 
-from tinytf.checkpoints.gguf import gguf_tokenizer, load, load_gguf, read_gguf_config
+from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
+from tinytf.checkpoints.gguf.weights import GgufWeights
 from tinytf.errors import CheckpointError
 
 HUGE = (0, 1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**63 - 1, 2**63, 2**64 - 32, 2**64 - 1)
@@ -23,7 +24,7 @@ HUGE = (0, 1, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**63 - 1, 2**63, 
 def refused(path: Path) -> str:
     """The one line that every way to open the file fails with."""
     said = set()
-    for opened in (read_gguf_config, gguf_tokenizer, lambda file: load_gguf(file, torch.float32)):
+    for opened in (read_gguf, gguf_tokenizer):
         with pytest.raises(CheckpointError) as caught:
             opened(path)
         said.add(caught.value.message)
@@ -119,7 +120,7 @@ def test_a_header_without_anything(tmp_path):
     path = tmp_path / "a.gguf"
     path.write_bytes(header())
     with pytest.raises(CheckpointError, match=r"lacks general\.architecture"):
-        read_gguf_config(path)
+        read_gguf(path)
     with pytest.raises(CheckpointError, match=r"lacks tokenizer\.ggml\.model"):
         gguf_tokenizer(path)
 
@@ -140,20 +141,20 @@ def test_every_truncation_is_noticed(tmp_path):
     for size in (*range(1, 200, 7), *range(200, tensors[0].data_offset, 997), *(end - 1 for end in ends)):
         cut.write_bytes(data[:size])
         with pytest.raises(CheckpointError):
-            load_gguf(cut, torch.float32)
+            read_gguf(cut).load(torch.float32)
 
 
 def test_a_file_that_shrinks_while_it_is_open(tmp_path, monkeypatch):
     path = small_parts().write(tmp_path / "a.gguf")
-    whole, read = path.read_bytes(), load.read_weights
+    whole, read = path.read_bytes(), GgufWeights.tensors
 
     def shrink(*given):
         path.write_bytes(whole[:-4096])
         return read(*given)
 
-    monkeypatch.setattr(load, "read_weights", shrink)
+    monkeypatch.setattr(GgufWeights, "tensors", shrink)
     with pytest.raises(CheckpointError, match="is truncated: it ends within"):
-        load_gguf(path, torch.float32)
+        read_gguf(path).load(torch.float32)
 
 
 def flip(dice: random.Random, data: bytearray, end: int, places: list[int]) -> bytearray:
@@ -219,7 +220,7 @@ def test_no_mutation_of_a_header_does_more_than_fail(tmp_path, parts):
     for _ in range(700):
         mutated.write_bytes(dice.choice(MUTATIONS)(dice, bytearray(whole), end, places))
         try:
-            load_gguf(mutated, torch.float32)
+            read_gguf(mutated).load(torch.float32)
         except CheckpointError as error:
             messages.append(error.message)
     assert len(messages) > 300, "most mutations have to be noticed"

@@ -14,7 +14,7 @@ from hard_strings import hard_strings
 from llama_cpp import EXPRESSIONS, cut
 from tokenizers import pre_tokenizers
 
-from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf_config
+from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
 from tinytf.generate.beam import search
 from tinytf.generate.loop import stream
 from tinytf.loading import Model, load
@@ -83,7 +83,7 @@ def test_it_knows_the_capital_of_france(ours):
 
 
 def test_the_configuration_is_that_of_the_model_card(path):
-    config = read_gguf_config(path)
+    config = read_gguf(path).config
     sizes = (config.d_model, config.n_layers, config.n_heads, config.n_kv_heads, config.d_ff, config.vocab_size)
     assert sizes == (576, 30, 9, 3, 1536, 49_152)
     assert (config.context, config.rope_theta, config.norm_eps, config.tied_head) == (8192, 100_000.0, 1e-5, True)
@@ -124,8 +124,8 @@ from pathlib import Path
 import torch
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before = peak()
-from tinytf.checkpoints.gguf import load_gguf
-model = load_gguf(Path(sys.argv[1]), getattr(torch, sys.argv[2])).transformer
+from tinytf.checkpoints.gguf import read_gguf
+model = read_gguf(Path(sys.argv[1])).load(getattr(torch, sys.argv[2])).transformer
 weights = sum(parameter.nbytes for parameter in model.parameters()) / 2**20
 print(peak() - before, weights)
 """

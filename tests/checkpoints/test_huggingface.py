@@ -10,8 +10,7 @@ from architectures import config_of, enliven, furthest
 from checkpoint_directories import logits, refused, shard
 from safetensors.torch import load_file
 
-from tinytf.checkpoints.huggingface.families import FAMILIES
-from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.weights import not_finite
 
@@ -72,7 +71,7 @@ def test_buffers_of_older_versions_are_passed_over(gpt2, rename):
     rename(
         gpt2, lambda t: {**t, "transformer.h.0.attn.bias": mask, "transformer.h.1.attn.masked_bias": torch.tensor(-1e4)}
     )
-    opened = load_directory(read_header(gpt2))
+    opened = read_directory(gpt2).load()
     assert opened.notes == ()
     assert torch.equal(logits(gpt2), before)
 
@@ -110,7 +109,7 @@ def test_berts_head_bias_under_either_name(bert, rename):
 def test_a_next_sentence_head_is_passed_over_and_said(tmp_path):
     model = transformers.BertForPreTraining(transformers.BertConfig(**BERT))
     model.save_pretrained(tmp_path)
-    assert load_directory(read_header(tmp_path)).notes == ("not opened: the next-sentence head (cls)",)
+    assert read_directory(tmp_path).load().notes == ("not opened: the next-sentence head (cls)",)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +187,7 @@ def test_layers_with_and_without_a_window_in_one_model_are_refused(tmp_path):
 
 def test_a_key_that_nobody_knows_is_said(llama, bend):
     bend(llama, secret_sauce=3)
-    assert load_directory(read_header(llama)).notes == ("config.json has keys that tinytf does not know: secret_sauce",)
+    assert read_directory(llama).load().notes == ("config.json has keys that tinytf does not know: secret_sauce",)
 
 
 def test_an_unknown_architecture_is_answered_with_those_that_are_known(llama, bend):
@@ -221,7 +220,7 @@ def test_weights_that_are_no_numbers_are_opened_and_said(gpt2, rename):
         return tensors
 
     rename(gpt2, poison)
-    state = load_directory(read_header(gpt2)).transformer.state_dict()
+    state = read_directory(gpt2).load().transformer.state_dict()
     assert not_finite(state) == ("the weights hold NaN or infinities: blocks.1.ffn.up.weight",)
 
 
@@ -250,14 +249,14 @@ def test_a_pickled_file_gives_the_same(gpt2, new_format):
 
 def test_weights_are_views_of_the_file(gpt2):
     """Nothing is copied where the file holds the dtype that is asked for: q, k and v share one stored matrix."""
-    attention = load_directory(read_header(gpt2)).transformer.blocks[0].attention
+    attention = read_directory(gpt2).load().transformer.blocks[0].attention
     assert attention.q.weight.untyped_storage().data_ptr() == attention.v.weight.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_another_dtype_is_one_rounding_away(gpt2, dtype):
-    single = load_directory(read_header(gpt2)).transformer.state_dict()
-    other = load_directory(read_header(gpt2), dtype).transformer.state_dict()
+    single = read_directory(gpt2).load().transformer.state_dict()
+    other = read_directory(gpt2).load(dtype).transformer.state_dict()
     assert {tensor.dtype for tensor in other.values()} == {dtype}
     assert all(torch.equal(other[name], single[name].to(dtype)) for name in single)
 
@@ -277,7 +276,7 @@ def test_a_cap_that_a_gemma_2_leaves_out_has_its_default_and_null_is_none(tmp_pa
         keys = {f"{name}_logit_softcapping": value for name, value in given.items()}
         plain = {name: value for name, value in written.items() if "softcapping" not in name}
         (tmp_path / "config.json").write_text(json.dumps(plain | keys), "utf-8")
-        config = read_header(tmp_path).config
+        config = read_directory(tmp_path).config
         assert (config.attention_cap, config.logit_cap) == expected
 
 

@@ -12,17 +12,13 @@ from gguf_files import Kind, model_and_parts
 from safetensors.torch import load_file
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 
-from tinytf.checkpoints.gguf import load_gguf
+from tinytf.checkpoints.gguf import read_gguf
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.huggingface import export as export_room
 from tinytf.checkpoints.huggingface.export import export
-from tinytf.checkpoints.huggingface.families import FAMILIES
 from tinytf.checkpoints.huggingface.gpt2 import GPT2
-from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.checkpoints.table import Key, Stored, fused
-from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError
-from tinytf.fields import Fields
 from tinytf.sources import ASSETS
 from tinytf.text.tokenizer import Tokenizer
 
@@ -110,7 +106,7 @@ def test_a_family_of_such_layouts_is_written_and_opened_to_the_last_bit(tmp_path
     assert torch.equal(qkv[2, 1], key[2]), "of head 2 the key lies between query and value"
     settings = json.loads((tmp_path / "config.json").read_text("utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**settings, "sauce": 1}), "utf-8")
-    again = load_directory(read_header(tmp_path))
+    again = read_directory(tmp_path).load()
     assert again.notes == ()
     with torch.no_grad():
         assert torch.allclose(again.transformer(IDS), model(IDS), atol=1e-6), "1 + (w − 1) rounds once"
@@ -122,7 +118,7 @@ def test_a_family_of_such_layouts_is_written_and_opened_to_the_last_bit(tmp_path
 @pytest.mark.parametrize("by_head", ["", "n_heads"])
 def test_a_gguf_file_may_hold_queries_keys_and_values_as_one(tmp_path, monkeypatch, by_head):
     _, parts = model_and_parts("qwen2", num_key_value_heads=4)
-    plain = load_gguf(parts.write(tmp_path / "plain.gguf"), torch.float32).transformer
+    plain = read_gguf(parts.write(tmp_path / "plain.gguf")).load(torch.float32).transformer
     for n in range(2):
         for kind in ("weight", "bias"):
             three = [parts.tensors.pop(f"blk.{n}.attn_{name}.{kind}")[0] for name in "qkv"]
@@ -135,28 +131,5 @@ def test_a_gguf_file_may_hold_queries_keys_and_values_as_one(tmp_path, monkeypat
     stored = {**table.stored, **fused("blk.{n}.attn_qkv", by_head=by_head)}
     settings = (*table.settings, Key("qkv_bias", "qkv_bias", True))
     monkeypatch.setitem(ARCHITECTURES, "qwen2", replace(table, stored=stored, settings=settings))
-    joint = load_gguf(parts.write(tmp_path / "joint.gguf"), torch.float32).transformer
+    joint = read_gguf(parts.write(tmp_path / "joint.gguf")).load(torch.float32).transformer
     assert all(torch.equal(a, b) for a, b in zip(joint.parameters(), plain.parameters(), strict=True))
-
-
-def by_layer(**data):
-    words = {"full_attention": 0, "sliding_attention": 4}
-    key = Key("layer_types", "window", lambda found: ["full_attention"] * found["n_layers"], words, each=True)
-    return key.read(Fields(data, "config.json"), {"n_layers": 3}, {})["window"]
-
-
-def test_a_setting_of_every_layer_is_a_list_in_the_file_and_a_tuple_with_us():
-    assert by_layer(layer_types=["sliding_attention", "full_attention", "sliding_attention"]) == (4, 0, 4)
-    assert by_layer() == (0, 0, 0)
-    with pytest.raises(CheckpointError, match="layer_types has 2 entries, and has to have 3"):
-        by_layer(layer_types=["full_attention"] * 2)
-    with pytest.raises(CheckpointError, match="layer_types 'no_attention' is not implemented"):
-        by_layer(layer_types=["full_attention", "no_attention", "full_attention"])
-
-
-def test_a_setting_of_every_layer_is_written_as_it_was_read():
-    config = ModelConfig(vocab_size=9, d_model=8, n_layers=3, n_heads=2, d_ff=8, context=8)
-    object.__setattr__(config, "window", (4, 0, 4))  # as a field of layers would be
-    key = Key("layer_types", "window", words={"full_attention": 0, "sliding_attention": 4}, each=True)
-    assert key.write(config) == {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-    assert Key("windows", "window", each=True).write(config) == {"windows": [4, 0, 4]}

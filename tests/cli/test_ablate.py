@@ -10,10 +10,10 @@ from driving import CORPUS, SENTENCE, Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 from safetensors.torch import load_file
 
-from tinytf.analysis.interventions import Effect, Site, ablation
-from tinytf.analysis.interventions.prediction import Verified
+from tinytf.analysis.interventions import Effect, HookPoint, ablation
 from tinytf.errors import UsageError
 from tinytf.loading import load
+from tinytf.report import Verified
 
 MASKED = "The cat [MASK] on the mat"
 
@@ -181,7 +181,7 @@ def test_a_run_has_the_text_that_it_was_trained_on(tinytf: Tinytf, recipe: Path,
         ((SENTENCE,), "nothing is named to ablate"),
         ((SENTENCE, "--at", "L0", "--sweep", "heads"), "two things at once"),
         ((SENTENCE, "--at", "L9H0"), "there is no layer 9"),
-        ((SENTENCE, "--at", "L0.scores"), "no step that can be exchanged"),
+        ((SENTENCE, "--at", "L0.scores"), "no step that can be replaced"),
         ((SENTENCE, "--at", "L0", "--how", "mean"), "has no texts of its own"),
         ((SENTENCE, "--at", "L0", "--reference", "x.txt"), "zeros need no texts"),
         ((SENTENCE, "--at", "L0", "--how", "mean", "--reference", "/nowhere/x.txt"), "cannot read"),
@@ -206,7 +206,7 @@ def test_a_reference_without_text_is_an_error(tinytf: Tinytf, decoder: Path, tmp
 def test_an_effect_and_a_site_are_read_from_python(decoder: Path) -> None:
     model = load(str(decoder))
     found = model.ablate(model.trace(SENTENCE), "L1H0", how="mean", reference=model.reference(__file__), target="the")
-    assert found.sites == (Site("head_out", 1, 0),)
+    assert found.sites == (HookPoint("head_out", 1, 0),)
     assert isinstance(found.effect, Effect)
     assert len(model.ablation_sweep(SENTENCE, "layers").effects) == 2
 

@@ -313,13 +313,13 @@ def test_a_combining_mark_stands_on_the_letter_before_in_whatever_pieces_it_come
 def test_fast_decoding_that_is_wrong_gives_way_and_one_line_says_so(
     tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    from tinytf.generate.kernels import NumpyKernels, TorchKernels
+    from tinytf.generate.kernels import Kernels, NumpyKernels
 
     given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "6", "--seed", "3", *options)
     right = tinytf(*given)
     data = json.loads(tinytf(*given, "--json").out)
     assert (right.err, "note" in data) == ("", False)
-    for kernels in (NumpyKernels, TorchKernels):
+    for kernels in (NumpyKernels, Kernels):
         genuine = kernels.attend
         monkeypatch.setattr(kernels, "attend", lambda *given, genuine=genuine: 3 * genuine(*given))
     ran = tinytf(*given)

@@ -31,7 +31,7 @@ def test_control_c_ends_after_the_step_with_a_checkpoint_and_resume_goes_on(
     ran = tinytf(*given, "--out", tmp_path / "run")
     assert ran.status == 130
     assert "stopped" in ran.err
-    assert "at step 3 of 6; --resume goes on" in ran.err
+    assert "at step 3 of 6; --resume continues" in ran.err
     kept = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["step-000002", "step-000003"]
     monkeypatch.undo()
@@ -47,7 +47,7 @@ def test_a_resumed_run_keeps_what_it_was_begun_with(tinytf: Tinytf, tmp_path: Pa
     assert tinytf("train", corpus, "--recipe", recipe, "--out", out).status == 0
     ran = tinytf("train", corpus, "--out", out, "--resume", "--lr", "0.5")
     assert is_a_clean_error(ran)
-    assert "was begun with lr 0.001, and 0.5 is asked for" in ran.err
+    assert "was started with lr 0.001, and 0.5 is asked for" in ran.err
     assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--overwrite"))
     assert is_a_clean_error(tinytf("train", corpus, "--out", out, "--resume", "--d-model", "16"))
     assert tinytf("train", corpus, "--out", out, "--resume", "--d-model", "8", "--steps", "2").status == 0
@@ -92,11 +92,11 @@ def test_text_that_is_gone_has_changed_or_was_never_a_file_is_said(
     corpus.write_text(text + " And more.", "utf-8")
     ran = tinytf("train", "--resume", "--out", out)
     assert is_a_clean_error(ran)
-    assert f"{corpus} is no longer what {out} was begun with" in ran.err
+    assert f"{corpus} is no longer what {out} was started with" in ran.err
     corpus.unlink()
     ran = tinytf("train", "--resume", "--out", out)
     assert is_a_clean_error(ran)
-    assert f"{corpus}, which {out} was begun with, is gone" in ran.err
+    assert f"{corpus}, which {out} was started with, no longer exists" in ran.err
     assert tinytf("train", "-", "--resume", "--out", out, stdin=text.encode()).status == 0
     (out / "corpus.json").write_text("{}", "utf-8")
     assert is_a_clean_error(tinytf("train", "--resume", "--out", out), 1)

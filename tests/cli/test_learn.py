@@ -1,6 +1,9 @@
 """tinytf learn, where nobody presses keys: lessons as text and data, their list, and what it refuses."""
 
 import json
+import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,9 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf, is_a_clean_error
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES, TITLES, Live, lesson
+from tinytf.lessons import NAMES, TITLES
+from tinytf.lessons.course import lesson
+from tinytf.lessons.live import Live
 from tinytf.loading import load
 
 
@@ -24,7 +29,7 @@ def test_without_a_terminal_all_lessons_are_printed_in_their_order(tinytf: Tinyt
     assert headings == [f"{place} {name}   {title}" for place, (name, title) in enumerate(TITLES.items(), 1)]
 
 
-def test_the_answer_stands_behind_the_question_and_its_choices(tinytf: Tinytf, decoder: Path) -> None:
+def test_the_answer_follows_the_question_and_its_choices(tinytf: Tinytf, decoder: Path) -> None:
     out = learn(tinytf, "scores", model=decoder).out
     asked = lesson("scores", Live(load(str(decoder)), SENTENCE)).question
     for place, choice in enumerate(asked.choices, 1):
@@ -71,7 +76,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     assert [one["name"] for one in data["lessons"]] == list(NAMES)
     softmax = dict(data["lessons"][7])
     values = softmax.pop("values")
-    assert softmax == json.loads(json.dumps(lesson("softmax", live).to_dict()))
+    assert softmax == json.loads(json.dumps(asdict(lesson("softmax", live))))
     assert values["L0H0.masked"][0][1] is None
     assert sum(values["L0H0.weights"][3]) == pytest.approx(1, abs=1e-6)
     events = [json.loads(line) for line in learn(tinytf, "--format", "ndjson", model=decoder).lines]
@@ -117,3 +122,8 @@ def test_files_are_written_in_every_format(tinytf: Tinytf, decoder: Path, tmp_pa
     for name, start in (("a.txt", "decoder"), ("a.svg", "<svg"), ("a.html", "<!DOCTYPE"), ("a.json", "{")):
         assert learn(tinytf, "7", "-o", tmp_path / name, model=decoder, screen=True).status == 0
         assert (tmp_path / name).read_text("utf-8").startswith(start)
+
+
+def test_the_list_of_lessons_needs_no_torch() -> None:
+    code = "import sys; from tinytf_cli.main import run; run(['learn', '--list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -74,7 +74,7 @@ def test_texts_of_different_lengths_are_shown_token_above_token(tinytf: Tinytf, 
     assert re.fullmatch(r"tinytf: clean    … ·sat  ·on  ·the  –  .*·mat", clean)
     assert re.fullmatch(r"tinytf: corrupt  … ·sat  ·on  ·the  ·.*·mat", corrupt)
     assert clean.index("·mat") == corrupt.index("·mat")
-    assert "nothing stands against" in error
+    assert "nothing is against" in error
     assert hint.startswith("hint: ")
 
 
@@ -94,7 +94,7 @@ def test_an_encoder_is_patched_at_its_mask(tinytf: Tinytf, encoder: Path) -> Non
     moved = ("The [MASK] cat", "[MASK] The cat")
     ran = tinytf("patch", *moved, "-m", encoder)
     assert is_a_clean_error(ran)
-    assert "[MASK] stands at 2 in the clean text and at 1 in the corrupt one" in ran.err
+    assert "[MASK] is at 2 in the clean text and at 1 in the corrupt one" in ran.err
     assert "hint: put it at the same place in both" in ran.err
 
 
@@ -126,7 +126,7 @@ def test_in_sentences_nothing_is_drawn(tinytf: Tinytf, decoder: Path) -> None:
         ((CLEAN, CORRUPT, *TOKENS, "--position", "1"), "--position goes with --at"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.in", "--position", "99"), "token 99 is out of range"),
         ((CLEAN, CORRUPT, *TOKENS, "--at", "L0", "--sweep", "attn"), "two things at once"),
-        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.weights"), "no step that can be exchanged"),
+        ((CLEAN, CORRUPT, *TOKENS, "--at", "L0.weights"), "no step that can be replaced"),
     ],
 )
 def test_bad_input_is_one_line_and_a_hint(tinytf: Tinytf, decoder: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -106,7 +106,7 @@ def test_of_many_runs_the_best_are_drawn(tinytf: Tinytf, tmp_path: Path) -> None
     for place in range(10):
         made(tmp_path / f"run-{place}", held_out=1.0 + place)
     out = tinytf("runs", tmp_path).out
-    assert "the best 8, without 2 more" in out
+    assert "the best 8, 2 more omitted" in out
     assert "& run-7" in out
 
 

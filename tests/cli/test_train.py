@@ -217,7 +217,7 @@ def test_the_report_shows_windows_and_their_shift_and_the_loss_before_and_after(
     assert max(update["difference"] for update in data["updates"]) < 1e-7
     again = tinytf("train", corpus, "--recipe", recipe, "--explain", "5")
     assert "runs/corpus-2" in again.err
-    assert "step 5 was not among those that were made" in again.err
+    assert "step 5 was not among the steps of this run" in again.err
 
 
 def test_a_vocabulary_that_the_text_cannot_fill_is_refused_and_one_without_a_size_is_smaller(
@@ -271,7 +271,7 @@ def test_the_weights_to_write_out_are_chosen(tinytf: Tinytf, corpus: Path, recip
     assert [update["name"] for update in updates] == ["blocks.0.ffn.up.weight", "final_norm.weight"]
     assert updates[0]["index"] == [2, 1]
     alone = tinytf(*train, "--out", tmp_path / "alone", *one)
-    assert (alone.status, "names what --explain writes out" in alone.err) == (2, True)
+    assert (alone.status, "--weight needs --explain" in alone.err) == (2, True)
     unknown = tinytf(*train, "--out", tmp_path / "other", "--explain", "2", "--weight", "blocks.0.ffn.upp.weight")
     assert unknown.status == 2
     assert "did you mean blocks.0.ffn.up.weight" in unknown.err

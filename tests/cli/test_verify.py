@@ -52,7 +52,7 @@ def test_claimed_true_and_difference_stand_side_by_side(tinytf: Tinytf, own: Pat
     ]
     assert "✗ B   3 of 4 hold   Twice   A * 2" in ran.lines
     assert "  3 times 2 is 6" in ran.lines
-    assert "  it follows from what the author claims before" in ran.lines
+    assert "  it follows from the author's earlier claims" in ran.lines
     assert "✓ E   all 2 hold   A[1]" in ran.lines
     assert "own: 5 of 7 claims hold" in ran.lines
     assert ran.lines[-1].startswith("checked: tinytf and float64 numpy agree on every step")
@@ -126,7 +126,7 @@ def test_token_ids_are_checked_by_the_tokenizer_that_is_given(tinytf: Tinytf, ow
     [
         (("cat-sleep",), "did you mean cat-sleeps?"),
         (("no-such-file.toml",), "cannot read no-such-file.toml"),
-        ((".",), ". is a folder"),
+        ((".",), "cannot read .: Is a directory"),
         (("cat-sleeps", "--tokenizer", "tinny"), "did you mean tiny?"),
     ],
 )
@@ -160,7 +160,7 @@ claim = 2e-12
     ran = tinytf("verify", path)
     assert ran.status == 1
     assert "✗ short   2 of 2 hold   A" in ran.lines
-    assert "  of another shape: 1 × 2 claimed, 2 × 2 true" in ran.lines
+    assert "  wrong shape: 1 × 2 claimed, 2 × 2 true" in ran.lines
     assert "1e-12  │  +1e-12" in ran.out
     assert re.search(r"inf +2 +-inf +│ +-inf +\+inf +\+inf", ran.out)
     assert not ran.err

@@ -104,7 +104,7 @@ def test_on_a_terminal_the_picture_is_redrawn_in_its_place(two: Path, rows: int)
         assert any(text.startswith("heads") for text in shown)
         assert any("score 0.17" in text for text in shown)
     else:
-        assert re.fullmatch(r"\d+ more lines have no room here", shown[-2])
+        assert re.fullmatch(r"\d+ more lines do not fit", shown[-2])
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

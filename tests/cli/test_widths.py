@@ -8,7 +8,7 @@ import pytest
 from driving import SENTENCE, WIDE, Tinytf
 from rich.cells import cell_len
 
-from tinytf.analysis.tokens import Tokens
+from tinytf.analysis.tokens import Tokenized
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
@@ -99,7 +99,7 @@ def _views(model: Model, trace: Trace) -> dict[str, TraceView | AttentionView | 
         "window": attention(((11, 11),), window=(1, 5, 0, 6)),
         "row": attention(((11, 11),), row="4"),
         "top": attention(((11, 11),), top=20),
-        "tokens": TokensView(Tokens("twelve", model.tokenizer, "", trace.encoding)),
+        "tokens": TokensView(Tokenized("twelve", model.tokenizer, "", trace.encoding)),
     }  # fmt: skip
 
 

@@ -265,5 +265,5 @@ def test_what_an_adjustment_rules_out_never_comes_and_ruling_out_all_is_an_error
 def test_a_number_outside_its_range_is_said_before_the_first_step(wrong: dict[str, float], said: str) -> None:
     logits = logits_of_a_language(4, 1)
     with pytest.raises(UsageError, match=said) as error:
-        beam_search(logits([[]])[0], Texts(logits), **{"beams": 2, "max_tokens": 10, **wrong})
+        next(beam_search(logits([[]])[0], Texts(logits), **{"beams": 2, "max_tokens": 10, **wrong}))
     assert error.value.hint

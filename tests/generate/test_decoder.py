@@ -14,7 +14,7 @@ from torch import Tensor
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN, Decoder, Kind
 from tinytf.generate.implemented import unimplemented
-from tinytf.generate.kernels import NumpyKernels, TorchKernels
+from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import stream
 from tinytf.model.transformer import Transformer
 
@@ -72,10 +72,10 @@ def test_it_goes_on_from_what_the_modules_put_into_the_cache(kind: str, texts: i
     ("dtype", "texts", "kernels", "near"),
     [
         (torch.float32, 1, NumpyKernels, 1e-5),
-        (torch.float32, 2, TorchKernels, 1e-5),
-        (torch.float64, 1, TorchKernels, 1e-12),
-        (torch.bfloat16, 1, TorchKernels, 0.1),
-        (torch.bfloat16, 3, TorchKernels, 0.1),
+        (torch.float32, 2, Kernels, 1e-5),
+        (torch.float64, 1, Kernels, 1e-12),
+        (torch.bfloat16, 1, Kernels, 0.1),
+        (torch.bfloat16, 3, Kernels, 0.1),
     ],
     ids=str,
 )
@@ -86,7 +86,7 @@ def test_kernels_are_chosen_by_dtype_and_texts_and_stay_near_the_modules(
     model = lively(config_of(kind)).to(dtype)
     decoder = Decoder(model, model.cache(5, batch=texts), texts)
     assert type(decoder.kernels) is kernels
-    assert decoder.threads_of_torch == (kernels is TorchKernels)
+    assert decoder.threads_of_torch == (kernels is Kernels)
     ids = some_ids(model.config, texts, 9)
     expected, found = model(ids), token_by_token(model, ids)
     assert found.dtype is dtype
@@ -97,7 +97,7 @@ def test_kernels_are_chosen_by_dtype_and_texts_and_stay_near_the_modules(
 def test_torchs_kernels_are_kept_where_few_texts_of_many_remain() -> None:
     model = lively(config_of("llama, grouped"))
     decoder = Decoder(model, model.cache(), texts=4)
-    assert isinstance(decoder.kernels, TorchKernels)
+    assert isinstance(decoder.kernels, Kernels)
     ids = some_ids(model.config, 1, 5)
     found = torch.stack([decoder(column) for column in ids.unbind(1)], dim=1)
     assert furthest(found, model(ids)) < 1e-5

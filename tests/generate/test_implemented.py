@@ -11,11 +11,12 @@ from torch import Tensor
 
 from tinytf.config import CHOICES, ModelConfig
 from tinytf.errors import UsageError
+from tinytf.generate import matrices
 from tinytf.generate import runner as runner_module
 from tinytf.generate.beam import search
 from tinytf.generate.decoder import Decoder, Kind
-from tinytf.generate.implemented import IMPLEMENTED, UNRELATED, unimplemented
-from tinytf.generate.kernels import NumpyKernels, TorchKernels
+from tinytf.generate.implemented import IMPLEMENTED, UNRELATED, WORDS, unimplemented
+from tinytf.generate.kernels import Kernels, NumpyKernels
 from tinytf.generate.loop import Looking
 from tinytf.generate.runner import Runner
 from tinytf.model.attention import FusedCore
@@ -79,7 +80,7 @@ def test_every_value_that_is_said_to_be_implemented_is(name: str, fields: dict[s
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("norm_order", "both"), ("positions", "alibi"), ("activation", "swish"), ("norm_eps", (1e-5, 1e-6)),
+    [("norm_order", "sandwich"), ("positions", "alibi"), ("activation", "swish"), ("norm_eps", (1e-5, 1e-6)),
      ("window", (4, 0)), ("d_ff", (40, 80)), ("n_kv_heads", [4, 2]), ("activation", ("relu", "gelu"))],
     ids=str,
 )  # fmt: skip
@@ -87,7 +88,7 @@ def test_a_value_that_a_known_field_gets_one_day_is_not_implemented(name: str, v
     config = config_of("gpt2")
     assert unimplemented(config) == ()
     object.__setattr__(config, name, value)
-    assert unimplemented(config) == (f"{name} {value!r}",)
+    assert unimplemented(config) == (WORDS.get(name, f"{name} {value!r}"),)
 
 
 FUTURE: list[tuple[str, Any, Any]] = [
@@ -169,20 +170,20 @@ def unscaled(kernels: NumpyKernels, q: Any, *others: Any) -> Any:
     return NUMPY_ATTEND(kernels, 2 * q, *others)
 
 
-def blind(kernels: TorchKernels, q: Tensor, k: Tensor, v: Tensor, stored: Any, place: Any) -> Tensor:
+def blind(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, stored: Any, place: Any) -> Tensor:
     """Writes where it should not, too."""
     stored[0].zero_()
     return TORCH_ATTEND(kernels, q, k, v, stored, place)
 
 
-NUMPY_ATTEND, TORCH_ATTEND = NumpyKernels.attend, TorchKernels.attend
+NUMPY_ATTEND, TORCH_ATTEND = NumpyKernels.attend, Kernels.attend
 BROKEN = [
     (NumpyKernels, unscaled, torch.float32, {}),
     (NumpyKernels, unscaled, torch.float32, {"looking": Looking(), "chunk": 2}),
     (NumpyKernels, unscaled, torch.float32, {"on_overflow": "slide", "max_tokens": 40}),
-    (TorchKernels, blind, torch.float32, {"samples": 3, "sampling": WARM}),
-    (TorchKernels, blind, torch.bfloat16, {}),
-    (TorchKernels, blind, torch.float64, {"samples": 2, "sampling": WARM}),
+    (Kernels, blind, torch.float32, {"samples": 3, "sampling": WARM}),
+    (Kernels, blind, torch.bfloat16, {}),
+    (Kernels, blind, torch.float64, {"samples": 2, "sampling": WARM}),
 ]
 
 
@@ -224,11 +225,34 @@ def test_kernels_that_give_no_numbers_give_way_where_the_model_itself_is_sound(m
     assert "a relative error of nan" in found[-1].note
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama, grouped"])
+def test_int8_weights_are_compared_within_their_own_tolerance(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    model = untied(kind)
+    assert {step.note for step in steps_of(model, kind=Kind(quantize=True))} == {""}
+    genuine = matrices.quantize
+
+    def coarse(weight: Tensor) -> tuple[Tensor, Tensor]:
+        numbers, scale = genuine(weight)
+        return numbers, scale * 2
+
+    monkeypatch.setattr(matrices, "quantize", coarse)
+    found = steps_of(model, kind=Kind(quantize=True))
+    assert_same(found, steps_of(model, use_cache=False))
+    assert "fast decoding had a relative error of" in found[-1].note
+
+
+def test_every_word_of_the_configuration_that_is_not_implemented_has_one_that_a_user_reads() -> None:
+    for name, words in CHOICES.items():
+        if name in IMPLEMENTED and name not in ("head", "causal") and not set(words) <= set(IMPLEMENTED[name]):
+            assert name in WORDS
+    assert set(WORDS) <= {field.name for field in dataclasses.fields(ModelConfig)}
+
+
 def test_beams_give_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model = untied("llama, grouped")
     expected = list(search(model, PROMPT, beams=3, max_tokens=6))
     assert {step.note for step in expected} == {""}
-    monkeypatch.setattr(TorchKernels, "attend", blind)
+    monkeypatch.setattr(Kernels, "attend", blind)
     found = list(search(model, PROMPT, beams=3, max_tokens=6))
     assert [one.ids for one in found[-1].finished] == [one.ids for one in expected[-1].finished]
     assert [bool(step.note) for step in found] == [False] + [True] * 5
@@ -245,7 +269,7 @@ def test_one_token_goes_both_ways_and_only_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Transformer, "hidden", counted)
     steps_of(model)
     assert lengths == [len(PROMPT), 1]
-    for settings, expected in (({"max_tokens": 1}, [4]), ({"kind": Kind(quantize=True)}, [4])):
+    for settings, expected in (({"max_tokens": 1}, [4]), ({"kind": Kind(quantize=True)}, [4, 1])):
         lengths.clear()
         steps_of(model, **settings)
         assert lengths == expected

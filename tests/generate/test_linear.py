@@ -12,9 +12,9 @@ from torch import Tensor
 from tinytf.generate import kernels
 from tinytf.generate.decoder import Decoder
 from tinytf.generate.loop import stream
-from tinytf.generate.packing import by_packed, pack, packs
+from tinytf.generate.matrices import pack, packs
 from tinytf.model import linear as module
-from tinytf.model.linear import Linear, linear
+from tinytf.model.linear import Linear, linear, onednn
 
 LARGE = (520, 510)  # (out, in): above the limit below which F.linear is taken
 SHAPES = {"small": (7, 5), "just below": (512, 511), "at the limit": (512, 512), "above": LARGE, "tall": (30_000, 9)}
@@ -28,7 +28,7 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> T
 @pytest.fixture(params=["as it is", "without oneDNN"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "without oneDNN":
-        monkeypatch.setattr(module, "_onednn", lambda: None)
+        monkeypatch.setattr(module, "has_onednn", lambda: False)
     return request.param
 
 
@@ -120,7 +120,7 @@ def test_a_packed_matrix_gives_the_product_for_odd_sizes(size: tuple[int, int]) 
     for rows, bias in itertools.product((1, 2, 5), (numbers(size[0], seed=2).bfloat16(), None)):
         x = numbers(rows, size[1]).bfloat16()
         exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
-        found = by_packed(x, pack(weight), bias)
+        found = onednn(x, pack(weight), bias)
         assert found.dtype is torch.bfloat16
         assert furthest(found.double(), exact) < 2**-7  # bfloat16 has 8 bits
         assert furthest(found.double(), F.linear(x, weight, bias).double()) < 2**-7
@@ -133,9 +133,9 @@ def test_packing_leaves_the_matrix_alone_and_takes_a_transposed_one() -> None:
     before, x = weight.clone(), numbers(2, 7).bfloat16()
     straight, turned = pack(weight), pack(weight.T.contiguous().T)
     assert torch.equal(weight, before)
-    assert torch.equal(by_packed(x, straight, None), by_packed(x, turned, None))
+    assert torch.equal(onednn(x, straight, None), onednn(x, turned, None))
     weight.zero_()  # a copy of that moment
-    assert by_packed(x, straight, None).abs().max() > 0
+    assert onednn(x, straight, None).abs().max() > 0
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped"])

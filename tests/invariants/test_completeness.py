@@ -7,13 +7,14 @@ A row is derived as the model computes it, recorded or seen on its way, exchange
 import inspect
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, furthest, lively
 from torch import Tensor
 
-from tinytf.analysis.arithmetic import explain
+from tinytf.analysis.arithmetic import Explanation, follow
 from tinytf.gradients.agreement import agreement
 from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
@@ -32,6 +33,12 @@ from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Heat
 from tinytf_cli.views.steps import step_blocks
+
+
+def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
+    """The one cell at an address."""
+    return next(follow(trace, address, **settings))
+
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 TARGETS = Targets((6, 4, 4), (11, 7, 2))

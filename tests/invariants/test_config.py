@@ -19,7 +19,7 @@ REFUSED = [
     ({"n_heads": 6, "n_kv_heads": 4}, "n_heads 6 is not divisible by n_kv_heads 4"),
     ({"n_kv_heads": 8}, "n_heads 4 is not divisible by n_kv_heads 8"),
     ({"n_kv_heads": -2}, "n_kv_heads -2 is below 0"),
-    ({"positions": "rotary", "d_head": 5}, "d_head 5 is odd, and rotary positions rotate pairs of dimensions"),
+    ({"positions": "rotary", "d_head": 5}, "d_head 5 is odd, and RoPE rotates pairs of dimensions"),
     (
         {"positions": "sinusoidal", "d_model": 21, "d_head": 4},
         "d_model 21 is odd, and sinusoidal positions fill pairs of dimensions",
@@ -38,7 +38,7 @@ REFUSED = [
     ({"embed_scale": 0.0}, "embed_scale 0.0 is not above 0"),
     ({"n_token_types": -1}, "n_token_types -1 is below 0"),
     ({"window": -1}, "window -1 is below 0"),
-    ({"window": 4, "causal": False}, "a window of 4 tokens is of a decoder, and causal is false"),
+    ({"window": 4, "causal": False}, "a window of 4 tokens needs a decoder, and causal is false"),
     ({"position_offset": 2, "positions": "sinusoidal"}, "position_offset 2 needs learned positions"),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
     ({"positions": "rotary", "rope_scaling": "llama3"}, "rope_scaling 'llama3' needs rope_original_context"),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tinytf.files import write_whole
+from tinytf import files
+from tinytf.errors import CheckpointError
+from tinytf.files import open_bytes, read_bytes, read_json, write_whole
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX systems")
 
@@ -40,3 +42,37 @@ def test_a_named_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     reader.join(timeout=60)
     assert got == [b"numbers"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@posix
+def test_a_pipe_that_nobody_reads_is_an_error_and_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SECONDS_FOR_A_READER", 0.0)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="nobody reads this pipe"):
+        write_whole(tmp_path / "pipe", b"numbers")
+
+
+@posix
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    for path, said in (
+        (tmp_path / "pipe.json", "it is a pipe, not a file"),
+        (tmp_path, "it is a folder, not a file"),
+        (Path("/dev/zero"), "it is a device, not a file"),
+        (tmp_path / "loop.json", "Too many levels of symbolic links"),
+        (tmp_path / ("a" * 300), "File name too long"),
+        (tmp_path / "a\0b", "a file name cannot hold a NUL byte"),
+    ):
+        with pytest.raises(OSError, match=said):
+            open_bytes(path)
+        with pytest.raises(CheckpointError, match=f"cannot read .*: {said}"):
+            read_json(path)
+
+
+def test_a_file_beyond_its_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b'{"a": 1}')
+    assert read_bytes(path, 8) == b'{"a": 1}'
+    with pytest.raises(OSError, match="it has 8 bytes, and the limit for such a file is 7"):
+        read_bytes(path, 7)

@@ -9,10 +9,9 @@ import torch
 from architectures import KINDS, config_of, encoding_of, furthest, lively, some_ids
 from torch import Tensor, nn
 
-from tinytf.analysis.heads import measure_heads
-from tinytf.analysis.repeats import repeat_scores, repeated_tokens
+from tinytf.analysis.census import census
+from tinytf.analysis.heads import measure_heads, repeated_tokens
 from tinytf.errors import AddressError, MemoryShortage, UsageError
-from tinytf.model.transformer import Transformer
 from tinytf.trace import memory
 from tinytf.trace.check import Check, Item, check
 from tinytf.trace.memory import recording_bytes
@@ -422,24 +421,19 @@ def test_measures_of_heads_are_their_definitions():
 
 def test_repeats_are_scored_on_the_weights_of_the_model():
     model = lively(config_of("gpt2"))
-    found = repeat_scores(model, length=6, count=2, seed=1)
+    found = census(model, length=6, count=2, seed=1)
     ids = repeated_tokens(31, 6, 2, 1)
     assert torch.equal(ids[:, :6], ids[:, 6:])
     traces = [record(model, encoding_of(row.tolist())) for row in ids]
     weights = torch.stack([trace["L1H3.weights"] for trace in traces])
     induction = torch.stack([weights[:, 6 + i, i + 1] for i in range(6)]).mean()
     previous = torch.stack([weights[:, i, i - 1] for i in range(1, 12)]).mean()
-    assert float(found.induction[1, 3]) == pytest.approx(float(induction), abs=1e-6)
-    assert float(found.previous[1, 3]) == pytest.approx(float(previous), abs=1e-6)
+    assert float(found.score("induction")[1, 3]) == pytest.approx(float(induction), abs=1e-6)
+    assert float(found.score("previous")[1, 3]) == pytest.approx(float(previous), abs=1e-6)
     logits = torch.stack([trace["logits"] for trace in traces])
     surprise = -logits.log_softmax(-1)[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
     assert found.first_loss == pytest.approx(float(surprise[:, :5].mean()), abs=1e-5)
     assert found.second_loss == pytest.approx(float(surprise[:, 6:].mean()), abs=1e-5)
-
-
-def test_an_encoder_has_no_repeats_to_score():
-    with pytest.raises(UsageError, match="predicts no next token"):
-        repeat_scores(Transformer.initialised(config_of("bert with a masked head"), 0))
 
 
 @kinds

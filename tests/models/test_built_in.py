@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tinytf
+from tinytf.analysis.census import census
 from tinytf.analysis.heads import measure_heads
-from tinytf.analysis.repeats import repeat_scores
 from tinytf.files import read_json
 from tinytf.loading import Model
 from tinytf.sources import ASSETS, BUILT_IN
@@ -55,10 +55,12 @@ def test_the_encoder_fills_the_verb_of_the_cat_on_the_mat_with_a_verb(encoder: M
 
 @pytest.mark.parametrize("length", [20, 50, 100])
 def test_random_repeats_are_copied_by_a_previous_token_head_and_an_induction_head(tiny: Model, length: int) -> None:
-    scores = repeat_scores(tiny.transformer, length=length, count=16, seed=7)
+    scores = census(tiny.transformer, length=length, count=16, seed=7)
+    assert scores.first_loss is not None
+    assert scores.second_loss is not None
     assert scores.second_loss < scores.first_loss - 5
-    assert float(scores.previous.max()) > 0.5
-    assert float(scores.induction.max()) > 0.5
+    assert float(scores.score("previous").max()) > 0.5
+    assert float(scores.score("induction").max()) > 0.5
 
 
 def test_the_previous_token_head_of_the_card_looks_back_on_ordinary_text_too(tiny: Model) -> None:

@@ -11,7 +11,7 @@ import transformers
 from architectures import enliven
 from torch import nn
 
-from tinytf.checkpoints.huggingface.load import load_directory, read_header
+from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.model.transformer import Transformer
 
 V, C, N, H, F, T = 41, 24, 3, 4, 40, 32
@@ -132,4 +132,4 @@ def pair(family: str) -> Pair:
     theirs = FAMILIES[family]()
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
-    return Pair(theirs.eval(), load_directory(read_header(saved(family))).transformer)
+    return Pair(theirs.eval(), read_directory(saved(family)).load().transformer)

@@ -15,7 +15,7 @@ from peer_models import PEERS, peers
 from torch import Tensor
 
 from tinytf.analysis.census import census
-from tinytf.analysis.repeats import repeated_tokens
+from tinytf.analysis.heads import repeated_tokens
 
 LENGTH, SEQUENCES = 7, 3
 QUERIES = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tinytf.analysis.census import Census
-from tinytf.analysis.repeats import copy_losses, repeated_tokens
+from tinytf.analysis.heads import copy_losses, repeated_tokens
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
 

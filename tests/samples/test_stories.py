@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from in_memory import paragraphs, split_held_out
 
 from tinytf.sources import ASSETS, BUILT_IN
-from tinytf.training.data import paragraphs, split_held_out
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATOR = ROOT / "samples" / "stories" / "generate.py"

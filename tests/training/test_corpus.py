@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_memory import paragraphs, sentence_stream, split_held_out, token_stream
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
@@ -19,8 +20,8 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
 from tinytf.training import tokens as tokens_module
 from tinytf.training.corpus import Corpus, find_files
-from tinytf.training.data import NextToken, paragraphs, split_held_out, token_stream
-from tinytf.training.masked import Sentences, sentence_ends, sentence_stream, sentences_of
+from tinytf.training.data import NextToken
+from tinytf.training.masked import Sentences, sentence_ends, sentences_of
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 from tinytf.training.stream import anywhere, between_words, nowhere
@@ -354,10 +355,10 @@ def test_mapped_tokens_train_as_those_in_memory_do(tmp_path, monkeypatch):
     corpus = find_files(files_of(tmp_path, [STORY]))
     found = tokenise(corpus, BPE, tmp_path / "cache", held_out=0.2)
     streams = [token_stream(documents, BPE) for documents in split_held_out(paragraphs(STORY), 0.2)]
-    fields = {"block": 16, "batch": 8, "seed": 3, "vocab_size": BPE.vocab_size, "end": BPE.end_id, "repeats": 0.3}
-    in_memory = NextToken(*streams, **fields)
+    settings = (Recipe(block=16, batch=8, seed=3, repeats=0.3), BPE.vocab_size, BPE.end_id)
+    in_memory = NextToken(*streams, *settings)
     monkeypatch.setattr("tinytf.training.data._LOOKED_AT_ONCE", 7)
-    mapped = NextToken(found.train, found.held_out, **fields)
+    mapped = NextToken(found.train, found.held_out, *settings)
     assert len(mapped.beginnings) > 5
     assert mapped.beginnings.tolist() == in_memory.beginnings.tolist()
     both = [([*map(one.batch, range(5)), *one.held_out()]) for one in (mapped, in_memory)]

@@ -6,20 +6,14 @@ import numpy as np
 import pytest
 import torch
 from architectures import config_of, lively
+from in_memory import paragraphs, sentence_stream, split_held_out, token_stream
 
 from tinytf.errors import TrainingError
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
 from tinytf.training.corpus import find_files
-from tinytf.training.data import (
-    IGNORED,
-    Batch,
-    NextToken,
-    paragraphs,
-    split_held_out,
-    token_stream,
-)
+from tinytf.training.data import IGNORED, Batch, NextToken
 from tinytf.training.losses import batch_loss, held_out_batches
-from tinytf.training.masked import MaskedTokens, sentence_stream
+from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
 
@@ -30,14 +24,15 @@ STORY = "\n\n".join(" ".join(SENTENCES[i : i + 6]) for i in range(0, 18, 3))
 
 
 def windows_of(stream, block=8, batch=4, **changes) -> NextToken:
-    fields = {"block": block, "batch": batch, "seed": 1, "vocab_size": 1000, **changes}
-    return NextToken(np.asarray(stream), np.asarray([1]), **fields)
+    vocab_size, end = changes.pop("vocab_size", 1000), changes.pop("end", None)
+    recipe = Recipe(**{"block": block, "batch": batch, "seed": 1, **changes})
+    return NextToken(np.asarray(stream), np.asarray([1]), recipe, vocab_size, end)
 
 
 def masked(block=48, batch=32, seed=1) -> MaskedTokens:
     tokenizer = train_wordpiece([STORY], 150)
     streams = (sentence_stream(documents, tokenizer) for documents in (paragraphs(STORY), [SENTENCES[0]]))
-    return MaskedTokens(*streams, tokenizer, block, batch, seed)
+    return MaskedTokens(*streams, Recipe(block=block, batch=batch, seed=seed), tokenizer)
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -78,7 +73,7 @@ def test_too_short_a_text_says_both_numbers():
 
 
 def test_held_out_windows_ask_for_each_token_once():
-    examples = NextToken(np.arange(20), np.arange(100, 134), block=8, batch=3, seed=0, vocab_size=200)
+    examples = NextToken(np.arange(20), np.arange(100, 134), Recipe(block=8, batch=3), 200)
     batches = list(examples.held_out())
     asked = torch.cat([batch.targets.flatten() for batch in batches]).tolist()
     assert asked == list(range(101, 133))
@@ -87,7 +82,7 @@ def test_held_out_windows_ask_for_each_token_once():
 
 
 def test_a_held_out_text_shorter_than_a_block_is_asked_whole():
-    examples = NextToken(np.arange(20), np.arange(3), block=8, batch=3, seed=0, vocab_size=20)
+    examples = NextToken(np.arange(20), np.arange(3), Recipe(block=8, batch=3), 20)
     assert [batch.targets.tolist() for batch in examples.held_out()] == [[[1, 2]]]
 
 
@@ -298,7 +293,7 @@ def test_held_out_sentences_never_come_up_in_training(tmp_path):
 
 @pytest.mark.parametrize("held_out", [0, 1, 2, 8, 9, 34, 200])
 def test_held_out_batches_are_counted_before_they_are_made(held_out):
-    examples = NextToken(np.arange(20), np.arange(held_out), block=8, batch=3, seed=0, vocab_size=200)
+    examples = NextToken(np.arange(20), np.arange(held_out), Recipe(block=8, batch=3), 200)
     batches = list(examples.held_out())
     assert examples.held_out_batches == len(batches)
     assert all(same(one, other) for one, other in zip(examples.held_out(2), batches[:2], strict=True))
@@ -307,7 +302,8 @@ def test_held_out_batches_are_counted_before_they_are_made(held_out):
 
 def test_nothing_may_be_held_out_of_masked_training():
     tokenizer = train_wordpiece([STORY], 150)
-    examples = MaskedTokens(sentence_stream([STORY], tokenizer), np.zeros(0, dtype="<u2"), tokenizer, 48, 4, 1)
+    stream, recipe = sentence_stream([STORY], tokenizer), Recipe(block=48, batch=4, seed=1)
+    examples = MaskedTokens(stream, np.zeros(0, dtype="<u2"), recipe, tokenizer)
     assert list(examples.held_out()) == []
     assert examples.held_out_batches == 0
 

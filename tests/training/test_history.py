@@ -67,11 +67,11 @@ def test_heads_milestones_speed_and_checkpoints_are_found(tmp_path: Path) -> Non
         (run / "checkpoints" / name / "model.safetensors").touch()
     (run / "checkpoints" / "step-000010" / "model.safetensors").unlink()
     history = read_history(run)
-    (measured,) = history.heads
-    assert measured.step == 2
-    assert sorted(measured.scores) == ["entropy", "previous"]
-    assert measured.scores["entropy"].tolist() == [[0.5, 0.25]]
-    assert math.isnan(measured.scores["previous"][0, 1])
+    ((step, scores),) = history.heads
+    assert step == 2
+    assert sorted(scores) == ["entropy", "previous"]
+    assert scores["entropy"].tolist() == [[0.5, 0.25]]
+    assert math.isnan(scores["previous"][0, 1])
     assert history.milestones == [(2, "L0H1 became one")]
     assert history.speed.step.tolist() == [1, 3]
     assert history.tokens_per_second == 20.0

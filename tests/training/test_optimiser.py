@@ -45,7 +45,7 @@ def test_three_steps_are_those_of_adamw_with_decay_for_matrices_alone() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_held_out_text_is_measured_without_dropout_and_the_model_goes_on_as_it_was(training: bool) -> None:
     stream = np.random.default_rng(3).integers(0, SIZES["vocab_size"], 200)
-    examples = NextToken(stream, stream[:90], block=8, batch=4, seed=1, vocab_size=SIZES["vocab_size"])
+    examples = NextToken(stream, stream[:90], Recipe(block=8, batch=4, seed=1), SIZES["vocab_size"])
     model = lively(config_of("gpt2", dropout=0.5))
     with torch.no_grad():
         losses = [(float(batch_loss(model, batch)), batch.targets.numel()) for batch in examples.held_out()]

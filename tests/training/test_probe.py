@@ -10,7 +10,8 @@ from architectures import KINDS, config_of, encoding_of, lively, some_ids
 from torch import Tensor, nn
 
 import tinytf
-from tinytf.analysis.repeats import repeat_scores, repeated_tokens
+from tinytf.analysis.census import census
+from tinytf.analysis.heads import repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model import attention as attentions
@@ -19,7 +20,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 from tinytf.training.data import Batch
 from tinytf.training.losses import batch_loss
-from tinytf.training.probe import HeadScores, Milestones, Probe
+from tinytf.training.probe import HeadScores, Probe, update_milestones
 
 WINDOWED = "mistral, a window and stretched waves"
 
@@ -66,13 +67,13 @@ def test_scores_are_those_of_recorded_weights(kind):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])
-def test_scores_agree_with_the_analysis_of_repeats(kind):
+def test_scores_agree_with_the_census(kind):
     model = lively(config_of(kind))
     probe = Probe(model.config, block=20, seed=3)
     assert torch.equal(probe.ids, repeated_tokens(31, probe.length, len(probe.ids), 3))
-    ours, theirs = probe.measure(model), repeat_scores(model, length=probe.length, count=len(probe.ids), seed=3)
-    assert torch.allclose(torch.tensor(ours.previous), theirs.previous, rtol=0, atol=1e-6)
-    assert torch.allclose(torch.tensor(ours.induction), theirs.induction, rtol=0, atol=1e-6)
+    ours, theirs = probe.measure(model), census(model, length=probe.length, count=len(probe.ids), seed=3)
+    assert torch.allclose(torch.tensor(ours.previous), theirs.score("previous").float(), rtol=0, atol=1e-6)
+    assert torch.allclose(torch.tensor(ours.induction), theirs.score("induction").float(), rtol=0, atol=1e-6)
 
 
 def one_hot(keys: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ def test_the_built_in_model_has_its_previous_token_and_induction_heads():
     scores = Probe(model.config, block=64).measure(model)
     assert scores.previous[0][1] > 0.5
     assert scores.induction[1][2] > 0.5
-    told = Milestones().update(scores, 0)
+    told = update_milestones({}, scores, 0)
     assert f"L0H1 became a previous-token head, score {scores.previous[0][1]:.2f}" in told
     assert f"L1H2 became an induction head, score {scores.induction[1][2]:.2f}" in told
 
@@ -151,23 +152,19 @@ def test_weights_that_are_no_numbers_are_null_and_no_milestone():
     written = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert written["induction"][1] == [None] * 4
     assert None not in written["induction"][0]
-    assert math.isnan(HeadScores.from_dict(written).induction[1][0])
-    milestones = Milestones()
-    milestones.restore({"induction": {"L1H0": 5}})
-    assert not [sentence for sentence in milestones.update(scores, 6) if "L1" in sentence]
-    assert milestones.state()["induction"]["L1H0"] == 5
+    since = {"induction": {"L1H0": 5}}
+    assert not [sentence for sentence in update_milestones(since, scores, 6) if "L1" in sentence]
+    assert since["induction"]["L1H0"] == 5
 
 
-def test_scores_are_written_with_four_digits_and_read_again():
+def test_scores_are_written_with_four_digits():
     scores = HeadScores(((0.123456, 1.0),), ((0.5, 0.00004),), ((0.0, 0.25),), ((0.99996, 0.1),))
     data = json.loads(json.dumps(scores.to_dict()))
     assert data == {
         "entropy": [[0.1235, 1.0]], "previous": [[0.5, 0.0]], "duplicate": [[0.0, 0.25]], "induction": [[1.0, 0.1]],
     }  # fmt: skip
-    assert HeadScores.from_dict(data).to_dict() == data
     encoder = HeadScores(((0.5,),), ((0.5,),))
     assert encoder.to_dict() == {"entropy": [[0.5]], "previous": [[0.5]]}
-    assert HeadScores.from_dict(encoder.to_dict()) == encoder
 
 
 # The batch
@@ -389,9 +386,9 @@ def with_score(name: str, score: float) -> HeadScores:
     ],
 )
 def test_a_head_becomes_something_at_a_half_and_remains_it_down_to_four_tenths(name, words):
-    milestones = Milestones()
+    since: dict = {}
     told = [
-        milestones.update(with_score(name, score), 10 * step)
+        update_milestones(since, with_score(name, score), 10 * step)
         for step, score in enumerate([0.1, 0.49, 0.52, 0.45, 0.55, 0.4, 0.31, 0.45, 0.5, 0.39])
     ]
     became, lost = f"L2H1 became {words}, score", f"L2H1 is no longer {words}, score"
@@ -402,7 +399,7 @@ def test_a_head_becomes_something_at_a_half_and_remains_it_down_to_four_tenths(n
 
 def test_every_head_and_every_name_has_a_sentence_of_its_own():
     scores = HeadScores(((0.9, 0.9),), ((0.7, 0.1),), ((0.1, 0.6),), ((0.5, 0.8),))
-    assert Milestones().update(scores, 3) == [
+    assert update_milestones({}, scores, 3) == [
         "L0H0 became a previous-token head, score 0.70",
         "L0H1 became a duplicate-token head, score 0.60",
         "L0H0 became an induction head, score 0.50",
@@ -411,26 +408,17 @@ def test_every_head_and_every_name_has_a_sentence_of_its_own():
 
 
 def test_an_encoder_has_previous_token_heads_alone():
-    assert Milestones().update(HeadScores(((0.9,),), ((0.7,),)), 3) == ["L0H0 became a previous-token head, score 0.70"]
+    assert update_milestones({}, HeadScores(((0.9,),), ((0.7,),)), 3) == [
+        "L0H0 became a previous-token head, score 0.70"
+    ]
 
 
-def test_milestones_go_on_where_their_state_was_saved():
-    straight, before = Milestones(), Milestones()
-    for milestones in (straight, before):
-        milestones.update(with_score("induction", 0.6), 7)
-    state = json.loads(json.dumps(before.state()))
-    assert state == {"previous": {}, "duplicate": {}, "induction": {"L2H1": 7}}
-    after = Milestones()
-    after.restore(state)
+def test_milestones_continue_from_a_checkpoint():
+    since: dict = {}
+    update_milestones(since, with_score("induction", 0.6), 7)
+    assert since == {"previous": {}, "duplicate": {}, "induction": {"L2H1": 7}}
+    stored = json.loads(json.dumps(since))
     for score in (0.45, 0.3, 0.7):
         scores = with_score("induction", score)
-        assert after.update(scores, 9) == straight.update(scores, 9)
-    assert after.state() == straight.state() == {"previous": {}, "duplicate": {}, "induction": {"L2H1": 9}}
-    assert state["induction"] == {"L2H1": 7}, "what was saved does not change with the milestones"
-
-
-def test_a_state_is_a_copy():
-    milestones = Milestones()
-    milestones.update(with_score("previous", 0.6), 1)
-    milestones.state()["previous"].clear()
-    assert milestones.state()["previous"] == {"L2H1": 1}
+        assert update_milestones(stored, scores, 9) == update_milestones(since, scores, 9)
+    assert stored == since == {"previous": {}, "duplicate": {}, "induction": {"L2H1": 9}}

@@ -74,9 +74,9 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: t
     for count in stops:
         torch.manual_seed(99)  # another process begins with other random numbers
         done += count
-        stopped = train(STORY, recipe, parts, going_on=done > count, interrupted=stopping_after(count))
+        stopped = train(STORY, recipe, parts, resume=done > count, interrupted=stopping_after(count))
         assert stopped.step == min(done, 12)
-    assert train(STORY, recipe, parts, going_on=True).step in (12, last.step)
+    assert train(STORY, recipe, parts, resume=True).step in (12, last.step)
     theirs = {name: data for name, data in files_of(parts).items() if not name.startswith("checkpoints/")}
     ours = {name: data for name, data in files_of(whole).items() if not name.startswith("checkpoints/")}
     assert theirs == ours
@@ -87,7 +87,7 @@ def test_a_run_in_parts_leaves_every_byte_of_a_run_in_one_go(kind: str, stops: t
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path)
     before = files_of(tmp_path)
-    assert train(STORY, CAUSAL, tmp_path, going_on=True).step == 12
+    assert train(STORY, CAUSAL, tmp_path, resume=True).step == 12
     assert files_of(tmp_path) == before
 
 
@@ -113,7 +113,7 @@ def test_lines_of_work_that_was_lost_are_written_again_and_a_torn_one_is_not_kep
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     with (tmp_path / "run" / "metrics.jsonl").open("a") as lines:
         lines.write('{"step": 5, "loss": 1.0}\n{"step": 6, "lo')
-    train(STORY, CAUSAL, tmp_path / "run", going_on=True)
+    train(STORY, CAUSAL, tmp_path / "run", resume=True)
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
@@ -122,20 +122,20 @@ def test_metrics_that_lack_lines_are_said(tmp_path: Path) -> None:
     lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text("".join(lines[:3]), "utf-8")
     with pytest.raises(CheckpointError, match="has 3 lines, and the newest checkpoint is of step 6"):
-        train(STORY, CAUSAL, tmp_path, going_on=True)
+        train(STORY, CAUSAL, tmp_path, resume=True)
 
 
 def test_another_recipe_text_or_run_is_refused(tmp_path: Path) -> None:
     train(STORY, CAUSAL, tmp_path / "run", interrupted=stopping_after(4))
     before = files_of(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"begun with lr 0.001, and 0.5 is asked for"):
-        train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", going_on=True)
+    with pytest.raises(UsageError, match=r"started with lr 0.001, and 0.5 is asked for"):
+        train(STORY, changed(CAUSAL, lr=0.5), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="was trained on another text"):
-        train(STORY + " More.", CAUSAL, tmp_path / "run", going_on=True)
+        train(STORY + " More.", CAUSAL, tmp_path / "run", resume=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear", "utf-8")
     with pytest.raises(UsageError, match="no run in"):
-        train(STORY, CAUSAL, tmp_path / "mine", going_on=True)
+        train(STORY, CAUSAL, tmp_path / "mine", resume=True)
     assert files_of(tmp_path / "run") == before
 
 
@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_named(name: str, tmp_path: Path) -> None:
     damaged.unlink()  # the run's own model is the same file under a second name
     damaged.write_bytes(data[: len(data) // 2])
     with pytest.raises(CheckpointError, match=name):
-        train(STORY, CAUSAL, tmp_path, going_on=True)
+        train(STORY, CAUSAL, tmp_path, resume=True)
 
 
 def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
@@ -165,7 +165,7 @@ def test_a_full_disk_is_one_error_and_the_last_checkpoint_is_whole(
         train(STORY, CAUSAL, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     monkeypatch.undo()
-    train(STORY, CAUSAL, tmp_path / "run", going_on=True)
+    train(STORY, CAUSAL, tmp_path / "run", resume=True)
     train(STORY, CAUSAL, tmp_path / "whole")
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
@@ -195,7 +195,7 @@ sys.path.insert(0, sys.argv[2])
 from test_resuming import ENDLESS, STORY
 from tinytf.training.loop import train
 print("ready", flush=True)
-train(STORY, ENDLESS, Path(sys.argv[1]), going_on=True)
+train(STORY, ENDLESS, Path(sys.argv[1]), resume=True)
 """
 
 
@@ -212,7 +212,7 @@ def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.01)
             with pytest.raises(UsageError, match="another process trains"):
-                train(STORY, ENDLESS, tmp_path / "run", going_on=True)
+                train(STORY, ENDLESS, tmp_path / "run", resume=True)
         finally:
             process.kill()
 
@@ -249,7 +249,7 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
             torch.set_num_threads(1)  # threads do not come along into a child
             sys.addaudithook(audited)
             os.fsync = fsync
-            train(STORY, recipe, run, going_on=True, interrupted=lambda: bool(pass_by("step")))
+            train(STORY, recipe, run, resume=True, interrupted=lambda: bool(pass_by("step")))
         finally:
             os._exit(1)
     os.close(told)
@@ -263,7 +263,7 @@ def killed_at(moment: int, run: Path, recipe: Recipe) -> str:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Path) -> None:
     """At drawn moments, of loading, steps and checkpoints alike; then the whole is compared byte by byte."""
-    moments, run, recipe = random.Random(5), tmp_path / "run", changed(CAUSAL, **LONG)
+    moments, run, recipe = random.Random(6), tmp_path / "run", changed(CAUSAL, **LONG)
     run.mkdir()
     train(STORY, changed(recipe, steps=2), tmp_path / "first")  # so that no child imports anything
     reached, seen = [], set()
@@ -277,7 +277,7 @@ def test_a_run_that_is_killed_fifty_times_goes_on_and_loses_nothing(tmp_path: Pa
     assert len(set(reached)) > 15
     short = changed(recipe, steps=reached[-1] + 4)
     (run / "recipe.json").write_bytes(to_json(short.to_dict()))  # the constant schedule does not look at the end
-    train(STORY, short, run, going_on=True)
+    train(STORY, short, run, resume=True)
     train(STORY, short, tmp_path / "whole")
     assert metrics_of(run) == metrics_of(tmp_path / "whole")
     assert files_of(checkpoints_of(run)[-1]) == files_of(checkpoints_of(tmp_path / "whole")[-1])
@@ -303,7 +303,7 @@ def test_milestones_are_the_same_after_going_on(tmp_path: Path) -> None:
     recipe = changed(CAUSAL, probe_every=1, model={**CAUSAL.model, "positions": "rotary"})
     train(STORY, recipe, tmp_path / "whole")
     train(STORY, recipe, tmp_path / "run", interrupted=stopping_after(5))
-    train(STORY, recipe, tmp_path / "run", going_on=True)
+    train(STORY, recipe, tmp_path / "run", resume=True)
     assert metrics_of(tmp_path / "run") == metrics_of(tmp_path / "whole")
 
 
@@ -320,5 +320,5 @@ def test_a_checkpoint_that_says_nonsense_of_its_training_is_refused_by_field(tmp
     path = checkpoints_of(tmp_path)[-1] / "training.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **change}), "utf-8")
     with pytest.raises(CheckpointError) as caught:
-        train(STORY, CAUSAL, tmp_path, going_on=True)
+        train(STORY, CAUSAL, tmp_path, resume=True)
     assert message in caught.value.message

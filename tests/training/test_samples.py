@@ -12,11 +12,12 @@ from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
 from tinytf.training.corpus import find_files
+from tinytf.training.history import Sample
+from tinytf.training.lines import append_line, keep_lines
 from tinytf.training.loop import train
-from tinytf.training.reader import read_history
+from tinytf.training.reader import read_history, read_samples
 from tinytf.training.recipe import Recipe
 from tinytf.training.sampler import Sampler
-from tinytf.training.samples import Sample, append_sample, keep_samples, read_samples
 from tinytf.training.setup import prepare
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
@@ -36,7 +37,7 @@ def stopping_after(steps: int):
 
 
 def samples_of(run: Path) -> list[Sample]:
-    return list(read_samples(run / "samples.jsonl"))
+    return read_samples(run / "samples.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_samples_of_work_that_was_lost_come_again_and_none_is_doubled(stop: int,
     train(STORY, recipe(), tmp_path / "run", interrupted=stopping_after(stop))
     with (tmp_path / "run" / "samples.jsonl").open("a") as lines:
         lines.write('{"step": 10, "prompt": "a", "text": "lost"}\n{"step": 11, "pro')
-    train(STORY, recipe(), tmp_path / "run", going_on=True)
+    train(STORY, recipe(), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
 
 
@@ -145,7 +146,7 @@ def test_a_run_that_was_begun_before_there_were_samples_goes_on(tmp_path: Path) 
     assert stored.pop("sample_tokens") == 40
     (tmp_path / "recipe.json").write_text(json.dumps(stored), "utf-8")
     (tmp_path / "samples.jsonl").unlink()
-    assert train(STORY, recipe(), tmp_path, going_on=True).step == 10
+    assert train(STORY, recipe(), tmp_path, resume=True).step == 10
     assert [sample.step for sample in samples_of(tmp_path)] == [8, 10]
 
 
@@ -153,20 +154,20 @@ def test_lines_that_are_no_samples_are_passed_over_and_any_text_comes_back(tmp_p
     path = tmp_path / "samples.jsonl"
     odd = [Sample(1, "\x1b[2J\n", "猫\ud800\u2028"), Sample(2, "", "")]
     for sample in odd:
-        append_sample(path, sample)
+        append_line(path, vars(sample), sync=True)
     with path.open("a") as lines:
         lines.write('{"step": "x", "prompt": "", "text": ""}\n[1]\n\n{"step": 3, "prompt": "a", "te')
-    assert list(read_samples(path)) == odd
-    keep_samples(path, 1)
-    assert list(read_samples(path)) == odd[:1]
-    assert list(read_samples(tmp_path / "none")) == []
+    assert read_samples(path) == odd
+    assert keep_lines(path, 1) == 1
+    assert read_samples(path) == odd[:1]
+    assert read_samples(tmp_path / "none") == []
     with pytest.raises(TrainingError, match="cannot write to"):
-        append_sample(tmp_path, odd[0])
+        append_line(tmp_path, vars(odd[0]))
 
 
 def test_a_sample_is_not_read_before_the_metrics_of_its_step(tmp_path: Path) -> None:
     train(STORY, recipe(), tmp_path, interrupted=stopping_after(5))
-    append_sample(tmp_path / "samples.jsonl", Sample(8, "a", "early"))
+    append_line(tmp_path / "samples.jsonl", vars(Sample(8, "a", "early")))
     found = read_history(tmp_path).sample
     assert found is not None
     assert found.step == 4

@@ -16,9 +16,8 @@ from tinytf.errors import TrainingError
 from tinytf.files import to_json
 from tinytf.training.loop import train
 from tinytf.training.metrics import Metrics
-from tinytf.training.reader import read_history
+from tinytf.training.reader import read_history, read_samples
 from tinytf.training.recipe import Recipe
-from tinytf.training.samples import read_samples
 from tinytf.training.tensorboard import EventFiles
 
 STORY = "\n\n".join(f"The {who} sat on the {what}. It was a {how} day." for who in ("cat", "dog", "hen", "fox")
@@ -68,11 +67,11 @@ def test_events_are_what_the_files_of_the_run_say(tmp_path: Path) -> None:
         assert scalars(events, name) == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected]
     assert scalars(events, "held_out_loss") == [(step, pytest.approx(value)) for step, value in history.held_out]
     assert scalars(events, "tokens_per_second") == [(10, pytest.approx(history.tokens_per_second, abs=0.1))]
-    for measured in history.heads:
-        for kind, values in measured.scores.items():
+    for step, measured in history.heads:
+        for kind, values in measured.items():
             for layer, head in ((0, 0), (1, 1)):
                 told = dict(scalars(events, f"{kind}/L{layer}H{head}"))
-                assert told[measured.step] == pytest.approx(values[layer, head], abs=1e-4)
+                assert told[step] == pytest.approx(values[layer, head], abs=1e-4)
     assert texts(events, "sample") == [
         (one.step, f"    {one.prompt}│{one.text}") for one in read_samples(tmp_path / "samples.jsonl")
     ]
@@ -96,7 +95,7 @@ def test_a_run_in_parts_has_the_events_of_a_run_in_one_go(tmp_path: Path) -> Non
     for file in newest.iterdir():
         file.unlink()
     newest.rmdir()  # as if it had been killed before: the events of step 9 are of work that was lost
-    train(STORY, RECIPE, run, tensorboard=True, going_on=True)
+    train(STORY, RECIPE, run, tensorboard=True, resume=True)
     assert len(list((run / "tensorboard").iterdir())) == 2
     assert all_scalars(run) == all_scalars(whole)
     assert texts(events_of(run), "sample") == texts(events_of(whole), "sample")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinytf.worked import parse, verify
-from tinytf.worked.claims import cells_that_hold, read_claim
+from tinytf.worked.claims import Claim, compare, read_claim
 from tinytf.worked.example import ExampleError
 
 CHAIN = """
@@ -37,6 +37,10 @@ name = "E"
 value = "shape(A @ W)"
 claim = [2, 3]
 """
+
+
+def cells_that_hold(claim: Claim, truth: np.ndarray) -> np.ndarray:
+    return compare(claim, truth)[0]
 
 
 def example(tmp_path: Path, text: str):
@@ -142,7 +146,7 @@ claim = 1
     ("text", "where", "said"),
     [
         ("titel = 1", "line 1, field 'titel'", "no such field"),
-        ("title = 1", "line 1, field 'title'", "is a number, and should be a text"),
+        ("title = 1", "line 1, field 'title'", "is a number, but must be a text"),
         ("title = 'x'", "line 1", "there is no [[step]]"),
         ("[given]\nA = [[1], [1, 2]]", "line 2, field 'A'", "rows of different lengths"),
         ("[given]\nA = []", "line 2, field 'A'", "is empty"),
@@ -152,11 +156,11 @@ claim = 1
         ("[given]\nA = [1, 'x']", "line 2, field 'A'", "side by side"),
         ("[[step]]\nname = 'a'", "line 1 of step 'a'", "a step needs 'value'"),
         ("[[step]]\nvalue = '1'", "line 1 of step 1", "a step needs 'name'"),
-        ("[[step]]\nname = 'a b'\nvalue = '1'", "line 2, field 'name' of step 'a b'", "is no name"),
+        ("[[step]]\nname = 'a b'\nvalue = '1'", "line 2, field 'name' of step 'a b'", "is not a name"),
         (
             "[[step]]\nname='a'\nvalue='1'\n[[step]]\nname='a'\nvalue='1'",
             "line 5, field 'name' of step 'a'",
-            "there already",
+            "already defined",
         ),
         ("[[step]]\nname='a'\nvalue='b'", "line 3, field 'value' of step 'a'", "no 'b' before this step"),
         ("[[step]]\nname='a'\nvalue='1/0'", "line 3, field 'value' of step 'a'", "divides by 0"),
@@ -170,7 +174,7 @@ claim = 1
         ("[given]\na = [" + "9" * 400 + "]", "line 2, field 'a'", "too large"),
         ("[[step]]\nname='a'\nvalue='1'\nclaim=" + "9" * 400, "line 4, field 'claim' of step 'a'", "too large"),
         ("[[step]]\nname='a'\nvalue='softmax()'", "line 3, field 'value' of step 'a'", "cannot take these arguments"),
-        ("[[step]]\nname='a'\nvalue='sinusoidal(3, 5)'", "line 3, field 'value' of step 'a'", "d_model is even"),
+        ("[[step]]\nname='a'\nvalue='sinusoidal(3, 5)'", "line 3, field 'value' of step 'a'", "d_model must be even"),
         ("[[step]]\nname='a'\nvalue='9**250 * 9**250'", "line 3", "too large"),
     ],
 )
@@ -195,7 +199,7 @@ def test_infinities_and_what_is_no_number_are_values_like_others(tmp_path: Path)
 
 
 def test_random_tensors_are_those_of_the_seed(tmp_path: Path) -> None:
-    first, again = (verify(example(tmp_path, CHAIN)).example.given[1].value for _ in range(2))
-    other = example(tmp_path, CHAIN.replace("seed = 4", "seed = 5")).given[1].value
+    first, again = (verify(example(tmp_path, CHAIN)).example.given["W"] for _ in range(2))
+    other = example(tmp_path, CHAIN.replace("seed = 4", "seed = 5")).given["W"]
     assert json.dumps(first.tolist()) == json.dumps(again.tolist())
     assert not np.allclose(first, other)

@@ -1,0 +1,33 @@
+"""Questions about a model: a file each, imported when it is first asked."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinytf.analysis import (
+        alignment,
+        arithmetic,
+        attended,
+        attribution,
+        census,
+        difference,
+        examples,
+        interventions,
+        lens,
+        neurons,
+        prediction,
+        rollout,
+        tokens,
+        traced,
+    )
+
+__all__ = [
+    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
+    "neurons", "prediction", "rollout", "tokens", "traced",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -1,4 +1,4 @@
-"""Which positions of two runs stand for the same thing, so that their numbers can be compared."""
+"""Which positions of two runs correspond, so that their numbers can be compared."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs: a model, its tokenizer, and the text as that cuts it; its ``trace`` where that is recorded."""
+    """One of two runs: a model, its tokenizer, and the encoded text; its ``trace`` if it was recorded."""
 
     model: Transformer
     tokenizer: Tokenizer
@@ -23,7 +23,7 @@ class Alignment:
     """The first ``positions`` of both runs are compared, place by place.
 
     ``changed`` are those of them where the tokens are not the same; ``asked`` the pairs of positions at which either
-    run predicts: the ends of the texts, or the masks of an encoder that both have. ``note`` says what is left out.
+    run predicts: the ends of the texts, or the masks of an encoder that both have. ``note`` says what is omitted.
     """
 
     positions: int
@@ -36,7 +36,7 @@ class Alignment:
 def align(first: Side, second: Side) -> Alignment:
     """Align two runs, position by position.
 
-    Raises UsageError where that would say nothing: one text that two tokenizers cut at different places, texts of
+    Raises UsageError for runs that cannot be compared: one text that two tokenizers split at different places, texts of
     different lengths in a model that looks both ways, different texts in different vocabularies.
     """
     same = _same_vocabulary(first, second)
@@ -53,7 +53,7 @@ def align(first: Side, second: Side) -> Alignment:
         raise UsageError(
             f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
             "length every position is another one",
-            "give texts of as many tokens; tinytf tokens shows how they are cut",
+            "give texts with the same number of tokens; tinytf tokens shows how they split",
         )
     n = min(lengths)
     pairs = list(zip(first.encoding.tokens[:n], second.encoding.tokens[:n], strict=True))
@@ -62,7 +62,7 @@ def align(first: Side, second: Side) -> Alignment:
     if lengths[0] != lengths[1]:
         longer = "second" if lengths[1] > lengths[0] else "first"
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
-        note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are left out"
+        note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
     if causal:
         asked: tuple[tuple[int, int], ...] = ((lengths[0] - 1, lengths[1] - 1),)
     else:
@@ -89,7 +89,7 @@ def _require_same_cuts(first: Side, second: Side) -> None:
         for side in (first, second)
     ]
     raise UsageError(
-        f"the two models have different vocabularies and cut the text differently, first at token {place}: "
+        f"the two models have different vocabularies and split the text differently, first at token {place}: "
         f"{words[0]} and {words[1]} ({len(cuts[0]):,} and {len(cuts[1]):,} tokens in all)",
         "models with one tokenizer can be compared, such as the checkpoints of a run",
     )

@@ -1,6 +1,6 @@
 """The attention of a trace as a report: measures of every head, and the weights of some."""
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ from torch import Tensor
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.errors import UsageError
 from tinytf.report import Report
+from tinytf.steps.table import Step
 from tinytf.trace.check import Check, check
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
@@ -37,11 +38,10 @@ class Attended(Report):
 
     def __post_init__(self) -> None:
         count = len(self.trace.tokens)
-        q0, q1, k0, k1 = self.window or (0, count, 0, count)
-        for start, end, what in ((q0, q1, "queries"), (k0, k1, "keys")):
-            if not 0 <= start < end <= count:
+        for one, what in zip(self.ranges, ("queries", "keys"), strict=True):
+            if not 0 <= one.start < one.stop <= count:
                 raise UsageError(
-                    f"--window {what} {start}:{end} do not lie in the text of {count} tokens",
+                    f"--window {what} {one.start}:{one.stop} do not lie in the text of {count} tokens",
                     f"a range is first:end, with 0 ≤ first < end ≤ {count}",
                 )
 
@@ -52,18 +52,19 @@ class Attended(Report):
         q0, q1, k0, k1 = self.window or (0, count, 0, count)
         return slice(q0, q1), slice(k0, k1)
 
+    @property
+    def step(self) -> Step:
+        """The step of the attention weights."""
+        return self.trace.steps.by_name[self.trace.steps.weights]
+
     @cached_property
     def check(self) -> Check:
         return check(self.trace)
 
-    @property
-    def holds(self) -> bool:
-        return self.check.holds
-
     def weights(self, layer: int, head: int) -> Tensor:
         """The weights of a head (Q, K), float32; −∞ where a key is masked."""
-        weights = self.trace.step("weights", layer, (head,))[0].float()
-        seen = visible(self.trace, self.trace.steps.by_name["weights"], layer)
+        weights = self.trace.step(self.step.name, layer, (head,))[0].float()
+        seen = visible(self.trace, self.step, layer)
         return weights if seen is None else weights.masked_fill(~seen, -torch.inf)
 
     def strongest(self, layer: int, head: int) -> list[tuple[int, int, float]]:
@@ -72,7 +73,7 @@ class Attended(Report):
         weights = self.weights(layer, head)[queries, keys]
         hidden = weights.isneginf()
         flat = weights.masked_fill(hidden, -1.0).flatten()
-        order = (-flat).argsort(stable=True)[: min(self.top or 0, int((~hidden).sum()))].tolist()
+        order = flat.argsort(descending=True, stable=True)[: min(self.top or 0, int((~hidden).sum()))].tolist()
         width = weights.shape[1]
         return [(i // width + queries.start, i % width + keys.start, float(flat[i])) for i in order]
 
@@ -81,7 +82,7 @@ class Attended(Report):
         return {
             "measures": {by: measure_heads(self.trace, by).tolist() for by in MEASURES},
             "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
-            "check": self.check.to_dict(),
+            **self.members("check"),
         }
 
     def _head(self, layer: int, head: int) -> dict[str, Any]:
@@ -98,19 +99,17 @@ class Attended(Report):
         }
 
     def itemised(self) -> dict[str, Any]:
-        data = self.to_dict()
-        measures: dict[str, Sequence[Sequence[float]]] = data["measures"]
-        config = self.trace.config
-        data["measures"] = [
+        data, config = self.to_dict(), self.trace.config
+        measures: dict[str, list[list[float]]] = data["measures"]
+        heads = itertools.product(range(config.n_layers), range(config.n_heads))
+        rows = [
             {"layer": layer, "head": head, **{by: values[layer][head] for by, values in measures.items()}}
-            for layer in range(config.n_layers)
-            for head in range(config.n_heads)
+            for layer, head in heads
         ]
-        return data
+        return {**data, "measures": rows}
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights of the chosen heads, or of every layer."""
-        step = self.trace.step
-        if self.heads:
-            return {f"L{layer}H{head}.weights": step("weights", layer, (head,))[0] for layer, head in self.heads}
-        return {f"L{layer}.weights": step("weights", layer) for layer in range(self.trace.config.n_layers)}
+        names = [f"L{layer}H{head}.{self.step.name}" for layer, head in self.heads]
+        names = names or [self.step.full_name(layer) for layer in range(self.trace.config.n_layers)]
+        return {name: self.trace[name] for name in names}

@@ -1,23 +1,26 @@
 """Direct logit attribution: what each part of a model adds to one logit.
 
 The residual stream is a sum of the embeddings, every head, every feed-forward and their biases. A norm whose scale is
-held at what it was is linear, so each part goes through it by itself, and the parts sum to the logit (Elhage et al.
+frozen is linear, so each part goes through it by itself, and the parts sum to the logit (Elhage et al.
 2021, "A Mathematical Framework for Transformer Circuits").
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from tinytf.analysis.prediction import require_head, require_positions, require_tokens
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.report import Report
+from tinytf.report import Data, Report
+from tinytf.steps.operations import Activate, Add, Norm
 from tinytf.steps.table import Step
 from tinytf.tolerance import PARTS, allowed
+from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 _ROUNDINGS = 4
@@ -37,8 +40,10 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Data):
     """One term of the logit; ``layer`` and ``head`` are None where it has none, ``kind`` is one of KINDS."""
+
+    LESS: ClassVar = ("name",)
 
     name: str
     kind: str
@@ -53,7 +58,7 @@ class Attribution(Report):
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
     the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
-    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held at the value that it had.
+    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held constant.
     """
 
     KIND = "attribution"
@@ -83,24 +88,14 @@ class Attribution(Report):
     def fields(self) -> dict[str, Any]:
         """The parts in the order in which the model adds them."""
         return {
-            "position": self.position,
+            **self.members("position"),
             "target": self.named(self.token),
             "versus": None if self.versus is None else self.named(self.versus),
-            "logit": self.logit,
-            "frozen": self.frozen,
-            "parts": [
-                {"part": part.name, "kind": part.kind, "layer": part.layer, "head": part.head, "value": part.value}
-                for part in self.parts
-            ],
+            **self.members("logit", "frozen"),
+            "parts": [{"part": part.name, **part.to_dict()} for part in self.parts],
             "by_kind": self.by_kind(),
             "heads": self.heads().tolist(),
-            "check": {
-                "holds": self.holds,
-                "parts": len(self.parts),
-                "sum": self.sum,
-                "difference": self.difference,
-                "allowed": self.allowed,
-            },
+            "check": {"parts": len(self.parts), **self.members("holds", "sum", "difference", "allowed")},
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -126,19 +121,19 @@ def total(parts: Iterable[Part]) -> float:
     return math.fsum(values) if all(map(math.isfinite, values)) else math.nan
 
 
-@dataclass
 class _Parts:
-    """Vectors in the residual stream at one position, (N, C) in float64, that add up to it."""
+    """Vectors in the residual stream of a trace at one place, (N, C) in float64, that add up to it."""
 
-    width: int
-    names: list[tuple[str, str, int | None, int | None]] = field(default_factory=list)
-    rows: list[Tensor] = field(default_factory=list)
+    def __init__(self, trace: Trace, place: int) -> None:
+        self.trace, self.place = trace, place
+        self.names: list[tuple[str, str, int | None, int | None]] = []
+        self.rows: list[Tensor] = []
 
     def add(self, name: str, kind: str, vector: Tensor | None, layer: int | None = None) -> None:
         """One more part; a bias that the model does not have is None, and none is added."""
         if vector is not None:
             self.names.append((name if layer is None else f"L{layer}.{name}", kind, layer, None))
-            self.rows.append(vector.detach().double().cpu()[None])
+            self.rows.append(_wide(vector)[None])
 
     def add_heads(self, layer: int, vectors: Tensor) -> None:
         self.names += [(f"L{layer}H{head}", "head", layer, head) for head in range(len(vectors))]
@@ -149,39 +144,45 @@ class _Parts:
         self.names += others.names
         self.rows += others.rows
 
-    def replace(self, name: str, vector: Tensor, layer: int) -> None:
-        """One part that was put in the place of all before, which add nothing any more."""
-        self.rows = [torch.zeros_like(row) for row in self.rows]
-        self.add(name, "exchanged", vector, layer)
+    def replace(self, step: str, layer: int) -> None:
+        """Where an intervention replaced the stream, it is the one part; all before add nothing any more."""
+        if self.trace.is_exchanged(step, layer):
+            self.rows = [torch.zeros_like(row) for row in self.rows]
+            self.add(step, "exchanged", self.trace.step(step, layer)[self.place], layer)
 
-    def through(self, how: Any) -> None:
-        """Send every part through a linear map of (N, C)."""
-        self.rows = [how(torch.cat(self.rows))]
+    def through(self, step: Step | None, layer: int | None = None) -> None:
+        """Send every part through a step that is linear, or that is linear with what it was at this place held."""
+        if step is None:
+            return
+        site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
+        taken, given = (_wide(one[self.place]) for one in (site.input(), site.value))
+        if isinstance(step.operation, Norm):  # the scale that it had for the whole of what it took is held
+            weight, centred = _wide(site.module.weight), isinstance(site.module, nn.LayerNorm)
+            x = taken - taken.mean() if centred else taken
+            scale = weight / (x.square().mean() + site.module.eps).sqrt()
+            self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
+            self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
+        elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is held
+            self.rows = [rows * torch.where(taken == 0, 0.0, given / taken)]
+        else:
+            self.rows = [rows @ _wide(site.weight).T]
+            self.add(f"{step.name} bias", "dense bias", site.module.bias, layer)
 
-    def norm(self, norm: Any, taken: Tensor, name: str, layer: int | None = None) -> None:
-        """Send every part through a norm with the scale that it had for the whole of what it took, ``taken`` (C,)."""
-        x = taken.double().cpu()
-        centred = isinstance(norm, nn.LayerNorm)
-        x = x - x.mean() if centred else x
-        scale = norm.weight.detach().double().cpu() / (x.square().mean() + norm.eps).sqrt()
-        self.through(lambda rows: (rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale)
-        self.add(name, "norm bias", getattr(norm, "bias", None), layer)
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().double().cpu()
 
 
 def require_logits(model: Transformer) -> None:
     """Raise UsageError where a model has no head, and so no logit."""
-    if model.head is None:
-        raise UsageError(
-            "this model has no language-model head, so there is no logit to attribute",
-            "take a model that predicts tokens, such as tiny or tiny-encoder",
-        )
+    require_head(model, "there is no logit to attribute")
 
 
 @torch.no_grad()
 def attribute(
     trace: Trace, position: int | None = None, token: int | None = None, versus: int | None = None
 ) -> Attribution:
-    """Take the logit of ``token`` at ``position`` apart, or its lead over that of ``versus``.
+    """Attribute the logit of ``token`` at ``position``, or its lead over that of ``versus``, to parts of the model.
 
     Without a position the last one of a decoder, the one [MASK] of an encoder; without a token the predicted one.
     Frozen is the scale of every norm on the way to the logit: of the final one, in a post-norm model of all. A masked-
@@ -196,118 +197,82 @@ def attribute(
     unembedded = trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [place])[0].double()
     chosen = int(logits.argmax()) if token is None else token
-    for one in (chosen, versus):
-        if one is not None and not 0 <= one < config.vocab_size:
-            raise UsageError(
-                f"there is no token {one:,}: the model has {config.vocab_size:,}, 0 to {config.vocab_size - 1:,}"
-            )
+    require_tokens(config, [one for one in (chosen, versus) if one is not None])
     if chosen == versus:
         raise UsageError("a token compared with itself has no lead", "name another by --versus")
-    parts = _Parts(config.d_model)
-    _embeddings(trace, place, parts)
+    parts = _Parts(trace, place)
+    _embeddings(parts)
     for layer in range(config.n_layers):
-        _block(trace, layer, place, parts)
-    if config.final_norm:
-        parts.norm(model.final_norm, trace.last_output[place], "final.norm bias")
-    if config.head == "mlm":
-        _masked_head(trace, place, parts)
+        _block(parts, layer)
+    for step in trace.steps.after:
+        if step.to_loss and not step.is_vocabulary:
+            parts.through(step)
     values = torch.cat(parts.rows) @ _direction(model.unembedding, chosen, versus)  # (N, C) · (C,) -> (N,)
     found = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
     bias = getattr(getattr(model.head, "decoder", None), "bias", None)
     if bias is not None:
         found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, versus))))
     logit = float(logits[chosen]) - (0.0 if versus is None else float(logits[versus]))
-    of = "logit" if unembedded.name == "logits" else unembedded.name
+    of = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     return Attribution(place, chosen, versus, tuple(found), logit, _allowed(trace, found), _frozen(trace), of)
 
 
 def _place(trace: Trace, position: int | None) -> int:
-    length = len(trace.tokens)
     if position is not None:
-        if not 0 <= position < length:
-            raise UsageError(
-                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
-                "tinytf tokens numbers them",
-            )
+        require_positions(trace, [position])
         return position
     rows = trace.recording.logit_rows
     if trace.config.causal or len(rows) == 1:
         return rows[0]
     masks = ", ".join(map(str, rows[:8]))
     if len({trace.tokens[row].id for row in rows}) > 1:
-        raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or say --position 2")
-    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "say which by --position")
+        raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or add --position 2")
+    raise UsageError(f"the text has {len(rows)} [MASK], at {masks}", "choose one by --position")
 
 
-def _embeddings(trace: Trace, place: int, parts: _Parts) -> None:
-    for name in ("embed.tokens", "embed.positions", "embed.types"):
-        if name in trace.steps.by_name:
-            parts.add(name, "embedding", trace.step(name)[place])
-    if trace.config.embed_norm:
-        parts.norm(trace.model.embed.norm, trace.step("embed.sum")[place], "embed.norm bias")
+def _embeddings(parts: _Parts) -> None:
+    before = parts.trace.steps.before
+    total = next(step for step in before if isinstance(step.operation, Add))
+    for name in total.inputs:
+        parts.add(name, "embedding", parts.trace.step(name)[parts.place])
+    parts.through(next((step for step in before if total.name in step.inputs), None))
 
 
-def _block(trace: Trace, layer: int, place: int, parts: _Parts) -> None:
+def _block(parts: _Parts, layer: int) -> None:
     """What a block adds, in the order of its steps, each part through the norms that the stream or it goes through."""
-    block: Any = trace.model.blocks[layer]
-    if trace.is_exchanged("in", layer):
-        parts.replace("in", trace.step("in", layer)[place], layer)
-    norms = {step.inputs[0]: step for step in trace.steps.stream_norms}
-    for name, add in (("attn", _attention), ("ffn", _feed_forward)):
-        added = _Parts(parts.width)
-        add(trace, block, layer, place, added, exchanged=trace.is_exchanged(name, layer))
-        _through(trace, norms.get(name), layer, place, added)
+    table = parts.trace.steps
+    parts.replace(table.input, layer)
+    norms = {step.inputs[0]: step for step in table.stream_norms}
+    for step in table.added:
+        added, norm = _added(parts, step, layer), norms.get(step.name)
+        added.through(norm, layer)
         parts.take(added)
-        _through(trace, norms.get("mid" if name == "attn" else "sum"), layer, place, parts)
-    out = trace.steps.output
-    if trace.is_exchanged(out, layer):
-        parts.replace(out, trace.step(out, layer)[place], layer)
+        last = step if norm is None else norm
+        total = next(one for one in table.layer_steps if isinstance(one.operation, Add) and last.name in one.inputs)
+        parts.through(norms.get(total.name), layer)
+    parts.replace(table.output, layer)
 
 
-def _attention(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
-    config = trace.config
-    heads = trace.step("head_out", layer)[:, place].double().cpu()  # (H, D)
-    output = block.attention.o.weight.double().cpu().unflatten(1, (config.n_heads, config.d_head))  # (C, H, D)
-    each = torch.einsum("hd,chd->hc", heads, output)
+def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
+    """What attention or the feed-forward gives, by heads and bias."""
+    trace, place = stream.trace, stream.place
+    parts, linear = _Parts(trace, place), Site(trace, step, layer).module
+    weight, of_heads, exchanged = _wide(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
+    if of_heads:
+        heads = _wide(trace.step(trace.steps.head_out, layer)[:, place])  # (H, D)
+        each = torch.einsum("hd,chd->hc", heads, weight.unflatten(1, heads.shape))  # (C, H·D) -> (C, H, D)
+        parts.add_heads(layer, torch.zeros_like(each) if exchanged else each)
+    elif not exchanged:
+        parts.add(step.name, "feed-forward", weight @ _wide(trace.step(step.inputs[0], layer)[place]), layer)
     if exchanged:
-        parts.add_heads(layer, torch.zeros_like(each))
-        parts.add("attn", "exchanged", trace.step("attn", layer)[place], layer)
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
     else:
-        parts.add_heads(layer, each)
-        parts.add("attn bias", "attention bias", block.attention.o.bias, layer)
-
-
-def _feed_forward(trace: Trace, block: Any, layer: int, place: int, parts: _Parts, *, exchanged: bool) -> None:
-    if exchanged:
-        parts.add("ffn", "exchanged", trace.step("ffn", layer)[place], layer)
-        return
-    activated = trace.step("ffn.act", layer)[place].double().cpu()
-    parts.add("ffn", "feed-forward", block.ffn.down.weight.double().cpu() @ activated, layer)
-    parts.add("ffn bias", "feed-forward bias", block.ffn.down.bias, layer)
-
-
-def _through(trace: Trace, step: Step | None, layer: int, place: int, parts: _Parts) -> None:
-    """Send parts through a norm, where there is one."""
-    if step is not None:
-        module = trace.model.blocks[layer].get_submodule(step.module)
-        parts.norm(module, trace.step(step.inputs[0], layer)[place], f"{step.name} bias", layer)
-
-
-def _masked_head(trace: Trace, place: int, parts: _Parts) -> None:
-    """Through dense, activation and norm; each activation is x·gate(x), 0 at 0, so that a frozen gate is exact."""
-    head: Any = trace.model.head
-    weight = head.dense.weight.double().cpu()
-    parts.through(lambda rows: rows @ weight.T)
-    parts.add("head.dense bias", "dense bias", head.dense.bias)
-    taken, given = (trace.step(name)[place].double().cpu() for name in ("head.dense", "head.act"))
-    gate = torch.where(taken == 0, 0.0, given / taken)
-    parts.through(lambda rows: rows * gate)
-    parts.norm(head.norm, given, "head.norm bias")
+        parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", linear.bias, layer)
+    return parts
 
 
 def _direction(table: Tensor, token: int, versus: int | None) -> Tensor:
-    row = table[token].detach().double().cpu()
-    return row if versus is None else row - table[versus].detach().double().cpu()
+    return _wide(table[token]) if versus is None else _wide(table[token]) - _wide(table[versus])
 
 
 def _allowed(trace: Trace, parts: list[Part]) -> float:
@@ -325,5 +290,5 @@ def _frozen(trace: Trace) -> str:
     if not inside and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
     frozen = f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms
-    name = trace.steps.unembedded.name
-    return frozen if name == "logits" else f"{frozen}; the sum is {name}, of which the logit is made"
+    first, *later = trace.steps.over_vocabulary
+    return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

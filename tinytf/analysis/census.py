@@ -1,4 +1,4 @@
-"""What every head of a model does: its scores on random tokens said twice and on text, and a label in a line.
+"""What every head of a model does: its scores on repeated random tokens and on text, and a label in a line.
 
 Attention weights are scored as they pass, one layer of a few sequences at a time; none are kept. Shapes: B sequences
 of a batch, H heads, T tokens (Q and K where query and key differ).
@@ -13,27 +13,31 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.head_labels import LABELS, Named, named
 from tinytf.analysis.heads import (
+    LABELS,
+    Named,
     by_offset,
     choosing,
+    copy_losses,
     distance,
     duplicate,
     entropy,
     entropy_share,
     first,
     induction,
+    named,
     overlap,
     own,
     previous,
+    repeated_tokens,
 )
-from tinytf.analysis.repeats import copy_losses, repeated_tokens
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Progress, Report, plain, unheard
 from tinytf.steps.operations.mask import Sight
+from tinytf.steps.table import table_of
 from tinytf.trace.taps import stepwise
 
 SEQUENCES = 16
@@ -41,7 +45,7 @@ SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one befor
 _USUAL_COPY = 50
 
 _ROOM = 256 * 2**20  # bytes of one layer's attention that a batch may take
-_COPIES = 8  # tensors of the size of the weights that are there at once: scores, scaled, masked, what scoring makes
+_COPIES = 8  # tensors of the size of the weights that exist at once: scores, scaled, masked, what scoring makes
 
 SCORES = {
     "induction": "mean weight, in the second copy, on the token that followed the query's in the first",
@@ -59,42 +63,36 @@ SCORES = {
 """Every score of the census, and what it is."""
 
 ON_REPEATS = ("induction", "duplicate", "previous")
-"""Scores that are read on random tokens, where nothing but place and repetition says where to look."""
-
-Progress = Callable[[int, int], None]
+"""CensusScores that are read on random tokens, where nothing but place and repetition says where to look."""
 
 
 @dataclass(frozen=True)
-class Scores:
+class CensusScores:
     """``values`` are scores of every head by their names in SCORES, each (layers, heads), float64.
 
-    They are means over so many ``sequences`` of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of tokens
-    that are said twice, and lack on text. ``agreement`` is NaN for a head that is alone in its layer.
+    Means over ``sequences`` sequences of ``tokens`` tokens each. ``duplicate`` and ``induction`` are of repeated
+    tokens, and missing on text. ``agreement`` is NaN for a head that is alone in its layer.
     """
 
     sequences: int
     tokens: int
     values: Mapping[str, Tensor]
 
-    def of(self, layer: int, head: int) -> dict[str, float]:
+    def size(self) -> dict[str, int]:
+        return {"sequences": self.sequences, "tokens": self.tokens}
+
+    def of(self, layer: int, head: int) -> Mapping[str, float]:
         """The scores of one head by name."""
         return {name: float(score[layer, head]) for name, score in self.values.items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data: a score is layers × heads, null where it is no number."""
-        found: dict[str, Any] = {"sequences": self.sequences, "tokens": self.tokens}
-        for name, score in self.values.items():
-            found[name] = [[one if math.isfinite(one) else None for one in row] for row in score.tolist()]
-        return found
 
 
 @dataclass(frozen=True)
 class Census(Report):
-    """Every head of a model. ``repeats`` are its scores on random tokens said twice, ``text`` those on text, if any.
+    """Every head of a model. ``repeats`` are its scores on repeated random tokens, ``text`` those on text, if any.
 
     A copy has ``length`` tokens. The losses, in nats a token, are over either copy; None where no next token is
     predicted. ``labels`` are layers × heads. In ``to_dict`` heads are sorted ``by`` a score, and only the ``top`` ones
-    are there, where that is no None. ``corpus`` says what the text is.
+    are kept (None: all). ``corpus`` says what the text is.
     """
 
     KIND = "heads"
@@ -103,8 +101,8 @@ class Census(Report):
     config: ModelConfig
     length: int
     seed: int
-    repeats: Scores
-    text: Scores | None
+    repeats: CensusScores
+    text: CensusScores | None
     first_loss: float | None
     second_loss: float | None
     labels: tuple[tuple[Named, ...], ...]
@@ -114,22 +112,12 @@ class Census(Report):
 
     def fields(self) -> dict[str, Any]:
         """The heads with the highest score first: all of them, or the ``top`` ones."""
-        repeats, text = self.repeats, self.text
         return {
-            "repeats": {
-                "length": self.length,
-                "sequences": repeats.sequences,
-                "tokens": repeats.tokens,
-                "seed": self.seed,
-                "first_loss": self.first_loss,
-                "second_loss": self.second_loss,
-            },
-            "text": text and {"corpus": self.corpus, "sequences": text.sequences, "tokens": text.tokens},
+            "repeats": {**self.repeats.size(), **self.members("length", "seed", "first_loss", "second_loss")},
+            "text": self.text and {"corpus": self.corpus, **self.text.size()},
             "by": self.by,
             "scores": SCORES,
-            "labels": [
-                {"name": one.name, "score": one.score, "least": one.least, "meaning": one.meaning} for one in LABELS
-            ],
+            "labels": plain(LABELS),
             "heads": [self._head(layer, head) for layer, head in self.order()[: self.top]],
         }
 
@@ -158,7 +146,7 @@ class Census(Report):
         named = (("repeats", self.repeats), ("text", self.text))
         return {f"{where}.{score}": values for where, one in named if one for score, values in one.values.items()}
 
-    def measured_on(self, by: str) -> Scores:
+    def measured_on(self, by: str) -> CensusScores:
         """Where a score is read: those of ON_REPEATS there, the others on text where there is some."""
         return self.repeats if by in ON_REPEATS or self.text is None else self.text
 
@@ -178,13 +166,13 @@ def require_score(by: str) -> str:
 def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 0) -> int:
     """The length of a copy: the one given, else 50 or what fits the context beside ``added`` tokens.
 
-    With a window every token must be seen from where it is said again. UsageError for a length that does not fit.
+    In a window every token must be visible from its repetition. Raises UsageError for a length that does not fit.
     """
     most = (config.context - added) // 2
     most = min(most, config.window - 1) if config.window else most
     where = f"a context of {config.context:,}" + (f" with a window of {config.window:,}" if config.window else "")
     if most < SHORTEST_COPY:
-        raise UsageError(f"not even {SHORTEST_COPY} tokens can be said twice in {where}", "heads are told apart there")
+        raise UsageError(f"not even {SHORTEST_COPY} tokens fit {where} twice", "heads are told apart there")
     if length is not None and not SHORTEST_COPY <= length <= most:
         said = "is too short to tell heads apart" if length < SHORTEST_COPY else f"does not fit {where} twice"
         raise UsageError(f"a copy of {length:,} tokens {said}", f"give a length from {SHORTEST_COPY} to {most:,}")
@@ -200,12 +188,12 @@ def census(
     seed: int = 0,
     before: Sequence[int] = (),
     after: Sequence[int] = (),
-    progress: Progress = lambda done, of: None,
+    progress: Progress = unheard,
 ) -> Census:
-    """Score every head on ``count`` sequences of random tokens said twice, and on at most as many ``windows`` of text.
+    """Score every head on ``count`` sequences of repeated random tokens, and on at most as many ``windows`` of text.
 
     ``windows`` are ids (T,), all of one length; ``before`` and ``after`` are put around the random ones, as a tokenizer
-    does around a text; ``length`` is that of a copy. ``progress`` hears how many sequences are done, of how many at
+    does around a text; ``length`` is that of a copy. ``progress`` counts the sequences, of how many at
     most. The model is left as it was. Raises UsageError for a length that does not fit.
     """
     config = model.config
@@ -231,22 +219,23 @@ def census(
         heard = _Tally(config, len(opening))
         _run(model, islice(chain((opening,), text), count), heard, lambda done: progress(count + done, of))
     on_repeats, on_text = repeats.scores(), None if heard is None else heard.scores()
-    places = ((layer, range(config.n_heads)) for layer in range(config.n_layers))
+    labels = tuple(
+        tuple(
+            named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
+            for head in range(config.n_heads)
+        )
+        for layer in range(config.n_layers)
+    )
+    means = [sum(some) / len(losses) for some in zip(*losses, strict=True)] or [None, None]
     return Census(
         config=config,
         length=length,
         seed=seed,
         repeats=on_repeats,
         text=on_text,
-        first_loss=sum(first for first, _ in losses) / len(losses) if losses else None,
-        second_loss=sum(second for _, second in losses) / len(losses) if losses else None,
-        labels=tuple(
-            tuple(
-                named(on_repeats.of(layer, head), None if on_text is None else on_text.of(layer, head))
-                for head in heads
-            )
-            for layer, heads in places
-        ),
+        first_loss=means[0],
+        second_loss=means[1],
+        labels=labels,
     )
 
 
@@ -261,8 +250,10 @@ def _run(
     """Let sequences (T,) go through the model, a few at a time, and ``tally`` see the weights of each layer."""
     device = model.embed.tokens.weight.device
 
+    weights = table_of(model.config).weights
+
     def tap(name: str, tensor: Tensor) -> Tensor:
-        if name == "weights":  # (B, H, T, T), once a layer
+        if name == weights:  # (B, H, T, T), once a layer
             tally.add(tensor.float())
         return tensor
 
@@ -277,7 +268,7 @@ def _run(
 class _Tally:
     """Sums of the scores of one kind of sequence of ``tokens`` tokens, over sequences; layers come in their order.
 
-    ``copies`` are the places of what is said twice, where something is.
+    ``copies`` are the places of both copies, where tokens are repeated.
     """
 
     def __init__(self, config: ModelConfig, tokens: int, copies: slice | None = None) -> None:
@@ -309,7 +300,7 @@ class _Tally:
             sums[name] = sums[name] + summed if name in sums else summed
         self._layer = (self._layer + 1) % len(self._sums)
 
-    def scores(self) -> Scores:
+    def scores(self) -> CensusScores:
         """The means over all sequences that were added."""
         means = {
             name: torch.stack([sums[name] for sums in self._sums]) / self.sequences for name in self._sums[0]
@@ -319,4 +310,4 @@ class _Tally:
         share = torch.where(2 * queries >= self.tokens, means.pop("offset") / queries, -1.0)
         weight, place = share.max(dim=-1)
         means |= {"offset": offsets[place].double(), "offset_weight": weight}
-        return Scores(self.sequences, self.tokens, {name: means[name] for name in SCORES if name in means})
+        return CensusScores(self.sequences, self.tokens, {name: means[name] for name in SCORES if name in means})

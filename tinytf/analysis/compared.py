@@ -1,23 +1,32 @@
-"""One step in both runs: how far its numbers are apart.
+"""Two runs: how far a step, a parameter and the predictions of both are apart.
 
 A token of a large model may hold numbers a thousand times those of the others (the first one, often, which attention
 rests on). So each token is measured by its own largest number, in both runs; of a map each query by its row's.
-Shapes: T tokens or queries, N all that a step has of one.
+Shapes: T tokens or queries, N all that a step has of one; P positions, C width, V vocabulary.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.steps.table import Step
+from tinytf.analysis.alignment import Alignment, Side
+from tinytf.model.transformer import Transformer
+from tinytf.report import Data
+from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import Step, table_of
+from tinytf.text.tokenizer import Encoding
+
+_CHUNK = 2**22  # numbers of a parameter that are in memory in float64 at a time
+_ROWS = 16  # positions whose logits are in memory at a time
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(Data):
     """One step in both runs.
 
     ``largest`` is the largest difference of two cells, at the cell ``at``, where the numbers are ``values``.
@@ -26,6 +35,9 @@ class Compared:
     that of a token's numbers, the mean over the tokens. ``kl`` is KL(first ‖ second) in nats, the mean over the
     positions, of logits and probabilities alone.
     """
+
+    LESS: ClassVar = ("step",)
+    ALSO: ClassVar = ("head",)
 
     name: str
     step: Step
@@ -44,24 +56,9 @@ class Compared:
         """The head with the largest difference, where the step has heads."""
         return self.at[0] if self.step.has_heads else None
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "layer": self.layer,
-            "shape": list(self.shape),
-            "largest": self.largest,
-            "relative": self.relative,
-            "token": self.token,
-            "cosine": self.cosine,
-            "at": list(self.at),
-            "values": list(self.values),
-            "head": self.head,
-            "kl": self.kl,
-        }
-
 
 class Sums:
-    """What is known of a step that comes in parts along its first axis, tokens or heads."""
+    """A comparison of a step that comes in parts along its first axis, tokens or heads."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -131,3 +128,140 @@ class Sums:
             return torch.cat(self.parts, dim=1)
         parts = torch.stack(self.parts)  # (parts, 5, T)
         return torch.cat((parts[:, :2].amax(dim=0), parts[:, 2:].sum(dim=0)))
+
+
+@dataclass(frozen=True)
+class Moved(Data):
+    """One parameter in two models: the norm of the change ‖Δ‖ and that of the first model's weights ‖W‖."""
+
+    ALSO: ClassVar = ("ratio",)
+
+    name: str
+    shape: tuple[int, ...]
+    change: float
+    norm: float
+
+    @property
+    def ratio(self) -> float:
+        """‖Δ‖ ÷ ‖W‖; infinite where weights that were all 0 moved, and 0 where nothing did."""
+        if not self.change:
+            return 0.0
+        return self.change / self.norm if self.norm else float("inf")
+
+
+@torch.no_grad()
+def moved_weights(first: Transformer, second: Transformer) -> tuple[Moved, ...]:
+    """The parameters that both have in one shape, the one that moved most for its size first; in float64."""
+    others = dict(second.named_parameters())
+    found = [
+        _moved(name, weight, others[name])
+        for name, weight in first.named_parameters()
+        if name in others and others[name].shape == weight.shape
+    ]
+    return tuple(sorted(found, key=lambda one: -one.ratio))
+
+
+def _moved(name: str, first: Tensor, second: Tensor) -> Moved:
+    if first is second:  # a model without some steps has the weights of the whole one
+        return Moved(name, tuple(first.shape), 0.0, float(torch.linalg.vector_norm(first, dtype=torch.float64)))
+    change = norm = 0.0
+    ends = zip(first.flatten().split(_CHUNK), second.to(first.device).flatten().split(_CHUNK), strict=True)
+    for before, after in ends:
+        change += float((after.double() - before.double()).square().sum())
+        norm += float(before.double().square().sum())
+    return Moved(name, tuple(first.shape), change**0.5, norm**0.5)
+
+
+@dataclass(frozen=True)
+class Position:
+    """What both predict at one position: KL(first ‖ second) in nats, and the most probable id of each."""
+
+    index: int
+    kl: float
+    first: tuple[int, float]
+    second: tuple[int, float]
+
+
+@dataclass(frozen=True)
+class BothPredict:
+    """The most probable ids of either run after its text, or at a mask, with their probabilities in both runs.
+
+    ``kl`` is KL(first ‖ second) in nats.
+    """
+
+    position: int
+    other_position: int
+    kl: float
+    ids: tuple[int, ...]
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Two sides of one vocabulary, with their last hidden states (P, C)."""
+
+    sides: tuple[Side, Side]
+    hidden: tuple[Tensor, Tensor]
+    alignment: Alignment
+
+    def compare(self) -> tuple[tuple[Compared, ...], tuple[Position, ...]]:
+        """The steps over the vocabulary that both have, and every position; some positions at a time."""
+        first, second = (table_of(side.model.config) for side in self.sides)
+        sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
+        logits, shares = first.over_vocabulary[-1].name, first.probabilities
+        probs, total = Sums(shares), 0.0
+        positions: list[Position] = []
+        for start in range(0, self.alignment.positions, _ROWS):
+            rows = slice(start, min(start + _ROWS, self.alignment.positions))
+            found, other = (
+                side.model.over_vocabulary(hidden[rows]) for side, hidden in zip(self.sides, self.hidden, strict=True)
+            )
+            for name, one in sums.items():
+                one.add(found[name], other[name], start)
+            a, b = found[logits], other[logits]  # (rows, V)
+            log_p, log_q = (one.log_softmax(dim=-1, dtype=torch.float64) for one in (a, b.to(a.device)))
+            p, q = (one.exp() for one in (log_p, log_q))
+            kl = divergence(p, log_p, log_q)
+            p, q = p.float(), q.float()
+            probs.add(p, q, start)
+            total += float(kl.sum())
+            best = [one.max(dim=-1) for one in (p, q)]
+            for row in range(len(a)):
+                tops = [(int(one.indices[row]), float(one.values[row])) for one in best]
+                positions.append(Position(start + row, float(kl[row]), tops[0], tops[1]))
+        mean = total / self.alignment.positions
+        sums[shares.name] = probs
+        told = {logits: mean, shares.name: mean}
+        ends = (one.compared(name, None, told.get(name)) for name, one in sums.items())
+        return tuple(ends), tuple(positions)
+
+    def predictions(self, top: int) -> Iterator[BothPredict]:
+        """What comes after either text, or fills the masks that both have."""
+        for places in self.alignment.asked:
+            read = zip(self.sides, self.hidden, places, strict=True)
+            logits = [side.model.unembed(hidden[at]) for side, hidden, at in read]
+            p, q = (probabilities(one) for one in logits)
+            log_p, log_q = (one.to(p.device).log_softmax(dim=-1, dtype=torch.float64) for one in logits)
+            kl = float(divergence(log_p.exp(), log_p, log_q))
+            best = [one.topk(min(top, len(one))).indices.tolist() for one in (p, q)]
+            ids = sorted({*best[0], *best[1]}, key=lambda i: -max(float(p[i]), float(q[i])))
+            yield BothPredict(*places, kl, tuple(ids), tuple(float(p[i]) for i in ids), tuple(float(q[i]) for i in ids))
+
+
+def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) in nats, (…, V) -> (…)."""
+    return (p * log_p.sub(log_q)).sum(dim=-1).clamp(min=0)
+
+
+def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
+    """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
+    if model.head is None or not model.config.causal or len(text.ids) < 2:
+        return None
+    ids = torch.tensor(text.ids, device=hidden.device)
+    total = 0.0
+    for start in range(0, len(ids) - 1, _ROWS):
+        targets = ids[start + 1 : start + 1 + _ROWS]
+        log_p = model.unembed(hidden[start : start + len(targets)]).double().log_softmax(dim=-1)
+        total -= float(log_p.gather(1, targets[:, None]).sum())
+    return total / (len(ids) - 1)

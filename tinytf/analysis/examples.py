@@ -1,4 +1,4 @@
-"""Where in a corpus a unit is most active: the corpus is a stream, and what is kept of it does not grow with it.
+"""Where in a corpus a unit is most active. The corpus is a stream; what is kept does not grow with it.
 
 Shapes: B windows, T tokens of a window, U units, K examples kept of each.
 """
@@ -6,17 +6,19 @@ Shapes: B windows, T tokens of a window, U units, K examples kept of each.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.neurons import Example, Examples, Unit
+from tinytf.analysis.neurons import ActiveExample, TopExamples, Unit
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.hooks import module_of
 
 BEFORE, AFTER = 12, 6
 """Tokens of an example that are kept on either side."""
@@ -26,10 +28,10 @@ _BATCH = 8
 
 @dataclass(frozen=True)
 class Window:
-    """Some tokens of a document that go through the model together.
+    """Consecutive tokens of a document that go through the model together.
 
-    ``own`` are the places of the text's own tokens, the others were added; the first of them is token ``start`` of
-    document ``document``.
+    ``own`` are the places of the text's own tokens, without the added ones; the first is token ``start`` of document
+    ``document``.
     """
 
     ids: list[int]
@@ -66,23 +68,15 @@ def windows_of(
         document += ends
 
 
-@dataclass
 class Strongest:
     """The K strongest places of each of U units so far: tensors of a size that is known from the beginning."""
 
-    units: int
-    top: int
-    strength: Tensor = field(init=False)
-    activation: Tensor = field(init=False)
-    place: Tensor = field(init=False)  # (U, K, 2): document, position
-    context: Tensor = field(init=False)  # (U, K, BEFORE + 1 + AFTER), −1 where there is no token
-
-    def __post_init__(self) -> None:
-        shape = (self.units, self.top)
-        self.strength = torch.full(shape, -1.0)
-        self.activation = torch.zeros(shape)
-        self.place = torch.zeros((*shape, 2), dtype=torch.int64)
-        self.context = torch.full((*shape, BEFORE + 1 + AFTER), -1, dtype=torch.int64)
+    def __init__(self, units: int, top: int) -> None:
+        self.top = top
+        self.strength = torch.full((units, top), -1.0)
+        self.activation = torch.zeros(units, top)
+        self.place = torch.zeros(units, top, 2, dtype=torch.int64)  # document, position
+        self.context = torch.full((units, top, BEFORE + 1 + AFTER), -1)  # −1 where there is no token
 
     @property
     def nbytes(self) -> int:
@@ -102,20 +96,18 @@ class Strongest:
         row, token = best // length, best % length
         around = token[..., None] + torch.arange(-BEFORE, AFTER + 1)  # (U, K, W)
         there = (around >= 0) & (around < length)
-        context = ids[row[..., None], around.clamp(0, length - 1)].masked_fill(~there, -1)
-        place = origin[row] + torch.stack((torch.zeros_like(token), token), dim=-1)
-        self._merge(flat.gather(1, best), values.flatten(0, 1).T.gather(1, best), place, context)
+        new = {
+            "strength": flat.gather(1, best),
+            "activation": values.flatten(0, 1).T.gather(1, best),
+            "place": origin[row] + torch.stack((torch.zeros_like(token), token), dim=-1),
+            "context": ids[row[..., None], around.clamp(0, length - 1)].masked_fill(~there, -1),
+        }
+        both = {name: torch.cat((getattr(self, name), tensor), dim=1) for name, tensor in new.items()}
+        order = both["strength"].sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
+        for name, tensor in both.items():
+            setattr(self, name, tensor.take_along_dim(order if tensor.dim() == 2 else order[..., None], dim=1))
 
-    def _merge(self, strength: Tensor, activation: Tensor, place: Tensor, context: Tensor) -> None:
-        both = torch.cat((self.strength, strength), dim=1)
-        order = both.sort(dim=-1, descending=True, stable=True).indices[:, : self.top]
-        self.strength = both.gather(1, order)
-        self.activation = torch.cat((self.activation, activation), dim=1).gather(1, order)
-        self.place = torch.cat((self.place, place), dim=1).gather(1, order[..., None].expand(-1, -1, 2))
-        wide = order[..., None].expand(-1, -1, context.shape[-1])
-        self.context = torch.cat((self.context, context), dim=1).gather(1, wide)
-
-    def examples(self, unit: int) -> tuple[Example, ...]:
+    def examples(self, unit: int) -> tuple[ActiveExample, ...]:
         """The places of one unit, the strongest first."""
         found = []
         for k in range(self.top):
@@ -126,15 +118,15 @@ class Strongest:
             after = [i for i in around[BEFORE + 1 :] if i >= 0]
             document, position = self.place[unit, k].tolist()
             ids = (*before, around[BEFORE], *after)
-            found.append(Example(float(self.activation[unit, k]), document, position, ids, len(before)))
+            found.append(ActiveExample(float(self.activation[unit, k]), document, position, ids, len(before)))
         return tuple(found)
 
 
 @torch.no_grad()
-def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> Examples:
+def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
     """Run windows through a model and keep the ``top`` places of each unit where its activation is largest in size.
 
-    A few windows are held at a time, and of those that are gone the examples alone.
+    A few windows are in memory at a time; of the others only the examples are kept.
     """
     units = tuple(dict.fromkeys(units))
     kept = Strongest(len(units), top)
@@ -143,6 +135,7 @@ def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[
         by_layer.setdefault(unit.layer, []).append(unit.index)
     columns = [Unit(layer, index) for layer, indices in by_layer.items() for index in indices]
     order = [columns.index(unit) for unit in units]
+    activated = table_of(model.config).by_name[table_of(model.config).activated]
     caught: dict[int, Tensor] = {}
     tokens = documents = 0
     training = model.training
@@ -150,17 +143,17 @@ def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[
         stack.callback(model.train, training)
         model.eval()
         for layer, indices in by_layer.items():
-            block: Any = model.blocks[layer]
-            hook = block.ffn.down.register_forward_pre_hook(_catching(caught, layer, indices))
-            stack.callback(hook.remove)
-        for batch in _batches(windows):
+            takes = module_of(model, activated, layer)
+            stack.callback(takes.register_forward_pre_hook(_catching(caught, layer, indices)).remove)
+        left = iter(windows)
+        while batch := list(islice(left, _BATCH)):
             ids = _padded(batch)
             _run(model, ids, max(by_layer, default=-1))
             values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
             kept.add(values, batch, ids)
             tokens += sum(len(window.own) for window in batch)
             documents = max(documents, batch[-1].document + 1)
-    return Examples({unit: kept.examples(place) for place, unit in enumerate(units)}, tokens, documents)
+    return TopExamples({unit: kept.examples(place) for place, unit in enumerate(units)}, tokens, documents)
 
 
 def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
@@ -170,19 +163,13 @@ def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
     return hook
 
 
-def _batches(windows: Iterable[Window]) -> Iterator[list[Window]]:
-    left = iter(windows)
-    while batch := list(islice(left, _BATCH)):
-        yield batch
-
-
 def _padded(batch: Sequence[Window]) -> Tensor:
     length = max(len(window.ids) for window in batch)
     return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
 
 
 def _run(model: Transformer, ids: Tensor, last: int) -> None:
-    """One pass as far as layer ``last``; what is behind the end of a text cannot be seen from within it."""
+    """One pass as far as layer ``last``; what comes after the end of a text is masked."""
     real = ids >= 0
     device = model.embed.tokens.weight.device
     mask = None if model.config.causal or bool(real.all()) else real.to(device)

@@ -1,20 +1,37 @@
-"""One number a head: where its attention goes. Every score of a head has its one definition here.
+"""One number a head: where its attention goes, defined once; and what a head is called by its numbers.
 
-Weights are (…, Q, K). What is said twice are ``length`` tokens, and the same ``length`` again right behind them.
+Weights are (…, Q, K). Repeated tokens are ``length`` tokens, and right after them the same ``length`` again: what
+previous-token and induction heads are measured on (Olsson et al. 2022, "In-context Learning and Induction Heads").
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.report import Data
 from tinytf.steps.operations.mask import Sight
 from tinytf.trace.trace import Trace
+
+
+def repeated_tokens(vocab_size: int, length: int, count: int, seed: int) -> Tensor:
+    """``count`` sequences of ``length`` uniformly random ids, each twice in a row: (count, 2 · length)."""
+    generator = torch.Generator().manual_seed(seed)
+    once = torch.randint(0, vocab_size, (count, length), generator=generator)
+    return torch.cat((once, once), dim=1)
+
+
+def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]:
+    """The mean next-token loss, in nats, within the first copy and in the second: logits (B, 2T, V), ids (B, 2T)."""
+    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    by_position = losses.view(len(ids), -1).mean(dim=0)  # (2T - 1,)
+    return float(by_position[: length - 1].mean()), float(by_position[length:].mean())
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -44,12 +61,12 @@ def duplicate(weights: Tensor, length: int) -> Tensor:
 
 
 def induction(weights: Tensor, length: int) -> Tensor:
-    """Mean weight, in the second copy, on the token that followed the query's in the first (Olsson et al. 2022)."""
+    """Mean weight, in the second copy, on the token that followed the query's in the first."""
     return weights[..., length:, :].diagonal(offset=1, dim1=-2, dim2=-1).mean(dim=-1)
 
 
 def choosing(sight: Sight, length: int) -> Tensor:
-    """How many keys each query of a text may look at, (Q,); one that sees a single key has nothing to choose."""
+    """How many keys each query of a text may look at, (Q,); a query with a single key has no choice."""
     allowed = sight.allowed(length, None, torch.device("cpu"))  # (Q, K)
     return torch.full((length,), length) if allowed is None else allowed.sum(dim=-1)
 
@@ -80,7 +97,7 @@ def overlap(weights: Tensor, visible: Tensor) -> Tensor:
 def by_offset(weights: Tensor) -> Tensor:
     """The sum of the weights on each diagonal: (…, T, T) -> (…, 2T − 1), from key − query = 1 − T to T − 1."""
     size = weights.shape[-1]
-    padded = torch.nn.functional.pad(weights.flip(-2), (0, size))  # (…, T, 2T)
+    padded = F.pad(weights.flip(-2), (0, size))  # (…, T, 2T)
     # Rows of one column less: each begins one place earlier, so that a column of them is a diagonal.
     skewed = padded.flatten(-2)[..., : size * (2 * size - 1)].unflatten(-1, (size, 2 * size - 1))
     return skewed.sum(dim=-2)
@@ -106,7 +123,7 @@ class MeasuredHeads:
 
     @property
     def ranked(self) -> list[tuple[int, int, float]]:
-        """Layer, head and number of each, the largest first; those that have none are left out."""
+        """Layer, head and number of each, the largest first; heads without a number are omitted."""
         rows = zip(self.layers, self.values.tolist(), strict=True)
         found = [(layer, head, value) for layer, row in rows for head, value in enumerate(row) if math.isfinite(value)]
         return sorted(found, key=lambda one: -one[2])
@@ -121,4 +138,96 @@ def measure_heads(trace: Trace, by: str, layers: Sequence[int] | None = None) ->
     if by not in MEASURES:
         raise UsageError(f"there is no measure {by!r}", did_you_mean(by, MEASURES))
     chosen = range(trace.config.n_layers) if layers is None else layers
-    return torch.stack([MEASURES[by][0](trace.step("weights", layer).float()) for layer in chosen])
+    return torch.stack([MEASURES[by][0](trace.step(trace.steps.weights, layer).float()) for layer in chosen])
+
+
+@dataclass(frozen=True)
+class Label(Data):
+    """A kind of head: the ``score`` that identifies it, ``least`` how much of it is needed, and what it means.
+
+    A label ``of_repeats`` is read on repeated random tokens, the others on text where there is some.
+    """
+
+    LESS: ClassVar = ("of_repeats",)
+
+    name: str
+    score: str
+    least: float
+    meaning: str
+    of_repeats: bool = False
+
+
+LABELS: tuple[Label, ...] = (
+    Label("induction", "induction", 0.5, "finds what followed the last time, and so can repeat it", True),
+    Label("duplicate", "duplicate", 0.5, "finds the earlier copy of its own token", True),
+    Label("previous", "previous", 0.5, "brings each token the one before it", True),
+    Label("self", "self", 0.5, "stays at its own token"),
+    Label("offset", "offset_weight", 0.5, "looks a fixed number of tokens back or ahead"),
+    Label("first", "first", 0.5, "rests on the first token: a sink, where attention goes that is not needed"),
+    Label("broad", "entropy_share", 0.9, "looks at all tokens nearly alike, and so takes their mean"),
+)
+"""In the order of what says most: a head is called by the first that it reaches. Half is the majority of its weight: on
+the same sequences no other place can have as much."""
+
+
+_OFFSET = next(label for label in LABELS if label.name == "offset")
+
+
+@dataclass(frozen=True)
+class Named:
+    """``label`` is the first of LABELS that a head reaches, None for no pattern; ``evidence`` is what was measured."""
+
+    label: Label | None
+    evidence: str
+
+    @property
+    def name(self) -> str:
+        return "–" if self.label is None else self.label.name
+
+
+_WORDS = {
+    "induction": "induction",
+    "duplicate": "duplicate token",
+    "previous": "previous token",
+    "self": "own token",
+    "first": "first token",
+    "entropy_share": "entropy",
+}
+
+
+Of = Mapping[str, float]
+"""The scores of one head, by name."""
+
+
+def named(repeats: Of, text: Of | None) -> Named:
+    """The label of a head from its scores; the evidence is every label that it reaches, or the highest score."""
+    reached: list[Label] = []
+    for label in LABELS:
+        new = label.name != "offset" or not _is_said(reached, repeats, text)
+        if new and _score(label, repeats, text) >= label.least:
+            reached.append(label)
+    if reached:
+        return Named(reached[0], ", ".join(_said(label, repeats, text) for label in reached))
+    others = [label for label in LABELS if label.name not in ("offset", "broad")]
+    if (text or repeats)["offset"] not in (0, -1):
+        others.append(_OFFSET)
+    most = max(others, key=lambda label: _score(label, repeats, text))
+    return Named(None, f"at most {_said(most, repeats, text)}")
+
+
+def _score(label: Label, repeats: Of, text: Of | None) -> float:
+    return (repeats if label.of_repeats or text is None else text)[label.score]
+
+
+def _is_said(reached: Sequence[Label], repeats: Of, text: Of | None) -> bool:
+    """Whether an offset repeats what another label says: on repeated tokens each of them is an offset."""
+    if text is None:
+        return bool(reached)
+    return text["offset"] == 0 or (text["offset"] == -1 and any(label.name == "previous" for label in reached))
+
+
+def _said(label: Label, repeats: Of, text: Of | None) -> str:
+    where = "on repeated tokens" if label.of_repeats else "on random tokens" if text is None else "on text"
+    what = f"offset {(text or repeats)['offset']:+.0f}" if label.name == "offset" else _WORDS[label.score]
+    share = " of the most possible" if label.name == "broad" else ""
+    return f"{what} {_score(label, repeats, text):.2f}{share} {where}"

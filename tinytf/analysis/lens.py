@@ -4,24 +4,25 @@ Every state of the stream goes through the model's own final norm and head (nost
 logit lens").
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.errors import MemoryShortage, UsageError
-from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.analysis.prediction import require_head, require_positions, require_tokens
+from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
-from tinytf.report import Report
+from tinytf.report import Progress, Report, unheard
+from tinytf.steps.table import Place
 from tinytf.trace.trace import Trace
 
 _CHUNK_BYTES = 24 * 2**20
-"""Of one float64 tensor of logits: that many positions of a layer are unembedded at a time."""
+"""Size of one float64 tensor of logits: so many positions of a layer are unembedded at a time."""
 
 _CACHE_BYTES = 4 * 2**20
-"""The same, of the positions whose logits are summed up at a time: they pass through a processor's cache."""
+"""The same for the positions whose logits are summed at a time: they fit a processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class Lens(Report):
     def fields(self) -> dict[str, Any]:
         """Entropy and KL(final ‖ here) in nats."""
         return {
-            "through": self.through,
+            **self.members("through"),
             "divergence": "KL(final ‖ here), in nats",
-            "positions": list(self.positions),
+            **self.members("positions"),
             "tracked": [self.named(i) for i in self.tracked],
             "stages": [{"stage": one.name, "layer": one.layer, "at": list(self._at(one))} for one in self.stages],
             "check": {"holds": self.holds, "largest_difference": self.difference},
@@ -97,11 +98,7 @@ class Lens(Report):
 
 def require_readable(model: Transformer) -> None:
     """Raise UsageError where a model has no head to read its layers with."""
-    if model.head is None:
-        raise UsageError(
-            "this model has no language-model head, so nothing reads its layers as tokens",
-            "take a model that predicts tokens, such as tiny or tiny-encoder",
-        )
+    require_head(model, "nothing reads its layers as tokens")
 
 
 @torch.no_grad()
@@ -112,10 +109,10 @@ def lens(
     top: int = 5,
     tracked: Sequence[int] = (),
     sublayers: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, of: None,
+    on_progress: Progress = unheard,
     force: bool = False,
 ) -> Lens:
-    """Read the embeddings and every layer of ``trace`` at ``positions``, with ``sublayers`` behind attention too.
+    """Read the embeddings and every layer of ``trace`` at ``positions``, with ``sublayers`` after attention too.
 
     Without positions: all of a decoder, the masked ones of an encoder (all, if none is). The logits of one layer are
     held, (positions, vocabulary), those of the last; the others are read a few positions at a time.
@@ -125,11 +122,26 @@ def lens(
     """
     model = trace.model
     require_readable(model)
-    places = _places(trace, positions)
-    chosen = torch.tensor(_known(trace, tracked), dtype=torch.int64, device=trace.model_input.device)
+    if positions is None:
+        positions = range(len(trace.tokens)) if trace.config.causal else trace.recording.logit_rows
+    require_positions(trace, positions)
+    require_tokens(trace.config, tracked)
+    places, followed = list(positions), list(dict.fromkeys(tracked))
+    chosen = torch.tensor(followed, dtype=torch.int64, device=trace.model_input.device)
     if not force:
-        _require_room(trace, len(places))
-    steps = _steps(trace, sublayers)
+        hidden = trace.last_hidden
+        require_free(
+            f"the logits of {len(places):,} positions hold",
+            len(places) * trace.config.vocab_size * hidden.itemsize,
+            hidden.device,
+            "choose fewer by --position, such as --position -1; --force reads them anyway",
+        )
+    table = trace.steps
+    inside = [table.between] if sublayers and table.between else []
+    steps: list[Place] = [
+        (table.embedded, None),
+        *((name, layer) for layer in range(trace.config.n_layers) for name in (*inside, table.output)),
+    ]  # in a post-norm model each is what its norm gave
     last = model.final_norm(trace.step(*steps[-1]))  # (T, C)
     final = _read(model, last, places)  # (P, V), the only logits of a whole layer
     vocabulary = final.shape[-1]
@@ -138,7 +150,7 @@ def lens(
     read: list[list[tuple[Tensor, ...]]] = [[] for _ in steps]
     for number, start in enumerate(starts):
         rows = places[start : start + count]
-        expected = [_Expected.of(some) for some in final[start : start + count].split(few)]
+        expected = [_expected(some) for some in final[start : start + count].split(few)]
         for place, step in enumerate(steps):
             ends = place == len(steps) - 1
             logits = final[start : start + count] if ends else model.unembed(model.final_norm(trace.step(*step)[rows]))
@@ -148,79 +160,24 @@ def lens(
             ]
             on_progress(number * len(steps) + place + 1, len(starts) * len(steps))
     stages = tuple(
-        Stage(_name(step), step[1], *(torch.cat(parts).cpu() for parts in zip(*found, strict=True)))
+        Stage(
+            table.at(*step).full_name(step[1]), step[1], *(torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+        )
         for step, found in zip(steps, read, strict=True)
     )
-    return Lens(tuple(places), tuple(chosen.tolist()), stages, _through(trace), _difference(trace, last))
-
-
-def _places(trace: Trace, positions: Sequence[int] | None) -> list[int]:
-    length = len(trace.tokens)
-    if positions is None:
-        return list(range(length)) if trace.config.causal else list(trace.recording.logit_rows)
-    for position in positions:
-        if not 0 <= position < length:
-            raise UsageError(
-                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
-                "tinytf tokens numbers them",
-            )
-    return list(positions)
-
-
-def _known(trace: Trace, ids: Sequence[int]) -> list[int]:
-    size = trace.config.vocab_size
-    for token_id in ids:
-        if not 0 <= token_id < size:
-            raise UsageError(f"there is no token {token_id:,}: the model has {size:,}, 0 to {size - 1:,}")
-    return list(dict.fromkeys(ids))
-
-
-def _require_room(trace: Trace, rows: int) -> None:
-    hidden = trace.last_hidden
-    needed = rows * trace.config.vocab_size * hidden.itemsize
-    if needed < UNASKED or needed <= (free := free_bytes(hidden.device)):
-        return
-    raise MemoryShortage(
-        f"the logits of {rows:,} positions hold {in_gib(needed)}, and {in_gib(free)} are free",
-        "choose fewer by --position, such as --position -1; --force reads them anyway",
-    )
-
-
-def _steps(trace: Trace, sublayers: bool) -> list[tuple[str, int | None]]:
-    """The states of the residual stream; in a post-norm model each is what its norm gave."""
-    table = trace.steps
-    inside = (*((table.between,) if sublayers and table.between else ()), table.output)
-    return [(table.embedded, None), *((name, layer) for layer in range(trace.config.n_layers) for name in inside)]
-
-
-def _name(step: tuple[str, int | None]) -> str:
-    name, layer = step
-    return name if layer is None else f"L{layer}.{name}"
+    return Lens(tuple(places), tuple(followed), stages, _through(trace), _difference(trace, last))
 
 
 def _through(trace: Trace) -> str:
     head = "the head" if trace.config.head == "lm" else "the head (dense, activation, norm, unembedding)"
     if trace.config.final_norm:
         return f"the final norm and {head}"
-    return f"{head}; there is no final norm, each block ends in its own"
+    return f"{head}; there is no final norm: each block ends with one"
 
 
 def _read(model: Transformer, hidden: Tensor, rows: Sequence[int]) -> Tensor:
     """Logits (P, V) as the model itself makes them of all positions or of some: the same product, to the last bit."""
     return model.unembed(hidden if list(rows) == list(range(len(hidden))) else hidden[list(rows)])
-
-
-@dataclass(frozen=True)
-class _Expected:
-    """The final distribution at some positions: probabilities (P, V), and Σ p·ln p (P,), in float64."""
-
-    probs: Tensor
-    negative_entropy: Tensor
-
-    @classmethod
-    def of(cls, logits: Tensor) -> "_Expected":
-        probs = logits.softmax(dim=-1, dtype=torch.float64)
-        return cls(probs, _mean_log_probability(probs, probs, logits.double()))
 
 
 def _mean_log_probability(weights: Tensor, probs: Tensor, logits: Tensor) -> Tensor:
@@ -230,12 +187,18 @@ def _mean_log_probability(weights: Tensor, probs: Tensor, logits: Tensor) -> Ten
     return torch.linalg.vecdot(weights, logits) - log_sum
 
 
-def _reading(logits: Tensor, expected: _Expected, top: int, tracked: Tensor) -> tuple[Tensor, ...]:
-    """The fields of a Stage for some positions, from its logits (P, V) and the final distribution there."""
+def _expected(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The final distribution at some positions: probabilities (P, V), and Σ p·ln p (P,), in float64."""
+    probs = logits.softmax(dim=-1, dtype=torch.float64)
+    return probs, _mean_log_probability(probs, probs, logits.double())
+
+
+def _reading(logits: Tensor, expected: tuple[Tensor, Tensor], top: int, tracked: Tensor) -> tuple[Tensor, ...]:
+    """The fields of a Stage for some positions, from its logits (P, V) and what ``_expected`` says of them."""
     best = logits.topk(top, dim=-1).indices  # (P, k)
     probs, wide = logits.softmax(dim=-1, dtype=torch.float64), logits.double()
     entropy = -_mean_log_probability(probs, probs, wide)
-    divergence = expected.negative_entropy - _mean_log_probability(expected.probs, probs, wide)
+    divergence = expected[1] - _mean_log_probability(expected[0], probs, wide)
     own = tracked.expand(len(logits), -1)  # (P, N)
     ranks = [(logits > logits[:, token, None]).sum(dim=-1) + 1 for token in tracked]
     placed = torch.stack(ranks, dim=-1) if ranks else own

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +16,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.steps.table import table_of
 from tinytf.trace.trace import Trace
 
@@ -38,7 +37,7 @@ class Unit:
 
 
 def parse_unit(text: str, config: ModelConfig) -> Unit:
-    """The unit that ``L3.17`` names. AddressError where it is no unit of such a model."""
+    """The unit that ``L3.17`` names. Raises AddressError for a unit that the model lacks."""
     match = _UNIT.fullmatch(text.strip())
     if match is None:
         raise AddressError(f"{text!r} is not a unit", "unit 17 of layer 3 is L3.17")
@@ -51,10 +50,10 @@ def parse_unit(text: str, config: ModelConfig) -> Unit:
 
 @dataclass(frozen=True)
 class Active:
-    """A unit at one token: its ``activation``, a number of ``ffn.act``.
+    """A unit at one token: its ``activation``, what it gives before W₂.
 
-    ``contribution`` is what it adds to the predicted token's logit directly, by way of the residual stream and the
-    final norm with the scale that this has here; None where there is no such way.
+    ``contribution`` is what it adds to the predicted token's logit directly, through the residual stream and the
+    final norm with its scale at this token; None where there is no direct path.
     """
 
     unit: Unit
@@ -86,7 +85,7 @@ class Direction:
 
 
 @dataclass(frozen=True)
-class Example:
+class ActiveExample:
     """A place where a unit is active: token ``position`` of ``document``, counted from 0, is ``ids[at]``."""
 
     activation: float
@@ -97,13 +96,13 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Examples:
+class TopExamples:
     """The strongest places of each unit in a corpus, the strongest first, and how many tokens were looked at.
 
     ``corpus`` says what it is.
     """
 
-    units: dict[Unit, tuple[Example, ...]]
+    units: dict[Unit, tuple[ActiveExample, ...]]
     tokens: int
     documents: int
     corpus: str = ""
@@ -113,17 +112,7 @@ class Examples:
         units = [
             {
                 "unit": str(unit),
-                "examples": [
-                    {
-                        "activation": one.activation,
-                        "document": one.document,
-                        "position": one.position,
-                        "tokens": [shown(i) for i in one.ids],
-                        "ids": list(one.ids),
-                        "at": one.at,
-                    }
-                    for one in examples
-                ],
+                "examples": [{**plain(one), "tokens": [shown(i) for i in one.ids]} for one in examples],
             }
             for unit, examples in self.units.items()
         ]
@@ -152,29 +141,17 @@ class Neurons(Report):
     directions: tuple[Direction, ...]
     reading: str
     contributing: str
-    examples: Examples | None = None
+    examples: TopExamples | None = None
     trace: Trace | None = field(default=None, repr=False, compare=False)
 
     def fields(self) -> dict[str, Any]:
         return {
-            "by": self.by,
-            "reading": self.reading,
-            "contributing": self.contributing,
+            **self.members("by", "reading", "contributing"),
             "active": [
                 {
-                    "position": token.position,
+                    **plain(token),
                     "predicted": None if token.predicted is None else self.named(token.predicted),
-                    "logit": token.logit,
-                    "units": [
-                        {
-                            "unit": str(one.unit),
-                            "layer": one.unit.layer,
-                            "index": one.unit.index,
-                            "activation": one.activation,
-                            "contribution": one.contribution,
-                        }
-                        for one in token.units
-                    ],
+                    "units": [{**vars(one.unit), **vars(one), "unit": str(one.unit)} for one in token.units],
                 }
                 for token in self.tokens
             ],
@@ -197,8 +174,16 @@ class Neurons(Report):
         return {**data, "examples": corpus and corpus.pop("units"), "corpus": corpus}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The activations of the units that are shown at every token, and their directions."""
-        return {} if self.trace is None else unit_tensors(self.trace, self.units)
+        """``units`` (U, 2), layer and index; their ``activations`` (T, U); their ``directions`` (U, C), rows of W₂."""
+        if self.trace is None:
+            return {}
+        acts = [activated(self.trace, unit.layer)[:, unit.index] for unit in self.units]
+        readout = Readout(self.trace.model)
+        return {
+            "units": torch.tensor([(unit.layer, unit.index) for unit in self.units]),
+            "activations": torch.stack(acts, dim=-1),
+            "directions": torch.stack([readout.row(unit).detach() for unit in self.units]),
+        }
 
     @property
     def units(self) -> tuple[Unit, ...]:
@@ -206,65 +191,44 @@ class Neurons(Report):
         return tuple(dict.fromkeys(active.unit for token in self.tokens for active in token.units))
 
 
-@torch.no_grad()
-def unit_tensors(trace: Trace, units: Sequence[Unit]) -> dict[str, Tensor]:
-    """``units`` (U, 2), layer and index; their ``activations`` (T, U); their ``directions`` (U, C), rows of W₂."""
-    blocks: Any = trace.model.blocks
-    acts = [trace.step("ffn.act", unit.layer)[:, unit.index] for unit in units]
-    rows = [blocks[unit.layer].ffn.down.weight[:, unit.index] for unit in units]
-    return {
-        "units": torch.tensor([(unit.layer, unit.index) for unit in units]),
-        "activations": torch.stack(acts, dim=-1),
-        "directions": torch.stack(rows),
-    }
+def activated(trace: Trace, layer: int) -> Tensor:
+    """What goes into W₂ of a layer, (T, F)."""
+    return trace.step(trace.steps.activated, layer)
+
+
+def output_weights(model: Transformer, layer: int) -> Tensor:
+    """W₂ of a layer as it is stored, (C, F)."""
+    linear: Any = model.blocks[layer].get_submodule(table_of(model.config).added[-1].module)
+    weight: Tensor = linear.weight
+    return weight
 
 
 class Readout:
-    """How the output of a feed-forward unit reaches the logits of a model."""
+    """How the output of a feed-forward unit reaches the logits of a model.
+
+    It is ``direct`` where what a unit adds to the residual stream comes to the logits through one norm alone.
+    """
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-
-    @property
-    def has_directions(self) -> bool:
-        return self.model.head is not None
-
-    @property
-    def direct(self) -> bool:
-        """Whether what a unit adds to the residual stream comes to the logits through one norm alone."""
-        table = table_of(self.model.config)
-        return self.model.config.head == "lm" and not table.stream_norms and len(table.over_vocabulary) == 1
-
-    @property
-    def reading(self) -> str:
+        table, head = table_of(model.config), model.config.head
+        self.has_directions = model.head is not None
+        self.direct = head == "lm" and not table.stream_norms and len(table.over_vocabulary) == 1
+        self.norm: Any = model.final_norm
+        self.centres = isinstance(model.final_norm, nn.LayerNorm)
+        rows = f"rows of {table.added[-1].matrix}"
+        no_head = "this model has no language-model head, so"
         if not self.has_directions:
-            return "this model has no language-model head, so the units' directions are not read"
-        if self.direct:
-            centred = ", centred" if self._centres else ""
-            return f"rows of {self._name}{centred}, times the final norm's gain, through the unembedding"
-        if self.model.config.head == "mlm":
-            return f"rows of {self._name} through the unembedding, without the head's dense layer and norm between"
-        return f"rows of {self._name} through the unembedding, without the norms that come after each sum"
-
-    @property
-    def _name(self) -> str:
-        return "W_down" if self.model.config.gated else "W₂"
-
-    @property
-    def contributing(self) -> str:
-        if self.direct:
-            return "activation · direction of the predicted token ÷ the final norm's scale there"
-        if not self.has_directions:
-            return "this model has no language-model head, so there is no logit to contribute to"
-        return "norms or layers come between a unit and the logits, so it has no direct part of them"
-
-    @cached_property
-    def _norm(self) -> Any:
-        return self.model.final_norm
-
-    @property
-    def _centres(self) -> bool:
-        return isinstance(self._norm, nn.LayerNorm)
+            self.reading = f"{no_head} the units' directions are not read"
+            self.contributing = f"{no_head} there is no logit to contribute to"
+        elif self.direct:
+            centred = ", centred" if self.centres else ""
+            self.reading = f"{rows}{centred}, times the final norm's gain, through the unembedding"
+            self.contributing = "activation · direction of the predicted token ÷ the final norm's scale there"
+        else:
+            between = "head's dense layer and norm between" if head == "mlm" else "norms that come after each sum"
+            self.reading = f"{rows} through the unembedding, without the {between}"
+            self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
         """The ``top`` tokens that each unit promotes and suppresses most."""
@@ -274,7 +238,7 @@ class Readout:
         found: list[Direction] = []
         for start in range(0, len(units), _ROWS):
             part = units[start : start + _ROWS]
-            rows = torch.stack([self._row(unit) for unit in part])  # (U, C)
+            rows = torch.stack([self.row(unit).float() for unit in part])  # (U, C)
             logits = self._folded(rows) @ unembedding.T  # (U, V)
             k = min(top, logits.shape[1])
             most, least = logits.topk(k), logits.topk(k, largest=False)
@@ -286,15 +250,15 @@ class Readout:
                 found.append(Direction(unit, float(rows[place].norm()), ends[0], ends[1]))
         return tuple(found)
 
-    def _row(self, unit: Unit) -> Tensor:
-        block: Any = self.model.blocks[unit.layer]
-        return block.ffn.down.weight[:, unit.index].float()  # W₂ as it is stored has a column a unit
+    def row(self, unit: Unit) -> Tensor:
+        """The unit's row of W₂, (C,); as it is stored W₂ has a column a unit."""
+        return output_weights(self.model, unit.layer)[:, unit.index]
 
     def _folded(self, rows: Tensor) -> Tensor:
         """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
         if not self.direct:
             return rows
-        return (rows - rows.mean(dim=-1, keepdim=True) if self._centres else rows) * self._norm.weight.float()
+        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.norm.weight.float()
 
     def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """What a vector in the residual stream is multiplied with for its part of a logit: (T, C).
@@ -302,10 +266,10 @@ class Readout:
         ``hidden`` (T, C) goes into the final norm, ``ids`` (T,) are the tokens whose logits are asked about.
         """
         x = hidden.double()
-        centred = x - x.mean(dim=-1, keepdim=True) if self._centres else x
+        centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
-        asked = self.model.unembedding[ids].double() * self._norm.weight.double() / scale
-        return asked - asked.mean(dim=-1, keepdim=True) if self._centres else asked
+        asked = self.model.unembedding[ids].double() * self.norm.weight.double() / scale
+        return asked - asked.mean(dim=-1, keepdim=True) if self.centres else asked
 
 
 @torch.no_grad()
@@ -355,8 +319,7 @@ def _contributions(trace: Trace, layer: int, act: Tensor, questions: Tensor | No
     """What each unit adds to the predicted tokens' logits, (T, F)."""
     if questions is None:
         return None
-    block: Any = trace.model.blocks[layer]
-    return act.double() * (questions @ block.ffn.down.weight.double())
+    return act.double() * (questions @ output_weights(trace.model, layer).double())
 
 
 def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> list[tuple[Active, ...]]:
@@ -364,7 +327,7 @@ def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> lis
     strength = torch.empty(len(trace.tokens), 0, dtype=torch.float64)
     best: list[list[Active]] = [[] for _ in trace.tokens]
     for layer in trace.recording.layers:
-        act = trace.step("ffn.act", layer)
+        act = activated(trace, layer)
         parts = _contributions(trace, layer, act, questions)
         ranked = (act if by == "activation" or parts is None else parts).double().abs().nan_to_num(nan=math.inf)
         most = ranked.topk(min(top, ranked.shape[1]), dim=-1)
@@ -378,7 +341,7 @@ def _strongest(trace: Trace, top: int, by: str, questions: Tensor | None) -> lis
 def _chosen(trace: Trace, units: Sequence[Unit], questions: Tensor | None) -> list[tuple[Active, ...]]:
     by_layer: dict[int, tuple[Tensor, Tensor | None]] = {}
     for layer in {unit.layer for unit in units}:
-        act = trace.step("ffn.act", layer)
+        act = activated(trace, layer)
         by_layer[layer] = act, _contributions(trace, layer, act, questions)
     return [
         tuple(_active(unit, *by_layer[unit.layer], position) for unit in dict.fromkeys(units))

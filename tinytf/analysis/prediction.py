@@ -1,16 +1,20 @@
-"""What a traced text predicts: its next token, or what fills each mask."""
+"""What a traced text predicts: its next token, or what fills each mask; and which positions and tokens there are."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tinytf.config import ModelConfig
+from tinytf.errors import UsageError
+from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A token that could stand there; ``token`` is how it is shown."""
+class LikelyToken:
+    """A token of high probability; ``token`` is how it is shown."""
 
     token: str
     id: int
@@ -28,7 +32,7 @@ class Prediction:
     position: int
     shown: str
     fills: bool
-    top: tuple[Candidate, ...]
+    top: tuple[LikelyToken, ...]
 
     def to_dict(self) -> dict[str, Any]:
         where = "fills" if self.fills else "after"
@@ -47,5 +51,33 @@ def _at(trace: Trace, row: int, tokenizer: Tokenizer, top: int) -> Prediction:
     shares = probabilities(logits)
     best = shares.topk(min(top, len(shares)))
     found = zip(best.indices.tolist(), best.values.tolist(), logits[best.indices].tolist(), strict=True)
-    candidates = tuple(Candidate(tokenizer.shown(i), i, share, logit) for i, share, logit in found)
+    candidates = tuple(LikelyToken(tokenizer.shown(i), i, share, logit) for i, share, logit in found)
     return Prediction(row, trace.tokens[row].shown, not trace.config.causal, candidates)
+
+
+def require_head(model: Transformer, so: str) -> None:
+    """Raise UsageError for a model without a head; ``so`` says what is missing for that reason."""
+    if model.head is None:
+        raise UsageError(
+            f"this model has no language-model head, so {so}",
+            "take a model that predicts tokens, such as tiny or tiny-encoder",
+        )
+
+
+def require_positions(trace: Trace, positions: Iterable[int]) -> None:
+    """Raise UsageError for a position that a text does not have."""
+    length = len(trace.tokens)
+    for position in positions:
+        if not 0 <= position < length:
+            raise UsageError(
+                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
+                "tinytf tokens numbers them",
+            )
+
+
+def require_tokens(config: ModelConfig, ids: Iterable[int]) -> None:
+    """Raise UsageError for a token that a model does not know."""
+    size = config.vocab_size
+    for token_id in ids:
+        if not 0 <= token_id < size:
+            raise UsageError(f"there is no token {token_id:,}: the model has {size:,}, 0 to {size - 1:,}")

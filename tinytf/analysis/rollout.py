@@ -1,21 +1,23 @@
-"""Attention rollout: how much of each input token is in a position after several layers, by attention alone.
+"""Rollout and attention flow: how much of each input token is in a position after several layers, by attention alone.
 
-Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers". Shapes: H heads, T tokens (Q and K where query and
-key differ). Everything is float64: a product of many maps is asked for its small numbers too.
+Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers". Rollout multiplies the weights along each path and
+adds the paths up. In a flow the layers are a network of pipes, one from each key to each query, as wide as the weight;
+the flow is the largest that they can carry. Flows to one position from several tokens are searched one by one, each
+with all pipes for itself: they do not sum to 1. Shapes: H heads, T tokens (Q and K where query and key differ).
+Everything is float64: a product of many maps is asked for its small numbers too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.attention_flow import AttentionFlow, Progress, attention_flow, count_pipes
-from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
-from tinytf.memory import UNASKED, free_bytes, in_gib
+from tinytf.errors import AddressError, TinytfError, UsageError
+from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Progress, Report, plain, unheard
 from tinytf.trace.trace import Trace
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -27,15 +29,31 @@ COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
 
 FLOWS = ("auto", "query", "all", "none")
 _QUICK = 400_000
-"""Pipes times tokens from which on a flow is only searched when it is asked for: some seconds."""
+"""Pipes times tokens above which a flow is searched only on request: it takes a few seconds."""
+
+_UNIT = 2**44  # capacities are whole numbers, so that a largest flow is exact and found in finitely many steps
+MOST_PIPES = 2_000_000  # some 2 kB each while the flow is searched
 
 ALLOWED = 1e-9
 """How far from 1 a row of a rollout may sum."""
 
 
 @dataclass(frozen=True)
+class AttentionFlow:
+    """``values[i, key]`` is the largest flow from input token ``key`` to the position ``queries[i]``, 0…1, float64.
+
+    ``pipes`` counts the edges between layers. Each flow equals the capacity of a cut through the network, so there is
+    no larger flow.
+    """
+
+    queries: tuple[int, ...]
+    values: Tensor
+    pipes: int
+
+
+@dataclass(frozen=True)
 class Rollout(Report):
-    """``shares[query, key]`` is the share of input token ``key`` in position ``query`` behind ``layer``: rows sum to 1.
+    """``shares[query, key]`` is the share of input token ``key`` in position ``query`` after ``layer``: rows sum to 1.
 
     ``heads`` says how those of a layer were combined. ``maps`` are the layers that were multiplied, each ½·A + ½·I.
     ``query`` is the position that is read. ``flow`` is the attention flow through the same maps, where it was searched;
@@ -54,20 +72,14 @@ class Rollout(Report):
     skipped: int = 0
 
     def fields(self) -> dict[str, Any]:
-        """Flows are null where they were not searched."""
-        own, flow = self.own_flow, self.flow
+        """Plain JSON data; flows that were not searched are null."""
+        flow = self.flow
         return {
-            "heads": self.heads,
-            "layer": self.layer,
-            "query": self.query,
+            **self.members("heads", "layer", "query"),
             "rollout": self.shares[self.query].tolist(),
-            "flow": None if own is None else own.tolist(),
+            "flow": plain(self.own_flow),
             "rollouts": self.shares.tolist(),
-            "flows": flow
-            and [
-                {"query": query, "values": values}
-                for query, values in zip(flow.queries, flow.values.tolist(), strict=True)
-            ],
+            "flows": flow and _numbered(zip(flow.queries, flow.values.tolist(), strict=True)),
             "check": {"holds": self.holds, "largest_difference": self.deviation, "allowed": ALLOWED},
         }
 
@@ -79,8 +91,7 @@ class Rollout(Report):
 
     def itemised(self) -> dict[str, Any]:
         data = self.to_dict()
-        data["rollouts"] = [{"query": query, "values": values} for query, values in enumerate(data["rollouts"])]
-        return data
+        return {**data, "rollouts": _numbered(enumerate(data["rollouts"]))}
 
     def tensors(self) -> dict[str, Tensor]:
         """The rollout (T, T), the flows (queries, T), and the maps of the layers that they were made of."""
@@ -97,6 +108,10 @@ class Rollout(Report):
         return self.deviation <= ALLOWED and bool((self.shares >= 0).all())
 
 
+def _numbered(rows: Iterable[tuple[int, list[float]]]) -> list[dict[str, Any]]:
+    return [{"query": query, "values": values} for query, values in rows]
+
+
 def rollout(
     trace: Trace,
     *,
@@ -105,16 +120,16 @@ def rollout(
     query: int | None = None,
     flow: Sequence[int] | str = (),
     force: bool = False,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = unheard,
 ) -> Rollout:
     """Multiply the maps of the layers of a trace, the first to ``layer`` (the last one without it).
 
     ``heads`` is one of COMBINED; ``query`` is the position that is read, ``default_query`` without it.
-    ``flow`` are positions to search the attention flow to, of which ``progress`` hears; or ``query`` for that position,
-    ``all``, ``none``, or ``auto``: to the query, where that takes no more than some seconds.
+    ``flow`` are the positions whose attention flow is searched, counted by ``progress``; or ``query`` for that one,
+    ``all``, ``none``, or ``auto``: the query, where that takes at most a few seconds.
     Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
-    where weights are no numbers: nothing is put in the place of what is missing. MemoryShortage where the maps would
-    not fit into the free memory, unless ``force`` is true. Also as ``attention_flow``.
+    where weights are not finite: nothing is put in the place of what is missing. MemoryShortage where the maps would
+    not fit into the free memory, unless ``force`` is true. Raises as ``attention_flow`` does, too.
     """
     if heads not in COMBINED:
         raise UsageError(f"heads cannot be combined by {heads!r}", did_you_mean(heads, COMBINED))
@@ -123,7 +138,14 @@ def rollout(
     if not 0 <= stop <= last:
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
     if not force:
-        _require_room(len(trace.tokens), stop + 1, trace.config.n_heads)
+        # The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64.
+        tokens, layers = len(trace.tokens), stop + 1
+        require_free(
+            f"the maps of {tokens:,} tokens in {layers} layers take",
+            tokens**2 * (8 * (layers + 3) + trace.config.n_heads * (4 * 4 + 8)),
+            torch.device("cpu"),
+            "take a shorter text, or stop at a --layer; --force continues",
+        )
     maps = tuple(_maps(trace, heads, stop))
     shares = torch.eye(len(trace.tokens), dtype=torch.float64)
     for mixed in maps:
@@ -139,28 +161,16 @@ def rollout(
     return Rollout(heads, stop, shares, maps, place, found, skipped)
 
 
-def _require_room(tokens: int, layers: int, heads: int) -> None:
-    """The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64."""
-    needed = tokens**2 * (8 * (layers + 3) + heads * (4 * 4 + 8))
-    free = free_bytes(torch.device("cpu"))
-    if needed > UNASKED and needed > free:
-        raise MemoryShortage(
-            f"the maps of {tokens:,} tokens in {layers} layers take {in_gib(needed)}, and {in_gib(free)} are free",
-            "take a shorter text, or stop at a --layer; --force goes on",
-        )
-
-
 def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
     """Of each layer ½·A + ½·I (Q, K): half of what leaves a layer came in through the residual connection.
 
     The largest, or smallest, weights of several heads do not sum to 1: each row is divided by its sum.
     """
     for layer in range(stop + 1):
-        weights = trace.step("weights", layer).cpu().double()  # (H, Q, K)
+        name = trace.steps.weights
+        weights = trace.step(name, layer).cpu().double()  # (H, Q, K)
         if not weights.isfinite().all():
-            raise TinytfError(
-                f"L{layer}.weights are not all numbers", "tinytf trace --fail-on nan finds the first step"
-            )
+            raise TinytfError(f"L{layer}.{name} are not all finite", "tinytf trace --fail-on nan finds the first step")
         combined = COMBINED[heads](weights)
         mixed = (combined + torch.eye(len(combined), dtype=torch.float64)) / 2
         yield mixed / mixed.sum(dim=-1, keepdim=True)
@@ -177,3 +187,63 @@ def default_query(trace: Trace, mask_id: int | None) -> int:
     masks = (place for place, token in enumerate(trace.tokens) if token.id == mask_id)
     plain = (place for place in range(last, -1, -1) if not trace.tokens[place].special)
     return next(masks, next(plain, last))
+
+
+def count_pipes(maps: Sequence[Tensor]) -> int:
+    """How many edges all layers have, (Q, K) each."""
+    return sum(int((one > 0).sum()) for one in maps)
+
+
+def attention_flow(maps: Sequence[Tensor], queries: Sequence[int], progress: Progress = unheard) -> AttentionFlow:
+    """The largest flow from every input token to each of ``queries`` after the last of ``maps``, (Q, K) each.
+
+    ``maps`` are those of ``rollout``. ``progress`` counts the pairs. Raises UsageError for a network that is too large,
+    TinytfError where a flow and its cut differ.
+    """
+    pipes = count_pipes(maps)
+    if pipes > MOST_PIPES:
+        raise UsageError(
+            f"the flow through {pipes:,} pipes cannot be searched: {MOST_PIPES:,} are the most",
+            "take a shorter text, or stop at a --layer",
+        )
+    from networkx import DiGraph
+    from networkx.algorithms.flow.utils import build_residual_network
+
+    network = DiGraph()
+    size = len(maps[0])
+    network.add_nodes_from((layer, place) for layer in (0, len(maps)) for place in range(size))
+    for layer, one in enumerate(maps):
+        capacities = (one * _UNIT).round().long()
+        for query, key in capacities.nonzero().tolist():
+            network.add_edge((layer, key), (layer + 1, query), capacity=int(capacities[query, key]))
+    residual = build_residual_network(network, "capacity")
+    values = torch.zeros(len(queries), size, dtype=torch.float64)
+    for place, query in enumerate(queries):
+        for key in range(size):
+            whole, cut = _largest(residual, (0, key), (len(maps), query))
+            if whole != cut:
+                raise TinytfError(
+                    f"the flow from {key} to {query} is not the largest: {whole} and its cut {cut} differ"
+                )
+            values[place, key] = whole / _UNIT
+            progress(place * size + key + 1, len(queries) * size)
+    return AttentionFlow(tuple(queries), values, pipes)
+
+
+def _largest(residual: Any, source: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+    """The largest flow between two nodes, (layers below, position), and the capacity of a cut between them.
+
+    The cut is between what the flow leaves in reach of the source and the rest.
+    """
+    from networkx.algorithms.flow import shortest_augmenting_path
+
+    found = shortest_augmenting_path(residual, source, target, residual=residual)
+    reached, waiting = {source}, [source]
+    while waiting:
+        for node, pipe in found[waiting.pop()].items():
+            if node not in reached and pipe["flow"] < pipe["capacity"]:
+                reached.add(node)
+                waiting.append(node)
+    # A reverse edge is in the residual network with a capacity of 0.
+    cut = sum(pipe["capacity"] for node in reached for to, pipe in found[node].items() if to not in reached)
+    return int(found.graph["flow_value"]), cut

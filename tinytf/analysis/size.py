@@ -1,14 +1,22 @@
-"""The parameters of a model by formula, from its configuration alone (no weights)."""
+"""The parameters of a model by formula, from its configuration alone (no weights), and its size as a report."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
+from tinytf.report import Data, Report
 from tinytf.steps.table import wide_norms
+from tinytf.steps.work import cache_bytes_per_token, work_per_token
 
 
 @dataclass(frozen=True)
-class Component:
+class Component(Data):
     """One component: how many parameters each copy has, how many copies there are, and the formula."""
+
+    LESS: ClassVar = ("name",)
+    ALSO: ClassVar = ("total",)
 
     name: str
     formula: str
@@ -27,41 +35,36 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
     norms = wide_norms(config)
     gains = 2 if config.norm == "layernorm" else 1
     norm_words = "2·d_model" if gains == 2 else "d_model"
-    qkv_bias, o_bias, ffn_bias = config.qkv_bias, config.o_bias, config.ffn_bias
     parts = [Component("token embeddings", f"V·d_model = {v:,}·{c:,}", v * c)]
     if config.positions == "learned":
-        rows, words = (
-            config.context + config.position_offset,
-            "(context + offset)" if config.position_offset else "context",
-        )
+        rows = config.context + config.position_offset
+        words = "(context + offset)" if config.position_offset else "context"
         parts.append(Component("positions, learned", f"{words}·d_model = {rows:,}·{c:,}", rows * c))
     if config.n_token_types:
-        parts.append(
-            Component("token types", f"types·d_model = {config.n_token_types}·{c:,}", config.n_token_types * c)
-        )
+        types = config.n_token_types
+        parts.append(Component("token types", f"types·d_model = {types}·{c:,}", types * c))
     if config.embed_norm:
         parts.append(Component("embedding norm", norm_words, gains * c))
+
+    def linear(name: str, words: str, inside: int, outside: int, bias: bool) -> Component:
+        more = " + b" if bias else ""
+        formula = f"{words}{more} = {inside:,}·{outside:,}{more}"
+        return Component(name, formula, inside * outside + outside * bias, layers)
+
     parts += [
-        Component("attention, W_Q", _words("d_model·H·d_head", f"{c:,}·{q:,}", qkv_bias), c * q + q * qkv_bias, layers),
-        Component(
-            "attention, W_K", _words("d_model·G·d_head", f"{c:,}·{kv:,}", qkv_bias), c * kv + kv * qkv_bias, layers
-        ),
-        Component(
-            "attention, W_V", _words("d_model·G·d_head", f"{c:,}·{kv:,}", qkv_bias), c * kv + kv * qkv_bias, layers
-        ),
-        Component("attention, W_O", _words("H·d_head·d_model", f"{q:,}·{c:,}", o_bias), q * c + c * o_bias, layers),
+        linear("attention, W_Q", "d_model·H·d_head", c, q, config.qkv_bias),
+        linear("attention, W_K", "d_model·G·d_head", c, kv, config.qkv_bias),
+        linear("attention, W_V", "d_model·G·d_head", c, kv, config.qkv_bias),
+        linear("attention, W_O", "H·d_head·d_model", q, c, config.o_bias),
     ]
     if config.qk_norm:
         parts.append(Component("attention, q and k norm", "2·d_head each", 2 * gains * config.d_head, layers))
-    wide = c * f + f * ffn_bias
     if config.gated:
-        parts.append(Component("feed-forward, W_gate", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), wide, layers))
+        parts.append(linear("feed-forward, W_gate", "d_model·d_ff", c, f, config.ffn_bias))
     up, down = ("W_up", "W_down") if config.gated else ("W₁", "W₂")
     parts += [
-        Component(f"feed-forward, {up}", _words("d_model·d_ff", f"{c:,}·{f:,}", ffn_bias), wide, layers),
-        Component(
-            f"feed-forward, {down}", _words("d_ff·d_model", f"{f:,}·{c:,}", ffn_bias), f * c + c * ffn_bias, layers
-        ),
+        linear(f"feed-forward, {up}", "d_model·d_ff", c, f, config.ffn_bias),
+        linear(f"feed-forward, {down}", "d_ff·d_model", f, c, config.ffn_bias),
         Component("norms", f"{norms} × {norm_words}", norms * gains * c, layers),
     ]
     if config.final_norm:
@@ -77,10 +80,54 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
     return parts
 
 
-def _words(formula: str, numbers: str, bias: bool) -> str:
-    return f"{formula}{' + b' if bias else ''} = {numbers}{' + b' if bias else ''}"
-
-
 def parameter_count(config: ModelConfig) -> int:
     """All parameters; tied weights count once."""
     return sum(part.total for part in parameter_parts(config))
+
+
+@dataclass(frozen=True)
+class Info(Report):
+    """``family`` is the kind of the files, ``counted`` the parameters of the opened model, ``notes`` what is worth
+    knowing of its files, ``card`` the model card of a built-in model.
+    """
+
+    KIND = "info"
+    EVENTS: ClassVar = {"parameters": "component"}
+
+    name: str
+    config: ModelConfig
+    family: str = "preset"
+    counted: int | None = None
+    notes: tuple[str, ...] = ()
+    card: Mapping[str, Any] | None = None
+
+    @cached_property
+    def parts(self) -> list[Component]:
+        return parameter_parts(self.config)
+
+    @cached_property
+    def total(self) -> int:
+        return parameter_count(self.config)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the opened model has as many parameters as its configuration says."""
+        return self.counted in (None, self.total)
+
+    def fields(self) -> dict[str, Any]:
+        config, work = self.config, work_per_token(self.config, self.config.context)
+        return {
+            "model": self.name,
+            **self.members("family", "notes"),
+            **self.members("config"),
+            "parameters": [{"component": part.name, **part.to_dict()} for part in self.parts],
+            "total_parameters": self.total,
+            "counted_parameters": self.counted,
+            "memory_bytes": {"fp32": 4 * self.total, "bf16": 2 * self.total},
+            "flops_per_token": {**vars(work), "total": work.total},
+            "kv_cache_bytes_per_token": {
+                "fp32": cache_bytes_per_token(config, 4) if config.causal else 0,
+                "bf16": cache_bytes_per_token(config, 2) if config.causal else 0,
+            },
+            "card": self.card,
+        }

@@ -8,8 +8,8 @@ from tinytf.text.tokenizer import Encoding, Tokenizer
 
 
 @dataclass(frozen=True)
-class Tokens(Report):
-    """A text as the tokenizer of the model ``name`` cuts it; ``note`` says whose vocabulary that is."""
+class Tokenized(Report):
+    """A text split by the tokenizer of the model ``name``; ``note`` says where the vocabulary is from."""
 
     KIND = "tokens"
     EVENTS: ClassVar = {"tokens": "token"}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.prediction import Prediction
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
@@ -60,11 +60,9 @@ class Traced(Report):
 
     def fields(self) -> dict[str, Any]:
         return {
-            "steps": [row.to_dict() for row in self.rows],
+            "steps": plain(self.rows),
             "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
-            "predictions": [one.to_dict() for one in self.predictions],
-            "check": self.check.to_dict(),
-            **({"fault": self.fault and self.fault.to_dict()} if self.fail_on else {}),
+            **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
 
     def _in_full(self) -> list[Address]:

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from tinytf.checkpoints.load import empty_model, require_match, shapes_of
 from tinytf.checkpoints.run_config import FORMAT, FORMAT_VERSION, read_config
-from tinytf.checkpoints.table import empty_model, require_match, shapes_of
 from tinytf.checkpoints.weights import Safetensors
 from tinytf.config import ModelConfig
 from tinytf.files import to_json, write_whole

@@ -1,20 +1,15 @@
 """What the table of a family is made of: keys that are our fields, tensors that are our parameters, both ways."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.weights import Shapes
 from tinytf.config import FIELDS, ModelConfig
-from tinytf.errors import CheckpointError
-from tinytf.fields import REQUIRED, Field, Fields, quoted
-from tinytf.model.transformer import Transformer
-from tinytf.nearest import did_you_mean
+from tinytf.fields import REQUIRED, Field, Fields
 
 Found = Mapping[str, Any]
 """What a configuration file has said so far, by the names of our fields."""
@@ -27,42 +22,30 @@ class Key:
     """A key of a configuration file, and the field of ours that it is; several, with spaces between, have one value.
 
     ``default`` stands for a key that is missing or null, or makes it from what was found before; ``words`` are what
-    its words mean with us, the first of each meaning being the one that is written. With ``each`` the value is an array
-    with an entry for every layer.
+    its words mean with us, the first of each meaning being the one that is written.
     """
 
     name: str
     ours: str = ""
     default: Any = REQUIRED
     words: Mapping[str, Any] | None = None
-    each: bool = False
 
     def read(self, fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
         """Our fields of this key."""
-        return dict.fromkeys(self._fields, self._value(fields, found))
-
-    def _value(self, fields: Fields, found: Found) -> Any:
         default = self.default(found) if callable(self.default) else self.default
-        meaning = partial(fields.meaning, self.name, meanings=self.words or {})
-        if self.each:
-            of = str if self.words is not None else FIELDS[self._fields[0]].of
-            entries = fields.array(self.name, of or int, default, found["n_layers"])
-            return tuple(entries if self.words is None else map(meaning, entries))
-        if self.words is not None:
-            return meaning(fields.text(self.name, default))
         kind = FIELDS[self._fields[0]].kind
-        value = fields.get(Field(self.name, kind, default))
-        return float(value) if kind is float else value
+        if self.words is not None:
+            value = fields.word(self.name, self.words, default)
+        else:
+            value = fields.get(Field(self.name, kind, default))
+        return dict.fromkeys(self._fields, float(value) if kind is float else value)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """The key for a configuration of ours; null for what it has no word for."""
         value = getattr(config, self._fields[0])
-        return {self.name: [self._word(entry) for entry in value] if self.each else self._word(value)}
-
-    def _word(self, value: Any) -> Any:
-        if self.words is None:
-            return value
-        return next((word for word, meaning in self.words.items() if meaning == value), None)
+        if self.words is not None:
+            value = next((word for word, meaning in self.words.items() if meaning == value), None)
+        return {self.name: value}
 
     @property
     def _fields(self) -> list[str]:
@@ -93,11 +76,6 @@ class Stored:
     by_head: str = ""
     paired: str = ""
     offset: float = 0.0
-
-    @property
-    def as_it_is(self) -> bool:
-        """Whether nothing is done to its tensors."""
-        return self == Stored(self.module)
 
     def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """The shape that the stored tensor has to have for ours to have this one."""
@@ -137,12 +115,22 @@ def fused(module: str, **how: Any) -> dict[str, Stored]:
     }
 
 
+class Left(NamedTuple):
+    """Stored tensors that are skipped, and why; ``said`` is for what a user would miss."""
+
+    pattern: str
+    why: str
+    said: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """One family of checkpoints: ``settings`` make our configuration, ``stored`` says where each module of ours is.
 
     ``fixed`` are fields of ours that are the same in all of them. ``only`` are keys that have to have one of these
-    values, since others change the numbers; ``harmless`` are those that change none.
+    values, since others change the numbers; ``harmless`` are those that change none. Names of tensors are those without
+    ``prefix``, which all but those ``outside`` have; ``spellings`` replaces older names. ``left`` are tensors without a
+    place, ``copies`` those that can be stored a second time under another name.
     """
 
     name: str
@@ -151,6 +139,11 @@ class Table:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
+    prefix: str = ""
+    outside: tuple[str, ...] = ()
+    spellings: tuple[tuple[str, str], ...] = ()
+    left: tuple[Left, ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
         """Our configuration from that of a file, and from what is stored beside it."""
@@ -164,34 +157,31 @@ class Table:
     def place(self, ours: str) -> tuple[str, Stored]:
         """Where a parameter of ours is stored: its name there, and how it lies. KeyError where it is not."""
         module, _, kind = ours.rpartition(".")
-        layer = module.split(".")[1] if module.startswith("blocks.") else ""
-        how = self.stored[module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module]
-        name = f"{how.module.replace('{n}', layer)}.{kind}"
-        return name, how if kind == "weight" else replace(how, offset=0.0)
+        name, layer = _without_layer(module)
+        how = self.stored[name]
+        return f"{how.module.replace('{n}', layer)}.{kind}", how if kind == "weight" else replace(how, offset=0.0)
+
+    def has(self, ours: str) -> bool:
+        """Whether a parameter of ours is stored."""
+        return _without_layer(ours.rpartition(".")[0])[0] in self.stored
+
+    def plain(self, stored: str) -> str:
+        """A stored name without the family's prefix and in today's spelling."""
+        name = stored.removeprefix(self.prefix)
+        for old, new in self.spellings:
+            name = re.sub(old, new, name)
+        return name
+
+    def prefixed(self, plain: str) -> str:
+        """The name that is stored today: heads stand ``outside`` of the prefix."""
+        return plain if plain.startswith(self.outside) else self.prefix + plain
+
+    def why_left(self, plain: str) -> Left | None:
+        """Why a stored tensor is skipped, if the table says so."""
+        return next((left for left in self.left if re.fullmatch(left.pattern, plain)), None)
 
 
-def empty_model(config: ModelConfig, stored: int, source: Path) -> Transformer:
-    """A model without memory for its weights, of which ``stored`` are said to be there."""
-    if config.n_layers > stored:  # before somebody's number makes millions of them
-        raise CheckpointError(f"{source} holds {stored:,} tensors, too few for {config.n_layers:,} layers")
-    with torch.device("meta"):
-        return Transformer(config)
-
-
-def shapes_of(model: Transformer) -> Shapes:
-    """The shape of every parameter by its name."""
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-
-
-def require_match(needed: Shapes, found: Shapes, source: Path, model: str = "the model") -> None:
-    """Every needed tensor is there in its shape, and no other; CheckpointError names the first that is not."""
-    for name, shape in needed.items():
-        if name not in found:
-            missing = sum(other not in found for other in needed)
-            raise CheckpointError(f"{source} lacks {name} ({missing:,} of {len(needed):,} tensors are missing)")
-        if found[name] != shape:
-            raise CheckpointError(f"{source}: {name} has shape {found[name]}, the configuration needs {shape}")
-    for name in found:
-        if name not in needed:
-            hint = did_you_mean(name, needed)
-            raise CheckpointError(f"{source} holds {quoted(name)}, which {model} has no place for", hint)
+def _without_layer(module: str) -> tuple[str, str]:
+    """The name of a module with {n} for its layer, and the layer, empty where it is in none."""
+    layer = module.split(".")[1] if module.startswith("blocks.") else ""
+    return module.replace(f"blocks.{layer}.", "blocks.{n}.", 1) if layer else module, layer

@@ -9,10 +9,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tinytf.checkpoints.load import Shapes, damaged
 from tinytf.errors import CheckpointError
 from tinytf.files import read_json
-
-Shapes = dict[str, tuple[int, ...]]
 
 _PIECE = 4 * 2**20
 """Numbers that are converted at a time."""
@@ -29,15 +28,13 @@ class Safetensors:
         except FileNotFoundError:
             raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged: {error}") from None
+            raise damaged(path, str(error)) from None
 
     def stored(self, name: str) -> Tensor:
-        """One tensor as it is stored."""
         with safe_open(self.path, framework="pt") as file:
             return file.get_tensor(name)
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, in ``dtype`` if it holds floating point numbers: a view where it is stored so."""
         with safe_open(self.path, framework="pt") as file:
             views = {name: tensor for name in self.shapes if (tensor := file.get_tensor(name)).dtype == dtype}
         others = [name for name in self.shapes if name not in views]
@@ -87,24 +84,21 @@ class Pickled:
                 "convert it to safetensors where you trust it",
             ) from None
         except Exception as error:  # what a damaged archive raises differs from place to place
-            raise CheckpointError(
-                f"{self.path} is damaged: {str(error).splitlines()[0] if str(error) else error!r}"
-            ) from None
+            said = str(error).splitlines()[0] if str(error) else repr(error)
+            raise damaged(self.path, said) from None
         if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
             raise CheckpointError(f"{self.path} is not a table of tensors by name")
         return found
 
     def stored(self, name: str) -> Tensor:
-        """One tensor as it is stored."""
         return self._tensors[name]
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, in ``dtype`` if it holds floating point numbers."""
         for name, tensor in self._tensors.items():
             yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-_KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}
+_KINDS = {".safetensors": Safetensors, ".bin": Pickled}
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """The names of a weight file that is in one piece; shards are listed by NAME.index.json."""
 
@@ -122,11 +116,9 @@ class Weights:
                 self.shapes[name] = shape
 
     def stored(self, name: str) -> Tensor:
-        """One tensor as it is stored."""
         return next(file.stored(name) for file in self.files if name in file.shapes)
 
     def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, file after file; floating point numbers in ``dtype``."""
         for file in self.files:
             yield from file.tensors(dtype)
 

@@ -40,10 +40,10 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class BeamStep:
-    """What there is after ``number`` tokens: hypotheses that go on and those that have ended, both best first.
+    """The hypotheses after ``number`` tokens: those that go on and those that have ended, both best first.
 
-    ``ended`` says of the last step why it is that. After the most tokens nothing runs on: what still ran is among
-    the ``finished``, where it is good enough. After an end token ``running`` is what was given up. ``note`` is as of
+    ``ended`` says why the last step is the last. After ``max_tokens`` nothing goes on: what still ran is among the
+    ``finished``, where it is good enough. After an end token ``running`` is what was given up. ``note`` is explained at
     ``loop.Step``.
     """
 
@@ -76,17 +76,46 @@ def beam_search(
     ``length_penalty`` above 0 favours longer texts, so a longer one might still have overtaken. Where there are fewer
     continuations than ``beams``, all of them are kept.
 
-    Raises UsageError at once for a number outside its range; GenerationError when nothing can come next.
+    Raises UsageError for a number outside its range; GenerationError when nothing can come next.
     """
     _require_settings(beams, max_tokens, length_penalty)
-    return _steps(first, go_on, beams, max_tokens, length_penalty, frozenset(ends), adjust)
+    ends = frozenset(ends)
+    logits = first[None]  # (1, V)
+    running: tuple[Hypothesis, ...] = (Hypothesis((), 0.0, 0.0, ended=False),)
+    finished: tuple[Hypothesis, ...] = ()
+    for number in range(1, max_tokens + 1):
+        log_probabilities = logits.float().log_softmax(-1)  # (B, V)
+        if adjust is not None:
+            log_probabilities = adjust(log_probabilities, [one.ids for one in running])
+        found = []
+        for total, row, new in _candidates(log_probabilities, running, beams, len(ends)):
+            score = total / number**length_penalty
+            found.append((row, Hypothesis((*running[row].ids, new), total, score, new in ends)))
+        # Only the first ``beams`` may end here, or a poor early end would be kept for want of competitors.
+        finished = _best([*finished, *(one for _, one in found[:beams] if one.ended)], beams)
+        going = [(row, one) for row, one in found if not one.ended][:beams]
+        running = tuple(one for _, one in going)
+        if not running and not finished:
+            raise GenerationError(
+                f"none of the {logits.shape[-1]:,} tokens can be new token {number:,} of any hypothesis",
+                "the adjustment of log-probabilities leaves none above −∞",
+            )
+        ended = ""
+        if not running or (len(finished) == beams and running[0].score <= finished[-1].score):
+            ended = END_TOKEN
+        elif number == max_tokens:
+            ended, finished, running = MAX_TOKENS, _best([*finished, *running], beams), ()
+        yield BeamStep(number, running, finished, ended)
+        if ended:
+            return
+        logits = go_on([row for row, _ in going], [one.ids[-1] for _, one in going])
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamOptions(Options):
     """The settings of ``search``, explained at ``beam_search`` and at Options.
 
-    The ``repetition_penalty`` is on log-probabilities, so that one beam with a penalty is not quite greedy.
+    The ``repetition_penalty`` is on log-probabilities, so one beam with a penalty is not quite greedy.
     """
 
     beams: int = 4
@@ -95,10 +124,10 @@ class BeamOptions(Options):
 
 
 def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> Iterator[BeamStep]:
-    """``beam_search`` by a model, from ``ids``; the settings are those of BeamOptions.
+    """``beam_search`` by a model, from ``ids``, with the settings of BeamOptions.
 
     Where the context is full the search is over; with ``on_overflow`` "error" GenerationError is raised before it
-    begins when that could happen. Errors as of ``beam_search`` and ``loop.stream``.
+    begins when that could happen. Raises what ``beam_search`` and ``loop.stream`` raise, at once.
     """
     max_tokens, penalty = options.max_tokens, options.repetition_penalty
     require_prompt(model, ids, max_tokens)
@@ -158,46 +187,6 @@ def _require_settings(beams: int, max_tokens: int, length_penalty: float) -> Non
             f"a length penalty of {length_penalty} is outside ±{limit:.0f}, the limit for {max_tokens:,} tokens",
             "1 scores by the mean log-probability of a token, 0 leaves the length out",
         )
-
-
-def _steps(
-    first: Tensor,
-    go_on: GoOn,
-    beams: int,
-    max_tokens: int,
-    length_penalty: float,
-    ends: frozenset[int],
-    adjust: Adjust | None,
-) -> Iterator[BeamStep]:
-    logits = first[None]  # (1, V)
-    running: tuple[Hypothesis, ...] = (Hypothesis((), 0.0, 0.0, ended=False),)
-    finished: tuple[Hypothesis, ...] = ()
-    for number in range(1, max_tokens + 1):
-        log_probabilities = logits.float().log_softmax(-1)  # (B, V)
-        if adjust is not None:
-            log_probabilities = adjust(log_probabilities, [one.ids for one in running])
-        found = []
-        for total, row, new in _candidates(log_probabilities, running, beams, len(ends)):
-            score = total / number**length_penalty
-            found.append((row, Hypothesis((*running[row].ids, new), total, score, new in ends)))
-        # Only the first ``beams`` may end here, or a poor early end would be kept for want of competitors.
-        finished = _best([*finished, *(one for _, one in found[:beams] if one.ended)], beams)
-        going = [(row, one) for row, one in found if not one.ended][:beams]
-        running = tuple(one for _, one in going)
-        if not running and not finished:
-            raise GenerationError(
-                f"none of the {logits.shape[-1]:,} tokens can be new token {number:,} of any hypothesis",
-                "the adjustment of log-probabilities leaves none above −∞",
-            )
-        ended = ""
-        if not running or (len(finished) == beams and running[0].score <= finished[-1].score):
-            ended = END_TOKEN
-        elif number == max_tokens:
-            ended, finished, running = MAX_TOKENS, _best([*finished, *running], beams), ()
-        yield BeamStep(number, running, finished, ended)
-        if ended:
-            return
-        logits = go_on([row for row, _ in going], [one.ids[-1] for _, one in going])
 
 
 def _candidates(

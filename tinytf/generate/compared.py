@@ -1,16 +1,13 @@
-"""The same tokens computed in two ways: with a cache and without, with weights as they are and in int8."""
+"""The same tokens computed with a cache and without."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from tinytf.generate.decoder import Kind
 from tinytf.generate.loop import require_prompt
 from tinytf.generate.runner import Runner
-from tinytf.generate.score import QuantizationCost, score
 from tinytf.model.transformer import Transformer
 
 
@@ -54,21 +51,3 @@ def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterat
         apart = float((logits - again).abs().max())
         chosen = int(logits[0].argmax())
         yield CachedStep(number, len(ids) + number - 1, chosen, with_cache, without, apart)
-
-
-def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
-    """Score ``ids`` with the weights as they are, and again with those that decode in int8, a token at a time.
-
-    Errors as of ``score``.
-    """
-    exact = score(model, ids)
-    runner = Runner(model, ids[:1], model.cache(len(ids)), kind=Kind(compile=compile, quantize=True))
-    logits = runner.first()
-    changes, losses = [], []
-    for place, scored in enumerate(exact.tokens):
-        if place:
-            logits = runner.go_on([0], [ids[place]])
-        own = float(logits[0].log_softmax(-1)[scored.id])
-        losses.append(-own)
-        changes.append(abs(own - scored.log_probability))
-    return QuantizationCost(len(ids), exact.loss, math.fsum(losses) / len(losses), max(changes))

@@ -15,22 +15,13 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from tinytf.errors import UsageError
 from tinytf.generate.implemented import unimplemented
-from tinytf.generate.kernels import (
-    Array,
-    CompiledKernels,
-    Int8Kernels,
-    Kernels,
-    Map,
-    NumpyKernels,
-    Stored,
-    TorchKernels,
-)
+from tinytf.generate.kernels import Array, CompiledKernels, Int8Kernels, Kernels, Map, NumpyKernels, Stored
 from tinytf.generate.layout import joined, lay_out
-from tinytf.generate.quantized import multiplies_int8
+from tinytf.generate.matrices import multiplies_int8
 from tinytf.model.attention import FusedCore, SelfAttention
 from tinytf.model.cache import KVCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import FeedForward, GatedFeedForward
+from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Block, LanguageModelHead, Transformer, Unembedding
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.operation import repeat_groups
@@ -58,26 +49,34 @@ PLAIN = Kind()
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Everything of a block: q, k and v as one matrix, and gate and up as one."""
+    """Everything of a block: its norms by their slots, q, k and v as one matrix, and gate and up as one."""
 
-    post_norm: bool
+    parallel: bool
     n_heads: int
     groups: int
     gate: int
-    norm1: Map
+    into_attention: Map | None
     qkv: Map
     q_norm: Map | None
     k_norm: Map | None
     o: Map
-    norm2: Map
+    attn_norm: Map | None
+    after_attention: Map | None
+    into_ffn: Map | None
     wide: Map
     activation: Map
     down: Map
+    ffn_norm: Map | None
+    after_ffn: Map | None
+
+
+def _normed(x: Array, norm: Map | None) -> Array:
+    return x if norm is None else norm(x)
 
 
 def _project(x: Array, layer: _Layer, rotate: Map | None, join: Map) -> tuple[Array, Array, Array]:
     """Queries (…, H, D), keys and values (…, G, D) of x (…, C), normed and rotated."""
-    qkv = layer.qkv(x if layer.post_norm else layer.norm1(x))
+    qkv = layer.qkv(_normed(x, layer.into_attention))
     heads = qkv.reshape(*qkv.shape[:-1], layer.n_heads + 2 * layer.groups, -1)  # (…, H + 2G, D)
     qk, v = heads[..., : -layer.groups, :], heads[..., -layer.groups :, :]
     if layer.q_norm is not None and layer.k_norm is not None:
@@ -89,13 +88,11 @@ def _project(x: Array, layer: _Layer, rotate: Map | None, join: Map) -> tuple[Ar
 
 def _finish(x: Array, heads: Array, layer: _Layer) -> Array:
     """The block's output (…, C) of its input and its attention's heads (…, H·D)."""
-    mid = x + layer.o(heads)
-    if layer.post_norm:
-        mid = layer.norm1(mid)
-    wide = layer.wide(mid if layer.post_norm else layer.norm2(mid))
+    mid = _normed(x + _normed(layer.o(heads), layer.attn_norm), layer.after_attention)
+    wide = layer.wide(_normed(x if layer.parallel else mid, layer.into_ffn))
     hidden = layer.activation(wide[..., : layer.gate or None])
-    out = mid + layer.down(hidden * wide[..., layer.gate :] if layer.gate else hidden)
-    return layer.norm2(out) if layer.post_norm else out
+    ffn = layer.down(hidden * wide[..., layer.gate :] if layer.gate else hidden)
+    return _normed(mid + _normed(ffn, layer.ffn_norm), layer.after_ffn)
 
 
 def _through(
@@ -114,7 +111,7 @@ def _through(
         q, k, v = _project(x, layer, rotate, kernels.joined)
         queries.append(q)
         x = _finish(x, kernels.attend(q, k, v, cached, place), layer)
-    return head(x if norm is None else norm(x)), queries
+    return head(_normed(x, norm)), queries
 
 
 def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
@@ -157,7 +154,7 @@ class Decoder:
     @property
     def threads_of_torch(self) -> bool:
         """Whether its work is done by torch, rather than by numpy."""
-        return isinstance(self.kernels, TorchKernels)
+        return not isinstance(self.kernels, NumpyKernels)
 
     @staticmethod
     def fits(model: Transformer) -> bool:
@@ -169,23 +166,24 @@ class Decoder:
 
     def _layer(self, block: Any) -> _Layer:
         attention, ffn, config, kernels = block.attention, block.ffn, self.config, self.kernels
-        norm1, norm2 = kernels.norm(block.norm1), kernels.norm(block.norm2)
-        assert norm1 is not None
-        assert norm2 is not None
         return _Layer(
-            post_norm=config.norm_order == "post",
+            parallel=block.parallel,
             n_heads=config.n_heads,
             groups=config.n_kv_heads,
             gate=config.d_ff if config.gated else 0,
-            norm1=norm1,
+            into_attention=kernels.norm(block.before[0]),
             qkv=kernels.product(*joined([attention.q, attention.k, attention.v])),
             q_norm=kernels.norm(attention.q_norm),
             k_norm=kernels.norm(attention.k_norm),
             o=kernels.product(*joined([attention.o])),
-            norm2=norm2,
+            attn_norm=kernels.norm(block.attn_norm),
+            after_attention=kernels.norm(block.after[0]),
+            into_ffn=kernels.norm(block.before[1]),
             wide=kernels.product(*joined([ffn.gate, ffn.up] if config.gated else [ffn.up])),
             activation=kernels.pointwise(ACTIVATIONS[config.activation]),
             down=kernels.product(*joined([ffn.down])),
+            ffn_norm=kernels.norm(block.ffn_norm),
+            after_ffn=kernels.norm(block.after[1]),
         )
 
     @torch.inference_mode()
@@ -217,7 +215,7 @@ class Decoder:
 
 
 _KNOWN = {
-    Block, SelfAttention, FusedCore, FeedForward, GatedFeedForward, Linear,
+    Block, SelfAttention, FusedCore, FeedForward, Linear,
     nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
 }  # fmt: skip
 """The modules whose arithmetic is here once more; what somebody put in their place is not."""
@@ -239,7 +237,7 @@ def _kernels_for(model: Transformer, texts: int, kind: Kind) -> Kernels:
     if kind.compile:
         return CompiledKernels(compiled=True)
     plain = texts == 1 and on_processor and all(parameter.dtype is torch.float32 for parameter in parameters)
-    return NumpyKernels() if plain else TorchKernels()
+    return NumpyKernels() if plain else Kernels()
 
 
 def _blocks(model: Transformer) -> list[Any]:

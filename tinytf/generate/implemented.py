@@ -24,7 +24,8 @@ IMPLEMENTED: Mapping[str, Values] = {
     "causal": (True,),
     "head": ("lm",),
     "norm": ("layernorm", "rmsnorm"),
-    "norm_order": ("pre", "post"),
+    "norm_order": ("pre", "post", "both", "output"),
+    "residual": ("sequential", "parallel"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "gated": _EITHER,
     "qkv_bias": _EITHER,
@@ -50,6 +51,15 @@ IMPLEMENTED: Mapping[str, Values] = {
 }
 """The values, or a test of them, that the fast decoder implements. What is not listed is implemented at its default."""
 
+WORDS: Mapping[str, str] = {
+    "attention_divisor": "a divisor of scores other than √d_head",
+    "attention_cap": "capped attention scores",
+    "logit_cap": "capped logits",
+    "rope_width": "RoPE over a part of each head",
+    "by_layer": "layers that differ",
+}
+"""What a value that is not implemented is called, by its field."""
+
 UNRELATED: Mapping[str, Values] = {
     # sizes: the kernels read them off the matrices
     **dict.fromkeys(
@@ -63,12 +73,12 @@ UNRELATED: Mapping[str, Values] = {
 
 
 def unimplemented(config: ModelConfig) -> tuple[str, ...]:
-    """The fields, with their values, that the fast decoder does not implement: ``("norm_order 'both'",)``.
+    """In words, what the fast decoder does not implement of a configuration: ``("capped logits",)``.
 
     A field that neither table names, such as one that was added since, has to be at its default.
     """
     values = ((field, getattr(config, field.name)) for field in dataclasses.fields(config))
-    return tuple(f"{field.name} {value!r}" for field, value in values if not _allowed(field, value))
+    return tuple(WORDS.get(f.name, f"{f.name} {value!r}") for f, value in values if not _allowed(f, value))
 
 
 def _allowed(field: "dataclasses.Field[Any]", value: Any) -> bool:

@@ -10,7 +10,7 @@ Shapes: B batch, H query heads, G key-value heads, K keys, D head width; numpy's
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tinytf.generate.packing import by_packed, pack, packs
-from tinytf.generate.quantized import Int8Product
-from tinytf.model.linear import linear
+from tinytf.generate.matrices import Int8Product, pack, packs
+from tinytf.model.linear import linear, onednn
 
 Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = Any
@@ -28,37 +27,6 @@ Array: TypeAlias = Any
 Map: TypeAlias = Callable[[Array], Array]
 Stored: TypeAlias = tuple[Tensor, Tensor]
 """Keys and values of one layer, (B, G, T_max, D) each, of which the first so many are in use."""
-
-
-class Kernels(Protocol):
-    """The parts of a decoder that differ."""
-
-    def arriving(self, x: Tensor) -> Array:
-        """The embeddings (B, C) in the form that the others take."""
-
-    def leaving(self, x: Array) -> Tensor:
-        """Logits (B, V) as a tensor."""
-
-    def norm(self, module: nn.Module) -> Map | None:
-        """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
-
-    def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
-        """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
-
-    def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
-        """A function of torch's, number by number."""
-
-    def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
-        """Turns heads (…, D) by the angles of one position, whose cosines and sines are (D,)."""
-
-    def joined(self, parts: tuple[Array, ...]) -> Array:
-        """Heads one below the other."""
-
-    def place(self, first: int, at: int, device: torch.device) -> Any:
-        """The new token's position ``at`` and the ``first`` one that it sees, in the form that ``attend`` takes."""
-
-    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any) -> Array:
-        """Store k and v (…, G, D) at the place; what q (…, H, D) brings from all that it sees: (…, H·D)."""
 
 
 def _as_norm(module: nn.Module) -> tuple[Tensor, Tensor | None, float] | None:
@@ -115,39 +83,50 @@ class _Place:
     since: Tensor | None
 
 
-class TorchKernels:
-    """Any device, any dtype, any number of texts; ``compiled`` where a compiler is to see what is done."""
+class Kernels:
+    """The parts of a decoder that differ, here for any device, any dtype and any number of texts.
+
+    ``compiled`` is for a compiler that is to see what is done.
+    """
 
     def __init__(self, *, compiled: bool = False) -> None:
         self.compiled = compiled
         self._positions = torch.arange(0)
 
-    def arriving(self, x: Tensor) -> Tensor:
+    def arriving(self, x: Tensor) -> Array:
+        """The embeddings (B, C) in the form that the others take."""
         return x
 
-    def leaving(self, x: Tensor) -> Tensor:
+    def leaving(self, x: Array) -> Tensor:
+        """Logits (B, V) as a tensor."""
         return x
 
     def norm(self, module: nn.Module) -> Map | None:
+        """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
         found = _as_norm(module)
         return None if found is None else _TorchNorm(*found)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
+        """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
         if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
-            return _TorchProduct(by_packed, pack(weight), bias)
+            return _TorchProduct(onednn, pack(weight), bias)
         return _TorchProduct(linear, weight, bias)
 
     def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
+        """A function of torch's, number by number."""
         return function
 
     def rotation(self, cosine: Tensor, sine: Tensor) -> Map:
+        """RoPE: turns heads (…, D) by the angles of one position, whose cosines and sines are (D,)."""
         half = len(sine) // 2
         return _TorchRotation(cosine, torch.cat((-sine[:half], sine[half:])))
 
-    def joined(self, parts: tuple[Tensor, ...]) -> Tensor:
+    def joined(self, parts: tuple[Array, ...]) -> Array:
+        """Heads one below the other."""
         return torch.cat(parts, dim=-2)
 
-    def place(self, first: int, at: int, device: torch.device) -> _Place:
+    def place(self, first: int, at: int, device: torch.device) -> Any:
+        """The new token's position ``at`` and the ``first`` one that it sees, in the form that ``attend`` takes."""
         if len(self._positions) < at + 2:
             self._positions = torch.arange(2 * (at + 2), device=device)
         past = self._positions[: at + 2]
@@ -156,7 +135,8 @@ class TorchKernels:
         torch._dynamo.maybe_mark_dynamic(past, 0)
         return _Place(past[at : at + 1], past, 0, past[first : first + 1] if first else None)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, stored: Stored, place: _Place) -> Tensor:
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any) -> Array:
+        """Store k and v (…, G, D) at the place; what q (…, H, D) brings from all that it sees: (…, H·D)."""
         keys, values = stored
         keys.index_copy_(2, place.at, k[:, :, None])
         values.index_copy_(2, place.at, v[:, :, None])
@@ -168,7 +148,7 @@ class TorchKernels:
         return brought.flatten(1)
 
 
-class Int8Kernels(TorchKernels):
+class Int8Kernels(Kernels):
     """The same, with matrices in int8. Without a compiler products come in bfloat16, too coarse for logits.
 
     So the head, which is ``exact`` then, stays as it is.
@@ -180,7 +160,7 @@ class Int8Kernels(TorchKernels):
         return Int8Product.of(weight, bias, compiled=self.compiled)
 
 
-class CompiledKernels(TorchKernels):
+class CompiledKernels(Kernels):
     """The same, for a compiler: it makes a product with one vector a loop of its own."""
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
@@ -209,14 +189,13 @@ class _NumpyNorm:
         return x * (1 / math.sqrt(float(x @ x) / len(x) + self.eps)) * self.weight + self.bias
 
 
-class NumpyKernels:
+class NumpyKernels(Kernels):
     """One text, in float32, on the processor. Arrays share their memory with the model's tensors and its cache."""
 
-    def arriving(self, x: Tensor) -> Vector:
-        vector: Vector = x[0].numpy()
-        return vector
+    def arriving(self, x: Tensor) -> Array:
+        return x[0].numpy()
 
-    def leaving(self, x: Vector) -> Tensor:
+    def leaving(self, x: Array) -> Tensor:
         return torch.from_numpy(x)[None]
 
     def norm(self, module: nn.Module) -> Map | None:
@@ -224,8 +203,7 @@ class NumpyKernels:
         if found is None:
             return None
         weight, bias, eps = found
-        own = None if bias is None else bias.numpy()
-        return _NumpyNorm(weight.numpy(), own, eps)
+        return _NumpyNorm(weight.numpy(), None if bias is None else bias.numpy(), eps)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         matrix: Vector = weight.detach().numpy()
@@ -249,13 +227,13 @@ class NumpyKernels:
 
         return turn
 
-    def joined(self, parts: tuple[Vector, ...]) -> Vector:
+    def joined(self, parts: tuple[Array, ...]) -> Array:
         return np.concatenate(parts)
 
-    def place(self, first: int, at: int, device: torch.device) -> tuple[int, int]:
+    def place(self, first: int, at: int, device: torch.device) -> Any:
         return first, at
 
-    def attend(self, q: Vector, k: Vector, v: Vector, stored: Stored, place: tuple[int, int]) -> Vector:
+    def attend(self, q: Array, k: Array, v: Array, stored: Stored, place: Any) -> Array:
         first, at = place
         keys, values = stored[0].numpy()[0], stored[1].numpy()[0]  # (G, T_max, D)
         keys[:, at] = k

@@ -25,7 +25,7 @@ def _empty(count: int, like: Tensor) -> Tensor:
 
 def _groups(block: Any) -> list[list[nn.Linear]]:
     attention, ffn = block.attention, block.ffn
-    wide = [ffn.gate, ffn.up] if hasattr(ffn, "gate") else [ffn.up]
+    wide = [ffn.gate, ffn.up] if ffn.gate is not None else [ffn.up]
     return [[attention.q, attention.k, attention.v], [attention.o], wide, [ffn.down]]
 
 

@@ -76,11 +76,6 @@ class _Sample:
         self.generator = torch.Generator().manual_seed((seed + number - 1) % 2**63)
 
 
-def entropy_bits(log_probabilities: Tensor) -> Tensor:
-    """−Σ p·log₂ p over the last axis; what cannot come adds nothing."""
-    return -(log_probabilities.exp() * log_probabilities.clamp_min(-1e30)).sum(-1) / math.log(2)
-
-
 def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> None:
     """Raise UsageError where nothing can follow: an encoder, no head, no token or too many, nothing asked for."""
     require_decoder(model.config)
@@ -219,7 +214,7 @@ def _steps(
         for row, sample in enumerate(running):
             with runner.undisturbed():
                 chosen, candidates = _choose(logits[row], sampling, sample, options.top)
-                figures = _figures(logits[row], chosen)
+                known = figures(logits[row], chosen)
             sample.ids.append(chosen)
             text = sample.pieces.add(chosen)
             ended = ""
@@ -240,7 +235,7 @@ def _steps(
                 chosen_ids.append(chosen)
             attention = seen.of(places[row]) if seen else None
             yield Step(
-                number, chosen, text, *figures, candidates, ended, sample.number, runner.dropped, attention, runner.note
+                number, chosen, text, *known, candidates, ended, sample.number, runner.dropped, attention, runner.note
             )
         if not rows:
             return
@@ -270,8 +265,8 @@ def _choose(logits: Tensor, sampling: Sampling, sample: _Sample, top: int) -> tu
     return chosen, tuple(Candidate(*one) for one in zip(listed, own, drawn, strict=True))
 
 
-def _figures(logits: Tensor, chosen: int) -> tuple[float, int, float, float]:
-    """Log-probability, rank, surprise and entropy of a token."""
+def figures(logits: Tensor, chosen: int) -> tuple[float, int, float, float]:
+    """Log-probability (nats), rank, surprise and entropy (bits) of a token, from float32 logits (V,)."""
     values: NDArray[np.float32] = logits.numpy()
     below = np.maximum(values - values.max(), np.float32(-1e4))  # what cannot come adds nothing: exp is 0 there
     shares = np.exp(below)

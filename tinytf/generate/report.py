@@ -1,20 +1,20 @@
 """What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
-from tinytf.generate.compared import CachedStep, quantization_cost
+from tinytf.generate.compared import CachedStep
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import Step, StreamOptions
 from tinytf.generate.pieces import text_after
 from tinytf.generate.samplers import Sampling
-from tinytf.generate.score import QuantizationCost
+from tinytf.generate.score import QuantizationCost, quantization_cost
 from tinytf.model.cache import LayerUse
 from tinytf.model.transformer import Transformer
-from tinytf.report import SCHEMA_VERSION, About, Report, text_data
+from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
 from tinytf.text.tokenizer import Encoding
 
@@ -151,7 +151,7 @@ class Generation(Continued[Step]):
         return (len(self.times) - start) / (self.times[-1] - self.times[start - 1])
 
     def _settings(self) -> dict[str, Any]:
-        return {"sampling": {**asdict(self.sampling), "seed": self.seed}}
+        return {"sampling": {**plain(self.sampling), "seed": self.seed}}
 
     def _step(self, step: Step) -> dict[str, Any]:
         """One token; attention only where it was looked at, as rows of weights."""
@@ -178,7 +178,7 @@ class Generation(Continued[Step]):
             "text": samples[0]["text"],
             "ended": samples[0]["ended"],
             "samples": samples,
-            "cache": None if self.cache is None else [{**asdict(one), "shape": list(one.shape)} for one in self.cache],
+            "cache": plain(self.cache),
             **({} if self.kind == PLAIN else {"decoding": self._decoding()}),
             **self._noted(),
         }
@@ -188,7 +188,7 @@ class Generation(Continued[Step]):
             "compiled": self.kind.compile,
             "int8": self.kind.quantize,
             "tokens_per_second": self.tokens_per_second,
-            "int8_cost": self.int8_cost and self.int8_cost.to_dict(),
+            "int8_cost": plain(self.int8_cost),
         }
 
 
@@ -235,13 +235,13 @@ class BeamSearch(Continued[BeamStep]):
     def _step(self, step: BeamStep) -> dict[str, Any]:
         return {
             "number": step.number,
-            "running": [_hypothesis(one) for one in step.running],
-            "finished": [_hypothesis(one) for one in step.finished],
+            "running": plain(step.running),
+            "finished": plain(step.finished),
         }
 
     def _outcome(self) -> dict[str, Any]:
-        best = [{"text": self.text_of(one), **_hypothesis(one)} for one in self.best]
-        cost = {} if self.int8_cost is None else {"int8_cost": self.int8_cost.to_dict()}
+        best = [{"text": self.text_of(one), **plain(one)} for one in self.best]
+        cost = {} if self.int8_cost is None else {"int8_cost": plain(self.int8_cost)}
         return {
             "text": best[0]["text"] if best else "",
             "ended": self.ended,
@@ -249,10 +249,6 @@ class BeamSearch(Continued[BeamStep]):
             **self._noted(),
             **cost,
         }
-
-
-def _hypothesis(one: Hypothesis) -> dict[str, Any]:
-    return {**asdict(one), "ids": list(one.ids)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,12 +280,12 @@ class CacheComparison(Continued[CachedStep]):
         return {"bytes_per_token": self.bytes_per_token}
 
     def _step(self, step: CachedStep) -> dict[str, Any]:
-        cached, plain = self.works(step)
+        cached, without = self.works(step)
         return {
             "number": step.number,
             **self.named(step.id),
             "tokens": step.tokens,
             "apart": step.apart,
             "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
-            "without_cache": {"seconds": step.without_cache, **plain.to_dict()},
+            "without_cache": {"seconds": step.without_cache, **without.to_dict()},
         }

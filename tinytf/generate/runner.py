@@ -14,9 +14,9 @@ from tinytf.generate.decoder import PLAIN, Decoder, Kind, Look, is_watched
 from tinytf.generate.implemented import unimplemented
 from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.cache import KVCache
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.text.tokenizer import Encoding, Token
-from tinytf.tolerance import DECODED, allowed
+from tinytf.tolerance import DECODED, INT8, allowed
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
 
@@ -25,14 +25,14 @@ class Runner:
     """Texts of one length that share their beginning, the ``prompt``.
 
     ``first`` runs the prompt, once for all of them; ``go_on`` appends a token to each. Where the context is full,
-    the older half of it is let go and the rest computed anew: ``dropped`` counts the tokens. ``chunk`` is how many
-    tokens of a prompt go through at a time (0: all), ``look`` is as of Decoder. Logits are (B, V), on the processor
-    and in float32, so that a seed draws the same everywhere.
+    its older half is dropped and the rest computed again: ``dropped`` counts the tokens. ``chunk`` is how many
+    tokens of a prompt go through at a time (0: all), ``look`` is explained at Decoder. Logits are (B, V), on the
+    processor and in float32, so that a seed draws the same everywhere.
 
     A token after the prompt goes through the fast Decoder where that ``fits``, else through the model's modules. The
-    first one goes through both, unless ``compare`` is false or weights are int8 (those differ on purpose, by an amount
-    that ``tinytf.generate.compared`` measures): where their logits differ the modules go on alone, and ``note`` says
-    so. Raises UsageError for a ``kind`` or ``look`` that the model cannot have.
+    first one goes through both, unless ``compare`` is false: where their logits differ (with int8 weights, by more than
+    those may), the modules go on alone, and ``note`` says so. Raises UsageError for a ``kind`` or ``look`` that the
+    model cannot have.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Runner:
         self.dropped, self.note, self._prompt, self._kind = 0, "", len(prompt), kind
         self._device = next(model.parameters()).device
         self._decoder: Decoder | None = None
-        self._compare = compare and not kind.quantize
+        self._compare = compare
         if cache is not None and Decoder.fits(model):
             self._decoder = Decoder(model, cache, texts, kind)
         elif kind != PLAIN and (missing := unimplemented(model.config)):
@@ -100,7 +100,8 @@ class Runner:
         expected = self._by_modules(cache, ids, None)
         cache.position -= 1  # the same token again, in the same place
         found = self._decoded(self._decoder, ids)
-        apart, limit = _apart(found, expected), allowed(DECODED, found.dtype)
+        tolerance = INT8 if self._kind.quantize else DECODED
+        apart, limit = _apart(found, expected), allowed(tolerance, found.dtype)
         if apart <= limit or (not math.isfinite(apart) and self._fault(found)):
             return found
         self.note = (
@@ -112,12 +113,12 @@ class Runner:
         return self._whole()
 
     def _by_modules(self, cache: KVCache, ids: Tensor, look: Look | None) -> Tensor:
-        with _evaluating(self.model), torch.inference_mode(), _looked_at(self.model, look):
+        with evaluating(self.model), torch.inference_mode(), _looked_at(self.model, look):
             return self.model.unembed(self.model.hidden(ids[:, None], cache=cache)[:, -1])
 
     def _decoded(self, decoder: Decoder, ids: Tensor) -> Tensor:
         try:
-            with _evaluating(self.model), self.undisturbed():
+            with evaluating(self.model), self.undisturbed():
                 return decoder(ids, self.look)
         except RuntimeError as error:
             if not self._kind.compile:
@@ -158,7 +159,7 @@ class Runner:
         if self.cache is not None:
             ids = ids[:, self.cache.position :]
         size = self.chunk if self.chunk and self.cache is not None else ids.shape[1]
-        with _evaluating(self.model), torch.inference_mode():
+        with evaluating(self.model), torch.inference_mode():
             for piece in ids.split(size, dim=1):
                 hidden = self.model.hidden(piece, cache=self.cache)
             logits = self.model.unembed(hidden[:, -1])
@@ -233,15 +234,3 @@ def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
     finally:
         for attention, core in usual:
             attention.core = core
-
-
-@contextmanager
-def _evaluating(model: Transformer) -> Iterator[None]:
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()

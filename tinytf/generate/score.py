@@ -1,16 +1,18 @@
-"""How well a model foresaw a text: the probability of each token, given those before it."""
+"""How well a model predicts a text: the probability of each token, given those before it; and again in int8."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from tinytf.errors import GenerationError, UsageError
-from tinytf.generate.loop import entropy_bits
+from tinytf.generate.decoder import Kind
+from tinytf.generate.loop import figures
+from tinytf.generate.runner import Runner
 from tinytf.model.cache import require_decoder
-from tinytf.model.transformer import Transformer
+from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Report
 
 _ROWS = 128
@@ -31,7 +33,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class QuantizationCost:
-    """What int8 weights do to the loss of a text of ``tokens`` tokens, in nats a token (each but the first).
+    """What int8 weights do to the loss of a text of ``tokens`` tokens, in nats per token (each but the first).
 
     ``worst`` is the largest change of one token's log-probability.
     """
@@ -47,7 +49,7 @@ class QuantizationCost:
 
     def to_dict(self) -> dict[str, float]:
         """The losses in nats."""
-        return {"tokens": self.tokens, "loss": self.loss, "int8_loss": self.int8_loss, "worst": self.worst}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -97,26 +99,33 @@ def score(model: Transformer, ids: Sequence[int]) -> Score:
     if model.head is None:
         raise UsageError("this model has no language-model head, so it predicts no next token")
     if len(ids) < 2:
-        raise UsageError(f"{len(ids)} token is too few: only what comes after another can be foreseen", "give more")
-    training = model.training
-    model.eval()
-    try:
+        raise UsageError(f"{len(ids)} token is too few: only a token that follows another is predicted", "give more")
+    found: list[Scored] = []
+    with evaluating(model):
         hidden = model.hidden(torch.tensor([list(ids)], device=next(model.parameters()).device))[0, :-1]  # (T − 1, C)
-        found: list[Scored] = []
         for start in range(0, len(hidden), _ROWS):
-            logits = model.unembed(hidden[start : start + _ROWS]).float()  # (rows, V)
-            targets = torch.tensor(ids[start + 1 : start + 1 + len(logits)], device=logits.device)
+            logits = model.unembed(hidden[start : start + _ROWS]).float().cpu()  # (rows, V)
             if not bool(logits.amax(-1).isfinite().all()):
                 raise GenerationError(
                     f"the logits of tokens {start + 1} to {start + len(logits)} are not finite",
                     "the weights hold NaN or infinity, or overflow in this dtype; try --dtype float32",
                 )
-            all_of = logits.log_softmax(-1)
-            own = all_of.gather(1, targets[:, None])
-            ranks = (logits > logits.gather(1, targets[:, None])).sum(-1) + 1
-            columns = (targets, own[:, 0], ranks, entropy_bits(all_of))
-            for token_id, log_p, rank, entropy in zip(*(column.tolist() for column in columns), strict=True):
-                found.append(Scored(len(found) + 1, token_id, log_p, rank, -log_p / math.log(2), entropy))
-    finally:
-        model.train(training)
+            for place, row in enumerate(logits, start + 1):
+                found.append(Scored(place, ids[place], *figures(row, ids[place])))
     return Score(tuple(found))
+
+
+def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
+    """Score ``ids`` with the weights as they are, and again in int8, token by token. Raises what ``score`` raises."""
+    exact = score(model, ids)
+    kind = Kind(compile=compile, quantize=True)
+    runner = Runner(model, ids[:1], model.cache(len(ids)), kind=kind, compare=False)
+    logits = runner.first()
+    changes, losses = [], []
+    for place, scored in enumerate(exact.tokens):
+        if place:
+            logits = runner.go_on([0], [ids[place]])
+        own = float(logits[0].log_softmax(-1)[scored.id])
+        losses.append(-own)
+        changes.append(abs(own - scored.log_probability))
+    return QuantizationCost(len(ids), exact.loss, math.fsum(losses) / len(losses), max(changes))

@@ -13,8 +13,7 @@ from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations import Add
 from tinytf.steps.operations.operation import Consumer, Quantity, Row, Summand
-from tinytf.steps.operations.protocols import StepLike
-from tinytf.steps.table import Place
+from tinytf.steps.table import Place, Step
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -30,7 +29,7 @@ class Derivation:
     """
 
     name: str
-    step: StepLike
+    step: Step
     head: int | None
     row: int | None
     formula: tuple[str, ...]

@@ -1,32 +1,47 @@
-"""Lessons about a user's own text and model, in the order of the pipeline: ``lesson`` makes one of them."""
+"""Lessons about a user's own text and model, in the order of the pipeline.
 
-from collections.abc import Callable, Iterator
+Here are their names, titles and texts, without torch; ``tinytf.lessons.course`` computes them.
+"""
 
-from tinytf.lessons import attention, block, inputs, output, training
-from tinytf.lessons.data import Figures, Lesson, Question
-from tinytf.lessons.live import Live, default_text
-from tinytf.lessons.titles import NAMES, TITLES, find
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, ClassVar
 
-__all__ = ["NAMES", "TITLES", "Figures", "Lesson", "Live", "Question", "default_text", "find", "lesson", "lessons"]
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+from tinytf.report import Report
 
-_MAKERS: dict[str, Callable[[Live, int], Lesson]] = {
-    **inputs.LESSONS,
-    **attention.LESSONS,
-    **block.LESSONS,
-    **output.LESSONS,
-    **training.LESSONS,
-}
-
-
-def lesson(number: int | str, live: Live) -> Lesson:
-    """A lesson by number (from 1) or name; only what it shows is computed.
-
-    Raises UsageError for one that there is not, and what ``record`` and ``record_gradients`` raise.
-    """
-    place = find(str(number))
-    return _MAKERS[NAMES[place - 1]](live, place)
+TEXTS: Mapping[str, Any] = tomllib.loads((files("tinytf") / "assets" / "lessons.toml").read_text("utf-8"))
+"""In the order of the pipeline; a lesson's number is its place here, from 1."""
+TITLES: Mapping[str, str] = {name: texts["title"] for name, texts in TEXTS.items()}
+NAMES = tuple(TITLES)
+_ALSO = {"q/k/v": "qkv", "ffn": "feed-forward", "optimizer": "optimiser", "attention": "scores", "adam": "optimiser"}
 
 
-def lessons(live: Live) -> Iterator[Lesson]:
-    """All of them, each made when it is asked for."""
-    return (lesson(number, live) for number in range(1, len(NAMES) + 1))
+@dataclass(frozen=True)
+class LessonList(Report):
+    """Number, name and title of every lesson."""
+
+    KIND = "lesson_list"
+    EVENTS: ClassVar = {"lessons": "lesson"}
+
+    def fields(self) -> dict[str, Any]:
+        rows = enumerate(TITLES.items(), 1)
+        return {"lessons": [{"number": number, "name": name, "title": title} for number, (name, title) in rows]}
+
+
+def find(word: str) -> int:
+    """The number of a lesson by its number or name. Raises UsageError, with the nearest, for an unknown one."""
+    text = word.strip().casefold()
+    text = _ALSO.get(text, text)
+    if text in TITLES:
+        return NAMES.index(text) + 1
+    if text.lstrip("-").isdecimal():
+        if len(text) <= 3 and 1 <= int(text) <= len(NAMES):
+            return int(text)
+        end = 1 if text.startswith("-") or not text.strip("0") else len(NAMES)
+        said = f"there is no lesson {text[:12]}: there are {len(NAMES)}, 1 to {len(NAMES)}"
+        raise UsageError(said, f"the nearest is {end}, {NAMES[end - 1]}")
+    raise UsageError(f"there is no lesson {word!r}", did_you_mean(text, NAMES) or "tinytf learn --list names them all")

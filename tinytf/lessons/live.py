@@ -6,27 +6,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tinytf.config import ModelConfig
+from tinytf.generate.samplers import with_temperature
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
-from tinytf.lessons.asking import Asked
+from tinytf.lessons import NAMES, TEXTS
+from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
 from tinytf.loading import Model
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.steps.table import Step
+from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 Numbers = NDArray[np.float64]
 _LAST = 8
-"""Places at the end of a text whose predictions are weighed against each other."""
-_TEXTS = {True: "The cat sat on the mat", False: "the little dog [MASK] to the park"}
-
-
-def default_text(model: Model) -> str:
-    """A short sentence for a model; one with a mask to fill where it is an encoder that has one."""
-    if not model.config.causal and model.tokenizer.mask_id is None:
-        return _TEXTS[True]
-    return _TEXTS[model.config.causal]
+"""Positions at the end of a text whose predictions are compared."""
 
 
 class Live:
@@ -37,30 +32,72 @@ class Live:
     """
 
     def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
-        self.model, self.seed = model, seed
-        self.encoding = model.encode(default_text(model) if text is None else text, truncate=truncate)
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.model.config
-
-    @property
-    def length(self) -> int:
-        return len(self.encoding.tokens)
+        self.model, self.config, self.seed = model, model.config, seed
+        if text is None:
+            fills = not model.config.causal and model.tokenizer.mask_id is not None
+            text = "the little dog [MASK] to the park" if fills else "The cat sat on the mat"
+        self.encoding = model.encode(text, truncate=truncate)
+        self.length = len(self.encoding.tokens)
+        self.has_head = model.config.head != "none"
 
     @cached_property
     def trace(self) -> Trace:
         """Every step of the text."""
         return record(self.model.transformer, self.encoding, self.model.tokenizer.mask_id)
 
-    def asked(self, name: str) -> Asked:
+    @cached_property
+    def steps(self) -> dict[str, Step]:
+        """The steps of the model by name, as they are in the first layer."""
+        table = self.trace.steps
+        return {name: table.at(name, 0) for name in table.by_name}
+
+    def ask(self, name: str) -> Asker:
         """What makes the question of a lesson."""
-        return Asked(name, self.seed)
+        return Asker(name, self.seed)
+
+    def lesson(
+        self,
+        name: str,
+        question: Question,
+        figures: Figures | None = None,
+        revealed_figures: Figures | None = None,
+        *,
+        variant: str = "",
+        **words: object,
+    ) -> Lesson:
+        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``."""
+        texts = {"role": "residual", "focus": "0", "shown": (), "revealed": ()} | TEXTS[name]
+        texts |= texts.get(variant, {})
+        own = {"live": self, "config": self.config, "here": self.here, "row": self.row, "token": self.token(self.here)}
+
+        def fill(text: str) -> str:
+            return text.format(**own, **words)
+
+        return Lesson(
+            number=NAMES.index(name) + 1,
+            name=name,
+            title=texts["title"],
+            why=fill(" ".join(texts["why"].split())),
+            formula=fill(texts["formula"]),
+            pytorch=fill(texts["pytorch"]),
+            cell=fill(texts["cell"]),
+            question=question,
+            role=texts["role"],
+            focus=int(fill(texts["focus"])),
+            shown=tuple(map(fill, texts["shown"])),
+            figures=figures,
+            revealed=tuple(map(fill, texts["revealed"])),
+            revealed_figures=revealed_figures,
+        )
 
     def at(self, address: str) -> Numbers:
         """The numbers at an address, in float64."""
         found: Numbers = self.trace[address].detach().double().cpu().numpy()
         return found
+
+    def parameters(self, module: str) -> int:
+        """How many parameters a module of the model has."""
+        return sum(parameter.numel() for parameter in self.model.transformer.get_submodule(module).parameters())
 
     def token(self, place: int) -> str:
         """A token as it is printed."""
@@ -107,13 +144,9 @@ class Live:
         table = self.trace.steps
         return table.by_name[table.final].full_name(self.config.n_layers - 1)
 
-    @property
-    def has_head(self) -> bool:
-        return self.config.head != "none"
-
     @cached_property
     def open(self) -> int:
-        """The place whose prediction is looked at: where the last few leave the choice most open; an encoder's mask."""
+        """The position whose prediction is shown: the least certain of the last few, an encoder's mask."""
         if not self.config.causal:
             return self.here
         places = range(max(self.length // 2, self.length - _LAST), self.length)
@@ -126,10 +159,9 @@ class Live:
         found: Numbers = self.trace.logits_at(self.open).detach().double().cpu().numpy()
         return found
 
-    @cached_property
-    def probabilities(self) -> Numbers:
-        """The probabilities (V,) at ``open``."""
-        found: Numbers = probabilities(torch.from_numpy(self.logits)).double().numpy()
+    def probabilities(self, temperature: float = 1.0) -> Numbers:
+        """The probabilities (V,) at ``open``, where the logits are divided by ``temperature``."""
+        found: Numbers = with_temperature(torch.from_numpy(self.logits), temperature).softmax(-1).numpy()
         return found
 
     @cached_property
@@ -142,36 +174,23 @@ class Live:
         return self.model.tokenizer.shown(token_id)
 
     @cached_property
+    def asked(self) -> tuple[Encoding, Targets, str]:
+        """What the loss is of: a text, the tokens that are right, and in words what is asked for."""
+        tokenizer = self.model.tokenizer
+        if self.config.causal and self.length > 1:
+            targets = Targets(tuple(range(self.length - 1)), tuple(self.encoding.ids[1:]))
+            return self.encoding, targets, "Each token is asked for the one that comes next in the text"
+        if not self.config.causal and self.mask is None and tokenizer.mask_id is not None:
+            encoding, targets = choose_targets(tokenizer, self.encoding, causal=False, positions=str(self.here))
+            return encoding, targets, f"Token {self.here}, {self.token(self.here)}, is masked and asked for"
+        targets = Targets((self.open,), (self.likeliest[0],))
+        return self.encoding, targets, "Nothing says what is right here, so the model's first guess is taken as right"
+
+    @cached_property
     def gradients(self) -> GradientTrace:
-        """The text with its backward pass; what is to be predicted, ``goal`` says."""
-        encoding, tokenizer = self.encoding, self.model.tokenizer
-        if self.config.causal and self.length > 1:
-            targets = Targets(tuple(range(self.length - 1)), tuple(encoding.ids[1:]))
-        elif self._hides:
-            encoding, targets = choose_targets(tokenizer, encoding, causal=False, positions=str(self.here))
-        else:
-            targets = Targets((self.open,), (self.likeliest[0],))
+        """The text of ``asked`` with its backward pass."""
+        encoding, targets, _ = self.asked
         return record_gradients(self.model.transformer, encoding, targets)
-
-    @property
-    def _hides(self) -> bool:
-        """Whether a word of the text is masked to be found again: an encoder's text has no mask of its own."""
-        return not self.config.causal and self.mask is None and self.model.tokenizer.mask_id is not None
-
-    @property
-    def goal(self) -> str:
-        """What the loss asks for, in words."""
-        if self.config.causal and self.length > 1:
-            return "each token is asked for the one that comes next in the text"
-        if self._hides:
-            return f"token {self.here}, {self.token(self.here)}, is masked and asked for"
-        return "nothing says what is right here, so the model's own first guess is taken for it"
-
-    @property
-    def standing(self) -> str:
-        """How a target came to be one, in two or three words."""
-        known = (self.config.causal and self.length > 1) or self._hides
-        return "is right" if known else "is taken for right"
 
     @property
     def target(self) -> tuple[int, int, float]:

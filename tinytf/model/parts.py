@@ -82,24 +82,19 @@ class SinusoidalPositions(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between: act(x·W₁ + b₁)·W₂ + b₂."""
+    """Two linear maps with an activation between, act(x·W₁ + b₁)·W₂ + b₂.
+
+    The gated form is (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU (Shazeer 2020).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.up = Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
         self.down = Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
+        self.gate = Linear(config.d_model, config.d_ff, bias=config.ffn_bias) if config.gated else None
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x)))
-
-
-class GatedFeedForward(FeedForward):
-    """The gated form, (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU (Shazeer 2020)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.gate = Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
-
-    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -4,6 +4,7 @@ Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     Embedding,
     FeedForward,
-    GatedFeedForward,
     LearnedPositions,
     SinusoidalPositions,
     make_norm,
@@ -50,11 +50,11 @@ class Embeddings(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with a residual connection; where norms stand is which slots are filled.
+    """Attention and feed-forward, each with a residual connection; an order of norms is which slots are filled.
 
-    ``norm1`` and ``norm2`` are before attention and feed-forward (GPT-2, Llama), or after each residual sum (the paper,
-    BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A parallel feed-forward reads what attention
-    reads (GPT-NeoX).
+    ``norm1`` and ``norm2`` stand ``before`` attention and feed-forward (GPT-2, Llama), or ``after`` each residual sum
+    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A ``parallel`` feed-forward reads
+    what attention reads (GPT-NeoX).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -65,19 +65,19 @@ class Block(nn.Module):
         self.attention = SelfAttention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if before or after else none
-        self.ffn = GatedFeedForward(config) if config.gated else FeedForward(config)
+        self.ffn = FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
         self.dropout = nn.Dropout(config.dropout)
         # The slots by place: tuples, so that a norm is registered under one name alone.
-        self._before = (self.norm1, self.norm2) if before else (none, none)
-        self._after = (self.norm1, self.norm2) if after else (none, none)
-        self._parallel = config.residual == "parallel"
+        self.before = (self.norm1, self.norm2) if before else (none, none)
+        self.after = (self.norm1, self.norm2) if after else (none, none)
+        self.parallel = config.residual == "parallel"
 
     def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
-        (into_attention, into_ffn), (after_attention, after_ffn) = self._before, self._after
+        (into_attention, into_ffn), (after_attention, after_ffn) = self.before, self.after
         attn = self.attn_norm(self.attention(into_attention(x), start, padding_mask, cache))
         mid = after_attention(x + self.dropout(attn))
-        ffn = self.ffn_norm(self.ffn(into_ffn(x if self._parallel else mid)))
+        ffn = self.ffn_norm(self.ffn(into_ffn(x if self.parallel else mid)))
         return after_ffn(mid + self.dropout(ffn))
 
 
@@ -250,3 +250,16 @@ class Transformer(nn.Module):
         """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C)."""
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A stretch in evaluation mode, without dropout."""
+    training = model.training
+    if training:  # a walk through all modules, which decoding does not want for every token
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()

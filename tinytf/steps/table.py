@@ -99,9 +99,17 @@ class Step:
     @property
     def is_distribution(self) -> bool:
         """Whether each of its rows sums to 1."""
-        from tinytf.steps.operations import Softmax
+        return self.operation is not None and self.operation.distribution
 
-        return isinstance(self.operation, Softmax)
+    @property
+    def in_stream(self) -> bool:
+        """Whether it is recorded in every layer and as wide as the residual stream: the stream, or what is added."""
+        return self.in_layer and self.recorded and self.axes == _WIDE
+
+    @property
+    def can_intervene(self) -> bool:
+        """Whether it can be ablated and patched: the residual stream, and what heads, attention, feed-forward give."""
+        return self.in_stream or (self.core and self.recorded)
 
     @property
     def replaceable(self) -> bool:
@@ -422,17 +430,29 @@ class StepTable:
         self.layer_steps = tuple(
             one for row in STEPS for one in inside if (one.name, one.title) == (row.name, row.title)
         )
+        self.before, self.after = tuple(before), tuple(after)
         self.by_name = {step.name: step for step in (*before, *self.layer_steps, *after)}
         self.embedded = next(step.name for step in reversed(before) if step.role == "residual")
         self.output = next(step.name for step in reversed(layers[-1]) if step.role == "residual")
         # What the stream is between attention and feed-forward; empty where they stand side by side.
         self.between = "" if "mid" not in self.by_name else "norm1" if self.output == "norm2" else "mid"
         self.final = "final.norm" if "final.norm" in self.by_name else self.output
+        self.input = next(step.name for step in self.layer_steps if step.from_stream)
+        self.weights = next(step.name for step in self.layer_steps if step.is_map and step.is_distribution)
+        self.head_out = next(step.name for step in self.layer_steps if step.core and step.recorded)
+        # What attention and the feed-forward give to the residual stream, before any norm.
+        self.added = tuple(step for step in self.layer_steps if step.in_stream and step.role != "residual")
+        self.activated = self.added[-1].inputs[0]
 
     @cached_property
     def over_vocabulary(self) -> tuple[Step, ...]:
         """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
+
+    @property
+    def probabilities(self) -> Step:
+        """What is made of the logits, and no loss depends on."""
+        return next(step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss)
 
     @property
     def unembedded(self) -> Step:

@@ -10,7 +10,7 @@ from tinytf.steps.table import table_of
 class Work:
     """Floating point operations of one token's forward pass; a multiply and an add count as two.
 
-    ``attention`` grows with the tokens that are looked at, here ``length`` of them.
+    ``attention`` grows with the number of visible tokens, here ``length``.
     """
 
     projections: int
@@ -25,7 +25,7 @@ class Work:
 
 
 def work_per_token(config: ModelConfig, length: int) -> Work:
-    """Operations for one token that looks at ``length`` tokens; norms, activations and softmax are left out."""
+    """Operations for one token that looks at ``length`` tokens, without norms, activations and softmax."""
     parts = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
     for step, layer in table_of(config).rows:
         if step.operation is None or not step.to_loss:
@@ -47,7 +47,7 @@ class StepWork:
     """Multiply-adds of one more token after which there are ``length``, in all layers, without a cache or with one.
 
     ``keys_values`` makes keys and values: of every token, or of the new one. ``attention`` is the scores of all
-    queries with all keys, or of the new query, and as many again for the values. ``whole`` is the complete step with
+    queries with all keys, or of the new query, and the same number for the values. ``whole`` is the complete step with
     everything else (queries, output, feed-forward, head; no norms, activations or softmax).
     """
 

@@ -16,7 +16,6 @@ from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
 from tinytf.text.tokenizer_classes import BERT, GPT2, QWEN2, ROBERTA, Settings, TokenizerClass, choose_class
-from tinytf.text.vocabulary_files import nothing_to_read, read_merges, read_words
 
 _READ = ("BPE", "WordPiece", "WordLevel")
 _EMPTY = {
@@ -30,17 +29,28 @@ _EMPTY = {
     },
 }
 _SWITCHES = ("add_bos_token", "add_eos_token")
+# Unicode's White_Space, which the library strips from the end of a line; Python's rstrip() would take more.
+_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_CONVERT = "AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes a tokenizer.json"
+_UNREAD = {
+    "tokenizer.model": "SentencePiece",
+    "spiece.model": "SentencePiece",
+    "sentencepiece.bpe.model": "SentencePiece",
+    "spm.model": "SentencePiece",
+    "tekken.json": "Tekken",
+    "tiktoken.model": "tiktoken",
+}
 
 
 @dataclass(frozen=True)
-class DirectoryTokenizer:
-    """A tokenizer, and what a banner should say of its files; nothing where it is a tokenizer.json as it stands."""
+class Vocabulary:
+    """A tokenizer, and in ``note`` where it is from when that is worth saying: not of a tokenizer.json as it stands."""
 
     tokenizer: Tokenizer
-    note: str
+    note: str = ""
 
 
-def load_tokenizer_directory(directory: Path) -> DirectoryTokenizer:
+def load_tokenizer_directory(directory: Path) -> Vocabulary:
     """The tokenizer of ``directory``: tokenizer.json, or vocab.json with merges.txt, or vocab.txt.
 
     Ids, offsets and added tokens are those of ``AutoTokenizer.from_pretrained(directory)``; texts are neither cut nor
@@ -56,7 +66,7 @@ def load_tokenizer_directory(directory: Path) -> DirectoryTokenizer:
         library.encode_special_tokens = settings.get("split_special_tokens") is True
         ends = _ends(directory, config, library, special)
         start = library.token_to_id(special.names.get("bos_token", ""))
-        return DirectoryTokenizer(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
+        return Vocabulary(Tokenizer(library, ends, special.names.get("mask_token"), start), note)
 
 
 def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) -> tuple[Library, SpecialTokens, str]:
@@ -104,14 +114,14 @@ def _from_vocabulary(directory: Path, config: Settings, settings: Settings) -> t
     chosen = choose_class(config.get("model_type"), _declared(config, settings), False)
     there = [files for files in (("vocab.json", "merges.txt"), ("vocab.txt",)) if _all_in(directory, files)]
     if not there:
-        raise nothing_to_read(directory)
+        raise _nothing_to_read(directory)
     files = chosen.files if chosen and chosen.files in there else there[0]
     if chosen and chosen.files != files:
         raise CheckpointError(f"{directory} has no tokenizer.json, and a {chosen.name} is not read from {files[0]}")
     if files == ("vocab.txt",):
-        model, reader = read_words(directory / "vocab.txt"), BERT
+        model, reader = _read_words(directory / "vocab.txt"), BERT
     else:
-        model = read_merges(directory)
+        model = _read_merges(directory)
         reader = chosen or _reader_of_merges(model["vocab"], settings)
     special = read_special_tokens(directory, settings, [], reader.specials)
     return _built(reader, model, None, settings, special), special, f"from {' and '.join(files)}"
@@ -184,3 +194,67 @@ def _ends(directory: Path, config: Settings, library: Library, special: SpecialT
 
 def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
+
+
+def _read_merges(directory: Path) -> dict[str, Any]:
+    """The BPE model of vocab.json and merges.txt, as tokenizer.json would hold it.
+
+    Raises CheckpointError for an id that is no number, and for a merge of or into pieces that the vocabulary lacks.
+    """
+    vocabulary = _read_vocabulary(directory / "vocab.json")
+    path = directory / "merges.txt"
+    merges = []
+    for number, line in enumerate(_lines(path), 1):
+        if line.startswith("#version"):
+            continue
+        pair = line.split(" ")
+        if len(pair) != 2:
+            raise CheckpointError(
+                f"{path}: line {number} is not two pieces with a space between: {printable(line)[:60]}"
+            )
+        lacking = [piece for piece in (*pair, "".join(pair)) if piece not in vocabulary]
+        if lacking:
+            raise CheckpointError(
+                f"{path}: line {number} needs {printable(lacking[0])[:60]}, which vocab.json does not have"
+            )
+        merges.append(pair)
+    return {"type": "BPE", "vocab": vocabulary, "merges": merges}
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """Pieces and their ids; CheckpointError names the first id that is none."""
+    vocabulary = read_json(path)
+    for piece, number in vocabulary.items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
+            raise CheckpointError(f"{path}: {printable(piece)[:60]} has {number!r:.60} for an id")
+    return vocabulary
+
+
+def _read_words(path: Path) -> dict[str, Any]:
+    """The WordPiece model of a vocab.txt: one piece a line, its id the line's number from 0."""
+    vocabulary = {line.rstrip(_WHITE_SPACE): number for number, line in enumerate(_lines(path))}
+    if not vocabulary:
+        raise CheckpointError(f"{path} is empty")
+    return {"type": "WordPiece", "vocab": vocabulary}
+
+
+def _nothing_to_read(directory: Path) -> CheckpointError:
+    """What to say of a directory without a vocabulary that we read."""
+    for name, kind in _UNREAD.items():
+        if (directory / name).exists():
+            return CheckpointError(f"{directory / name} is a {kind} vocabulary, which tinytf does not read", _CONVERT)
+    for name, other in (("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")):
+        if (directory / name).exists():
+            return CheckpointError(f"there is no {other} in {directory}, and {name} needs it")
+    looked_for = "no tokenizer.json, no vocab.json with merges.txt, and no vocab.txt"
+    return CheckpointError(f"there is no tokenizer in {directory}: {looked_for}")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []

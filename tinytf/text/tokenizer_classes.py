@@ -101,18 +101,19 @@ def _gpt_neox(settings: Settings, names: Names) -> Parts:
     return Parts(level, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
 
-def words_of(numbers: str) -> str:
-    """The expression of GPT-4's tokenizer, with ``numbers`` for what is one piece of a number."""
-    return (
+def by_words(numbers: str, prefix: bool = False) -> Any:
+    """Byte-level after the expression of GPT-4's tokenizer, with ``numbers`` for what is one piece of a number."""
+    words = (
         rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
+    level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(words), behavior="isolated"), level])
 
 
 def _qwen2(settings: Settings, names: Names) -> Parts:
-    words = pre_tokenizers.Split(Regex(words_of(r"\p{N}")), behavior="isolated", invert=False)
-    level = pre_tokenizers.ByteLevel(add_prefix_space=bool(settings.get("add_prefix_space")), use_regex=False)
-    return Parts(pre_tokenizers.Sequence([words, level]), decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
+    words = by_words(r"\p{N}", bool(settings.get("add_prefix_space")))
+    return Parts(words, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
 
 _PIECES_TO_TEXT = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: folders that are there whole or not at all, and from which a run goes on to the bit.
+"""Checkpoints of a run: folders that appear whole or not at all, and from which a run resumes to the bit.
 
 ``RUN/checkpoints/step-000250`` holds a model as any run directory does (config.json, model.safetensors,
-tokenizer.json), and beside it optimizer.safetensors (moments, random state) and training.json (all the rest). The
-model of the newest one is also that of the run itself.
+tokenizer.json), optimizer.safetensors (moments, random state) and training.json (all the rest). The model of the
+newest is also that of the run itself.
 """
 
 import contextlib
@@ -26,18 +26,19 @@ from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.files import flush_folder, read_json, replacing, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.holding import Whole
 from tinytf.training.run_files import remove_checkpoint
+from tinytf.training.sharding import part_like, whole
 
 _RANDOM = "random state"
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_MODEL = ("tokenizer.json", "model.safetensors", "config.json")
 
 
 @dataclass
 class Progress:
-    """Where a run is: ``step`` optimiser steps are done. ``best`` is the lowest held-out loss, at ``best_step``.
+    """The progress of a run: ``step`` optimiser steps are done. ``best`` is the lowest held-out loss, at ``best_step``.
 
-    ``corpus`` is the fingerprint of what is trained on, ``processes`` how many train, ``milestones`` the state of
-    what is told of heads.
+    ``corpus`` is the fingerprint of the text, ``processes`` how many train, ``milestones`` see ``update_milestones``.
     """
 
     step: int = 0
@@ -53,35 +54,36 @@ _PROGRESS = fields_of(Progress, dict.fromkeys(("step", "best_step", "processes")
 
 @dataclass(frozen=True)
 class State:
-    """All numbers of a run at one step, whole, on the processor, by the names that they have in the files."""
+    """All numbers of a run at one step, whole, on the CPU, by their names in the files."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
     optimiser: dict[str, Tensor]
 
     @classmethod
-    def of(
-        cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor], holding: Whole
-    ) -> "State":
-        """``random`` is the state of torch's random numbers in every process."""
+    def of(cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]) -> "State":
+        """``random`` are the states of torch's random numbers in every process."""
 
         def stored(tensor: Tensor) -> Tensor:
-            return holding.whole(tensor.detach()).cpu().contiguous()
+            return whole(tensor.detach()).cpu().contiguous()
 
         weights = {name: stored(tensor) for name, tensor in model.state_dict().items()}
-        moments = {
+        tensors = {
             f"{name}.{moment}": stored(optimiser.state[parameter][moment])
             for name, parameter in model.named_parameters()
             if parameter in optimiser.state
             for moment in _MOMENTS
         }
-        return cls(model.config, weights, moments | _random_tensors(random))
+        tensors |= {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
+        if torch.cuda.is_available():
+            tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
+        return cls(model.config, weights, tensors)
 
 
 def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Progress) -> Path:
-    """Write one checkpoint beside its place, and rename it there when all of it is on the disk.
+    """Write one checkpoint beside its place, and rename it when all of it is on the disk.
 
-    Raises TrainingError when it cannot be written, for want of room for example; what was there stays.
+    Raises TrainingError when it cannot be written, for example on a full disk; the checkpoints before it stay.
     """
     place = run / CHECKPOINTS / f"step-{progress.step:06d}"
     beside = place.with_name(f".{place.name}.{os.getpid()}.part")
@@ -93,7 +95,7 @@ def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Pro
         flush_folder(beside)
         if place.exists():
             remove_checkpoint(place)
-        if place.exists():  # somebody keeps files of his own in it
+        if place.exists():  # it holds files that no run wrote
             for path in sorted(beside.iterdir()):  # training.json comes last
                 path.replace(place / path.name)
             beside.rmdir()
@@ -109,16 +111,13 @@ def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Pro
         kept = f"; the checkpoint of step {checkpoint_step(before[-1]):,} is whole" if before else ""
         raise TrainingError(
             f"cannot write the checkpoint of step {progress.step:,}: {error.strerror or error}{kept}",
-            "make room, then go on with --resume" if before else "make room, or give another --out",
+            "make room, then continue with --resume" if before else "make room, or give another --out",
         ) from None
     return place
 
 
-_MODEL = ("tokenizer.json", "model.safetensors", "config.json")
-
-
 def _publish(stored: Path, place: Path) -> None:
-    """Let the run itself be opened, with the newest weights: the same file under a second name, where that can be."""
+    """Give the run itself a file of its newest checkpoint: as a second name of it, or a copy if that is impossible."""
     with replacing(place) as beside:
         try:
             os.link(stored, beside)
@@ -133,7 +132,7 @@ def keep_checkpoints(run: Path, count: int, also: Collection[int]) -> None:
             remove_checkpoint(place)
 
 
-def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int, holding: Whole) -> Progress:
+def restore(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, rank: int) -> Progress:
     """Put model, optimiser and torch's random numbers where the checkpoint left them, in the process ``rank``.
 
     Raises CheckpointError, naming the file, for one that is damaged or of another model.
@@ -143,7 +142,7 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
         raise CheckpointError(f"{place} is of another model than the recipe describes")
     with torch.no_grad():
         for mine, theirs in zip(model.parameters(), stored.parameters(), strict=True):
-            mine.copy_(holding.divided(theirs, mine))  # a copy: the file stays free to be replaced
+            mine.copy_(part_like(mine, theirs))  # a copy: the file can still be replaced
     path = place / "optimizer.safetensors"
     try:
         tensors = load_tensors(path.read_bytes())
@@ -152,40 +151,18 @@ def resume(place: Path, model: Transformer, optimiser: torch.optim.Optimizer, ra
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     names = {parameter: name for name, parameter in model.named_parameters()}
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:
-            optimiser.state[parameter] = _state_of(names[parameter], tensors, parameter, path, holding)
-    _restore_random(tensors, path, rank)
-    path = place / "training.json"
-    return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))
-
-
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-
-
-def _random_tensors(random: Sequence[Tensor]) -> dict[str, Tensor]:
-    tensors = {f"{_RANDOM} {rank}": state for rank, state in enumerate(random)}
-    if torch.cuda.is_available():
-        tensors[f"{_RANDOM} of cuda"] = torch.cuda.get_rng_state()
-    return tensors
-
-
-def _state_of(
-    name: str, tensors: dict[str, Tensor], parameter: Tensor, path: Path, holding: Whole
-) -> dict[str, Tensor]:
-    found = {}
-    for moment in _MOMENTS:
-        tensor = tensors.get(f"{name}.{moment}")
-        if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
-            raise CheckpointError(f"{path} lacks {name}.{moment}, or has it in another shape")
-        # Fused optimisers want the number of steps on the device of the parameter.
-        found[moment] = tensor.to(parameter.device) if moment == "step" else holding.divided(tensor, parameter)
-    return found
-
-
-def _restore_random(tensors: dict[str, Tensor], path: Path, rank: int) -> None:
+    for parameter in (one for group in optimiser.param_groups for one in group["params"]):
+        optimiser.state[parameter] = state = {}
+        for moment in _MOMENTS:
+            tensor = tensors.get(name := f"{names[parameter]}.{moment}")
+            if tensor is None or (moment != "step" and tensor.shape != parameter.shape):
+                raise CheckpointError(f"{path} lacks {name}, or has it in another shape")
+            # Fused optimisers want the number of steps on the device of the parameter.
+            state[moment] = tensor.to(parameter.device) if moment == "step" else part_like(parameter, tensor)
     if f"{_RANDOM} 0" not in tensors:
         raise CheckpointError(f"{path} lacks the {_RANDOM}")
     torch.set_rng_state(tensors.get(f"{_RANDOM} {rank}", tensors[f"{_RANDOM} 0"]))
     if torch.cuda.is_available() and f"{_RANDOM} of cuda" in tensors:
         torch.cuda.set_rng_state(tensors[f"{_RANDOM} of cuda"])
+    path = place / "training.json"
+    return Progress(**require_fields(read_json(path), _PROGRESS, "training", CheckpointError, path))

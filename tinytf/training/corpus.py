@@ -1,7 +1,6 @@
-"""A corpus that is read as a stream: text files, the documents in them, and which of those are held out.
+"""A corpus as a stream: text files, the documents in them, and which of those are held out.
 
-What comes out is what ``paragraphs`` and ``split_held_out`` make of the same texts in memory; here only a buffer of a
-file, or one document of it, is ever held.
+Only a buffer of a file, or one document of it, is ever in memory.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ _HEAD = 8192  # bytes in which a NUL makes a file a binary one
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of a corpus: its bytes, counted and hashed. ``characters`` are all of it, the others its paragraphs'."""
+    """A file of a corpus, hashed and counted: ``characters`` in all of it, ``paragraph_characters`` in paragraphs."""
 
     source: Source
     size: int
@@ -44,7 +43,7 @@ class TextFile:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file or folder that was left out, and why."""
+    """A file or folder that was skipped, and why."""
 
     path: Path
     why: str
@@ -52,12 +51,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text files in their order. Their paragraphs are the documents, or with ``by_file`` each whole file is one.
+    """Text files in order. Documents are paragraphs, or with ``by_file`` whole files.
 
-    ``buffer`` is how many bytes are read at a time, and from how many characters on a document is cut into pieces
-    where it may be. Every pass reads the files again, and raises UsageError when one is not what it was: size,
-    modification time and inode stand for the contents, which were hashed when the file was found. That is safe
-    enough within one process: what a fingerprint is made of is always a hash of all bytes, never a date.
+    ``buffer`` is how many bytes are read at a time, and from how many characters on a document may be cut into pieces.
+    Every pass reads the files again, and raises UsageError for one that has changed: size, modification time and inode
+    stand for the contents within one process. Fingerprints are made of hashes of all bytes, never of a date.
     """
 
     files: tuple[TextFile, ...]
@@ -66,17 +64,17 @@ class Corpus:
     buffer: int = BUFFER
 
     def whole_files(self) -> "Corpus":
-        """The same files with one document each, as a tokenizer of characters wants them."""
+        """The same files with one document each, for a tokenizer of characters."""
         return replace(self, by_file=True)
 
     def documents(self) -> "Documents":
-        """All documents, a stream that can be gone through again and again."""
+        """All documents; each pass reads them again."""
         return Documents(self, 0, self._count())
 
     def split(self, share: float) -> tuple["Documents", "Documents"]:
-        """What is trained on and what is held out: the last documents, ``share`` of all characters.
+        """The documents to train on, and those held out: the last ones, ``share`` of all characters.
 
-        At least one document stays on either side. A single whole file is cut between two characters instead.
+        At least one is trained on and one held out, if there are two. A single whole file is cut between characters.
         """
         sizes = [file.characters for file in self.files if file.paragraphs]
         if self.by_file and len(sizes) == 1:
@@ -86,12 +84,13 @@ class Corpus:
         return Documents(self, 0, border), Documents(self, border, self._count())
 
     def documents_in(self, file: TextFile) -> int:
-        """How many documents a file has; none where it has not a word."""
+        """How many documents a file has; none if it has no word."""
         return min(1, file.paragraphs) if self.by_file else file.paragraphs
 
     def pieces_of(self, file: TextFile, cut: Cut) -> Iterator[Piece]:
-        """The documents of one file, those that have a word in them."""
-        return documents_of(marked(decoded(file.source, self.buffer), self.by_file), cut, self.buffer)
+        """The documents of one file that have a word in them."""
+        texts = decoded(file.source.name, file.source.read(self.buffer))
+        return documents_of(marked(texts, self.by_file), cut, self.buffer)
 
     def _count(self) -> int:
         return sum(map(self.documents_in, self.files))
@@ -102,7 +101,7 @@ class Corpus:
         return file.paragraph_characters
 
     def _border(self, share: float) -> int:
-        """How many documents are trained on; only the file that the border falls into is read."""
+        """How many documents to train on; reads only the file that the border falls into."""
         most, limit = self._count() - 1, sum(map(self._characters_in, self.files)) * (1 - share)
         kept = count = 0
         for file in self.files:
@@ -119,24 +118,30 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents ``first`` to before ``stop`` of a corpus, read anew each time; ``at`` cuts a single one in two."""
+    """Documents ``first`` to before ``stop`` of a corpus, read anew in each pass; ``at`` splits a single one in two.
+
+    They come whole, or cut into texts where ``cut`` allows it.
+    """
 
     corpus: Corpus
     first: int
     stop: int
     at: int | None = None
+    cut: Cut = nowhere
 
     def __iter__(self) -> Iterator[str]:
-        """Whole documents, of whatever length."""
-        parts: list[str] = []
-        for text, ends in self.pieces(nowhere):
-            parts.append(text)
-            if ends:
-                yield "".join(parts)
-                parts = []
+        return (text for text, _ in self.pieces(self.cut))
 
     def __len__(self) -> int:
+        """The number of documents, also where they are cut."""
         return self.stop - self.first
+
+    def texts(self, cut: Cut = between_words) -> "Documents":
+        """The same characters in texts of bounded length, for TRAINERS: none of them looks beyond a word.
+
+        A trainer that looks at characters alone can take a ``cut`` of ``anywhere``, for scripts without spaces.
+        """
+        return replace(self, cut=cut)
 
     def pieces(self, cut: Cut) -> Iterator[Piece]:
         """The documents in pieces, long ones cut where ``cut`` allows it; files before ``first`` are not read."""
@@ -156,31 +161,13 @@ class Documents:
                 if number >= self.stop:
                     return
 
-    def texts(self, cut: Cut = between_words) -> "Texts":
-        """The same characters in texts of bounded length, for TRAINERS: none of them looks beyond a word.
-
-        One that looks at characters alone may be given a ``cut`` of ``anywhere``, for scripts without spaces.
-        """
-        return Texts(self, cut)
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Documents in pieces, without their ends; a stream that can be gone through again and again."""
-
-    documents: Documents
-    cut: Cut
-
-    def __iter__(self) -> Iterator[str]:
-        return (text for text, _ in self.documents.pieces(self.cut))
-
 
 def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, buffer: int = BUFFER) -> Corpus:
     """The corpus of files and folders (in folders every .txt and .md file, sorted), or of one text given as a str.
 
-    Each file is read once here, so that whatever is wrong with it is said before anything is trained on it. Raises
-    UsageError for what is missing, unreadable or binary, for invalid UTF-8, for a folder without a text file, and
-    for a corpus without a word. With ``skip_unreadable`` such files within folders are left out and listed instead.
+    Each file is read once here, so that its faults are known before training. Raises UsageError for a file that is
+    missing, unreadable, binary or not UTF-8, for a folder without a text file, and for a corpus without a word. With
+    ``skip_unreadable`` such files inside folders are skipped and listed instead.
     """
     if isinstance(paths, str):
         files = [_scanned(Source("the text", data=_encoded(paths)), buffer)]
@@ -245,17 +232,19 @@ def _scanned(source: Source, buffer: int) -> TextFile:
     digest = hashlib.sha256()
     size = characters = paragraphs = paragraph_characters = 0
 
-    def hashed(data: bytes) -> None:
+    def hashed() -> Iterator[bytes]:
         nonlocal size
-        if size < _HEAD and (place := data[: _HEAD - size].find(0)) >= 0:
-            hint = "give text files, in UTF-8"
-            raise UsageError(f"{source.name} is binary: it has a NUL byte at byte {size + place:,}", hint)
-        digest.update(data)
-        size += len(data)
+        for data in source.read(buffer):
+            if size < _HEAD and (place := data[: _HEAD - size].find(0)) >= 0:
+                hint = "give text files, in UTF-8"
+                raise UsageError(f"{source.name} is binary: it has a NUL byte at byte {size + place:,}", hint)
+            digest.update(data)
+            size += len(data)
+            yield data
 
     def counted() -> Iterator[str]:
         nonlocal characters
-        for text in decoded(source, buffer, hashed):
+        for text in decoded(source.name, hashed()):
             characters += len(text)
             yield text
 

@@ -1,9 +1,8 @@
-"""Examples to train on: what every objective gives, and windows of a token stream.
+"""Examples to train on: the batch of every objective, and windows of a token stream.
 
-Which examples a step sees is a pure function of (seed, step).
+The examples of a step are a pure function of (seed, step).
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,19 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.errors import TrainingError
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.recipe import Recipe
 
 IGNORED = -100
 """The target of a position that does not count towards the loss."""
 
-_BLANK_LINE = re.compile(r"\n[ \t]*\r?\n")
+Ids = NDArray[np.integer[Any]]
+
 _LONGEST_PHRASE, _FEW_PHRASES = 8, 4
 _LOOKED_AT_ONCE = 1 << 22  # tokens of a stream that may lie on disk
 
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where nothing is asked), ``padding_mask`` (B, T) or None."""
+    """``ids`` (B, T) in, ``targets`` (B, T) out (IGNORED where there is none), ``padding_mask`` (B, T) or None."""
 
     ids: Tensor
     targets: Tensor
@@ -37,9 +37,14 @@ class Batch:
         mask = None if self.padding_mask is None else self.padding_mask.to(device)
         return Batch(self.ids.to(device), self.targets.to(device), mask)
 
+    def __getitem__(self, rows: slice) -> "Batch":
+        """Some of its rows."""
+        mask = None if self.padding_mask is None else self.padding_mask[rows]
+        return Batch(self.ids[rows], self.targets[rows], mask)
+
 
 class Examples(Protocol):
-    """What the loop needs of any objective."""
+    """What training needs of an objective."""
 
     @property
     def held_out_batches(self) -> int: ...
@@ -50,41 +55,12 @@ class Examples(Protocol):
 
 
 def seeded(seed: int, step: int) -> np.random.Generator:
-    """The draws of one step."""
+    """The random draws of one step."""
     return np.random.default_rng([seed, step])
 
 
-def between_blank_lines(text: str) -> list[str]:
-    """What blank lines separate, however lines end; at least one piece."""
-    *whole, rest = _BLANK_LINE.split(text)  # an optional \\r in front would make the search 15 times as slow
-    return [*(piece.removesuffix("\r") for piece in whole), rest]
-
-
-def paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text, those with a word in them. They are its documents."""
-    return [piece for piece in between_blank_lines(text) if piece.strip()]
-
-
-def split_held_out(documents: list[str], share: float) -> tuple[list[str], list[str]]:
-    """The last documents, ``share`` of all characters, are held out; at least one stays on either side."""
-    total = sum(map(len, documents))
-    kept, count = 0, 0
-    while count < len(documents) - 1 and kept + len(documents[count]) <= total * (1 - share):
-        kept += len(documents[count])
-        count += 1
-    return documents[: max(1, count)], documents[max(1, count) :]
-
-
-def token_stream(documents: list[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """All documents behind each other, an end token after each where the tokenizer has one."""
-    end = tokenizer.end_id
-    encodings = tokenizer.library.encode_batch_fast(documents, add_special_tokens=False)
-    tail = [] if end is None else [end]
-    return np.concatenate([np.array(encoding.ids + tail, dtype=np.int64) for encoding in encodings])
-
-
-def places_behind(stream: NDArray[np.integer[Any]], token: int) -> NDArray[np.int64]:
-    """The places behind each ``token`` of a stream, which is looked at part by part."""
+def places_after(stream: Ids, token: int) -> NDArray[np.int64]:
+    """The place after each ``token`` of a stream, which is read part by part."""
     starts = range(0, len(stream), _LOOKED_AT_ONCE)
     found = [np.flatnonzero(stream[i : i + _LOOKED_AT_ONCE] == token) + (i + 1) for i in starts]
     return np.concatenate([np.zeros(0, dtype=np.int64), *found])
@@ -93,56 +69,53 @@ def places_behind(stream: NDArray[np.integer[Any]], token: int) -> NDArray[np.in
 class NextToken:
     """Windows of ``block`` tokens from the stream, in memory or mapped; each target is the token that follows.
 
-    Half of the windows begin where a document does (behind an ``end`` token), the others anywhere.
-    A share ``repeats`` of the windows (in the first ``repeats_first`` steps all of them) is made of a few phrases of
-    random ids below ``vocab_size`` instead, told over and over in random order: only copying what followed the last
-    time helps, and no fixed distance does. There only what can be copied is asked for. A window has 2 phrases or more,
-    at first a handful and later as many as fit twice: copying is learned where few tokens are candidates.
+    Half of the windows begin where a document does (after an ``end`` token), the others anywhere.
+    A share ``repeats`` of the windows (all of them in the first ``repeats_first`` steps) consists instead of a few
+    phrases of random ids below ``vocab_size``, repeated in random order: only copying what followed the last time
+    helps, and no fixed distance does. Only tokens that can be copied are targets there. A window has at least 2
+    phrases, at first a handful and later as many as fit twice: copying is learned among few candidates.
     """
 
     def __init__(
         self,
-        train: NDArray[np.integer[Any]],
-        held_out: NDArray[np.integer[Any]],
-        *,
-        block: int,
-        batch: int,
-        seed: int,
+        train: Ids,
+        held_out: Ids,
+        recipe: Recipe,
         vocab_size: int,
         end: int | None = None,
-        repeats: float = 0.0,
-        repeats_first: int = 0,
     ) -> None:
+        block = recipe.block
         if len(train) <= block:
             raise TrainingError(
                 f"the text has {len(train)} tokens to train on, and a block needs {block + 1}",
                 "give a longer text or a smaller --block",
             )
-        self.train, self.kept, self.block, self.size, self.seed = train, held_out, block, batch, seed
-        beginnings = places_behind(train, end) if end is not None else np.zeros(0, dtype=np.int64)
+        self.train, self.kept, self.recipe, self.block, self.size = train, held_out, recipe, block, recipe.batch
+        beginnings = places_after(train, end) if end is not None else np.zeros(0, dtype=np.int64)
         self.beginnings = np.concatenate(([0], beginnings[beginnings < len(train) - block]))
-        self.vocab_size, self.repeats, self.repeats_first = vocab_size, repeats, repeats_first
+        self.vocab_size = vocab_size
 
     def batch(self, step: int) -> Batch:
-        random = seeded(self.seed, step)
+        random = seeded(self.recipe.seed, step)
         starts = random.integers(0, len(self.train) - self.block, self.size)
         if len(self.beginnings) > 1:
             chosen = self.beginnings[random.integers(0, len(self.beginnings), self.size)]
             starts = np.where(random.random(self.size) < 0.5, chosen, starts)
         windows = self.train[starts[:, None] + np.arange(self.block + 1)]  # (B, T + 1)
         batch = self._shifted(windows)
-        progress = min(1.0, (step + 1) / self.repeats_first) if self.repeats_first else 1.0
-        share = 1.0 if progress < 1.0 else self.repeats
+        first = self.recipe.repeats_first
+        progress = min(1.0, (step + 1) / first) if first else 1.0
+        share = 1.0 if progress < 1.0 else self.recipe.repeats
         for row in np.flatnonzero(random.random(self.size) < share):
             window, known = self._phrases(random, progress)
-            if not known.any():  # a block too short for a phrase to come back
+            if not known.any():  # a block too short for a phrase to repeat
                 continue
             batch.ids[row] = torch.from_numpy(window[:-1])
             batch.targets[row] = torch.from_numpy(np.where(known, window[1:], IGNORED))
         return batch
 
     def _phrases(self, random: np.random.Generator, progress: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A window (T + 1,) of phrases told in random order, and which of its T next tokens can be known."""
+        """A window (T + 1,) of phrases in random order, and which of its T next tokens (T,) can be predicted."""
         length = int(random.integers(2, max(2, min(_LONGEST_PHRASE, self.block // 4)) + 1))
         fit = max(2.0, self.block / length / 2)
         most = min(fit, _FEW_PHRASES * (fit / _FEW_PHRASES) ** progress) if fit > _FEW_PHRASES else fit
@@ -150,8 +123,8 @@ class NextToken:
         phrases = random.integers(0, self.vocab_size, (count, length))
         order = random.integers(0, count, self.block // length + 2)
         start = int(random.integers(length))
-        told = slice(start, start + self.block + 1)
-        step = (order[:, None] * length + np.arange(length)).ravel()[told]  # (T + 1,) which phrase, and where in it
+        window = slice(start, start + self.block + 1)
+        step = (order[:, None] * length + np.arange(length)).ravel()[window]  # (T + 1,) which phrase, and where in it
         _, first = np.unique(step[1:], return_index=True)
         known = step[1:] % length > 0
         known[first] = False
@@ -159,7 +132,7 @@ class NextToken:
 
     @property
     def _windows(self) -> int:
-        """How many windows of the held-out text there are; one that is shorter than a block is one of its own."""
+        """Windows of the held-out text; a text shorter than a block is one window."""
         return max((len(self.kept) - 1) // self.block, int(len(self.kept) > 1))
 
     @property
@@ -174,6 +147,6 @@ class NextToken:
             yield self._shifted(np.stack(windows))
 
     @staticmethod
-    def _shifted(windows: NDArray[np.integer[Any]]) -> Batch:
+    def _shifted(windows: Ids) -> Batch:
         windows = windows.astype(np.int64, copy=False)
         return Batch(torch.from_numpy(windows[:, :-1].copy()), torch.from_numpy(windows[:, 1:].copy()), None)

@@ -1,4 +1,4 @@
-"""What is known of a training run so far, and what follows from it: how far, how fast, the best, a smooth curve."""
+"""A training run so far, and what follows from it: progress, speed, the best loss, a smooth curve."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,25 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinytf.config import ModelConfig
-from tinytf.training.samples import Sample
 
 Series: TypeAlias = NDArray[np.float64]
 Steps: TypeAlias = NDArray[np.int64]
 
-_BLOCK = 256
-
 
 @dataclass(frozen=True)
-class HeadScores:
-    """One measurement of every head: ``scores[kind]`` is (layers, heads); a kind that was not measured is absent."""
+class Sample:
+    """The ``text`` by which the model after ``step`` steps continued ``prompt``."""
 
     step: int
-    scores: Mapping[str, Series]
+    prompt: str
+    text: str
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that can be opened; ``step`` is None where nothing says after which step it was written."""
+    """A model that can be opened; ``step`` is None if unknown."""
 
     step: int | None
     path: Path
@@ -47,11 +45,12 @@ class Speed:
 
 @dataclass(frozen=True)
 class History:
-    """A run as far as it has come. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry a logged step, (S,).
+    """A run so far. ``step``, ``loss``, ``lr`` and ``grad_norm`` have one entry per logged step, (S,).
 
-    What a line lacks is NaN. Where a run was taken up again at an earlier step, only the later lines of a step count.
-    ``skipped`` lines were no metrics; a torn last line is not among them, since it may still be being written.
-    ``config`` is None as long as there is no checkpoint, ``sample`` as long as there is none.
+    A value missing from a line is NaN. After a resume from an earlier step, only the later lines of a step count.
+    ``heads`` are scores by their kind, (layers, heads) each, with the step of their measurement. ``skipped`` lines
+    were no metrics; a torn last line is not among them, since it may still be incomplete. ``config`` is None before
+    the first checkpoint, ``sample`` before the first sample.
     """
 
     directory: Path
@@ -61,7 +60,7 @@ class History:
     lr: Series
     grad_norm: Series
     held_out: Sequence[tuple[int, float]] = ()
-    heads: Sequence[HeadScores] = ()
+    heads: Sequence[tuple[int, Mapping[str, Series]]] = ()
     milestones: Sequence[tuple[int, str]] = ()
     speed: Speed = field(default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), *[np.zeros(0)] * 3))
     sample: Sample | None = None
@@ -71,7 +70,7 @@ class History:
 
     @property
     def steps(self) -> int:
-        """How many steps the recipe plans."""
+        """Steps that the recipe plans."""
         return int(self.recipe["steps"])
 
     @property
@@ -91,21 +90,21 @@ class History:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What the process held in memory when it last said so."""
+        """Memory of the process, as measured last."""
         known = self.speed.memory_bytes[np.isfinite(self.speed.memory_bytes)]
         return int(known[-1]) if known.size else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The speed that was measured last."""
+        """Speed, as measured last."""
         known = self.speed.tokens_per_second[np.isfinite(self.speed.tokens_per_second)]
         return float(known[-1]) if known.size else None
 
     @property
     def seconds_left(self) -> float | None:
-        """What the remaining steps take at the pace of the last quarter of the speed lines; None without two of them.
+        """Seconds for the remaining steps at the pace of the last quarter of the speed lines; None without two lines.
 
-        Only lines of one process are compared: its clock starts at 0.
+        Only lines of one process are compared, since its clock starts at 0.
         """
         if self.finished:
             return 0.0
@@ -129,18 +128,13 @@ class History:
 def smoothed(values: Series, decay: float = 0.95) -> Series:
     """Exponential moving average with bias correction: mₜ = decay·mₜ₋₁ + (1 − decay)·xₜ from m₀ = 0, over 1 − decayᵗ.
 
-    The correction (Kingma and Ba 2015, section 3) makes the first values means of what there is instead of pulling
-    them to 0. ``values`` (S,) are finite. It is computed in blocks of 256, each one product with a triangular matrix.
+    The correction (Kingma and Ba 2015, section 3) keeps the first values from being pulled to 0. ``values`` (S,) are
+    finite; terms below float64's precision are omitted.
     """
     size = values.shape[0]
-    padded = np.zeros(-(-size // _BLOCK) * _BLOCK)
-    padded[:size] = values
-    place = np.arange(_BLOCK)
-    within = (1 - decay) * np.tril(decay ** np.maximum(0, place[:, None] - place))  # (256, 256)
-    parts = padded.reshape(-1, _BLOCK) @ within.T  # (blocks, 256), each as if nothing had come before
-    before = np.zeros(len(parts))
-    for block in range(1, len(parts)):
-        before[block] = parts[block - 1, -1] + decay**_BLOCK * before[block - 1]
-    parts += before[:, None] * decay ** (place + 1)
-    corrected: Series = parts.reshape(-1)[:size] / (1 - decay ** np.arange(1, size + 1))
+    if not size:
+        return values
+    terms = min(size, math.ceil(math.log(1e-17) / math.log(decay)))
+    weights = (1 - decay) * decay ** np.arange(terms)
+    corrected: Series = np.convolve(values, weights)[:size] / (1 - decay ** np.arange(1, size + 1))
     return corrected

@@ -1,14 +1,18 @@
-"""Files with a JSON object a line, which grow while somebody reads them; free of torch."""
+"""Files of a run that grow by a JSON object a line, each with its step: written in training, read meanwhile."""
 
 import json
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tinytf.errors import TrainingError
+from tinytf.files import write_whole
+
 
 def json_or_none(data: bytes | str) -> object:
-    """What some JSON says; None where it is none."""
+    """The value of some JSON; None if it is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -16,7 +20,7 @@ def json_or_none(data: bytes | str) -> object:
 
 
 def number_or_nan(value: object) -> float:
-    """A number; NaN for what is none."""
+    """A number; NaN for anything else."""
     try:
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     except OverflowError:
@@ -24,8 +28,45 @@ def number_or_nan(value: object) -> float:
 
 
 def rows_in(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file that say of which step they are; other lines are passed over. Raises OSError."""
-    for line in path.read_bytes().splitlines():
+    """The objects of a file that have a step; other lines are skipped, and a missing file has none. Raises OSError."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         row = json_or_none(line)
         if isinstance(row, dict) and type(row.get("step")) is int:
             yield row
+
+
+def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
+    """Add a line, with ``sync`` onto the disk. Raises TrainingError where it cannot be written."""
+    try:
+        with path.open("a", encoding="ascii", newline="\n") as lines:
+            lines.write(json.dumps(row) + "\n")
+            if sync:
+                lines.flush()
+                os.fsync(lines.fileno())
+    except OSError as error:
+        raise TrainingError(
+            f"cannot write to {path}: {error.strerror}", "make room, then continue with --resume"
+        ) from None
+
+
+def sync_lines(path: Path) -> None:
+    """Make sure that all lines are on the disk."""
+    with path.open("ab") as lines:
+        os.fsync(lines.fileno())
+
+
+def keep_lines(path: Path, step: int) -> int:
+    """Remove the lines after ``step``, and all from a torn one on: that work will be repeated. Returns how many stay.
+
+    Raises OSError.
+    """
+    if not path.exists():
+        return 0
+    kept = []
+    for line in path.read_text("utf-8").splitlines():
+        row = json_or_none(line)
+        if not (isinstance(row, dict) and type(row.get("step")) is int and row["step"] <= step):
+            break
+        kept.append(line)
+    write_whole(path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
+    return len(kept)

@@ -1,24 +1,25 @@
-"""Training: a run is begun, or gone on with, by one process or several together."""
+"""Training: start a run, or resume it, in one process or several together."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 
 from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import UsageError
+from tinytf.errors import TrainingError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.corpus import Corpus, find_files
-from tinytf.training.lock import locked
 from tinytf.training.metrics import Metrics
-from tinytf.training.processes import processes
+from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe
 from tinytf.training.run import Trainer
-from tinytf.training.run_files import holds_run, is_free, written_files
+from tinytf.training.run_files import LOCK, METRICS, TOKENS, holds_run, is_free, written_files
 from tinytf.training.setup import Setup
-from tinytf.training.update import Update, chosen
+from tinytf.training.update import Update
 
 
 def train(
@@ -28,7 +29,7 @@ def train(
     on_metrics: Callable[[Metrics, Setup], None] = lambda *_: None,
     device: torch.device | str = "cpu",
     *,
-    going_on: bool = False,
+    resume: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
     tokenizer: Tokenizer | None = None,
     model: Transformer | None = None,
@@ -39,58 +40,102 @@ def train(
     shard: bool = False,
     tensorboard: bool = False,
 ) -> Metrics:
-    """Train a model on a corpus, or on one text, and leave it in the run directory ``out``; returns the last metrics.
+    """Train a model on a corpus, or on one text, in the run directory ``out``; returns the last metrics.
 
-    ``going_on`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
-    the same machine and number of threads); a run that is finished is left as it is. ``overwrite`` takes away a run
-    that is there, once the new one can begin. After each step ``interrupted`` is asked whether to end there; a
-    checkpoint is written first. A ``model`` to begin from,
-    or a ``tokenizer``, is taken instead of a new one. ``on_updates`` is given, in the end, how some weights changed at
-    step ``explain`` (counted from 1; 0: at none), where that step was among those that were made: those ``explained``
-    (see ``chosen``), or some. ``shard`` has each
-    of several processes hold a part of the model alone, and so of its gradients and moments. With ``tensorboard`` event
-    files are written too.
+    ``resume`` continues the run in ``out`` from its newest checkpoint, in every bit as if it had not stopped (on
+    the same machine and number of threads); a finished run is left as it is. ``overwrite`` removes a run in ``out``
+    once the new one can begin. After each step ``interrupted`` is asked whether to stop, after a checkpoint. A
+    ``model`` or ``tokenizer`` to start from replaces a new one. At step ``explain`` (from 1; 0: never) the updates of
+    the ``explained`` weights (see ``chosen``), or of some, are recorded, and ``on_updates`` gets them at the end.
+    ``shard`` divides model, gradients and moments among several processes. With ``tensorboard`` event files are
+    written too.
 
-    Raises UsageError when ``out`` holds a run already and nothing was said of going on, when it holds anything else,
-    when it is of another recipe or text, when ``overwrite`` would remove what is trained on or begun from, and when
-    another process trains it; TrainingError when a number is no number any more or a checkpoint
-    cannot be written (the last good one stays).
+    Raises UsageError when ``out`` holds a run already and is neither resumed nor overwritten, when it holds anything
+    else, when its recipe or text differ, when ``overwrite`` would remove the text or the model to start from, and when
+    another process trains it; TrainingError when a number is not finite or a checkpoint cannot be written (the last
+    good one stays).
     """
-    _require_place(out, going_on=going_on, overwrite=overwrite)
+    _require_place(out, resume=resume, overwrite=overwrite)
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
     where = torch.device(device)
-    with processes(where, shard=shard) as together, locked(out, together):
+    with processes(where, shard=shard) as group, _locked(out, group):
         files = find_files(corpus) if isinstance(corpus, str) else corpus
         if overwrite:
             _require_inputs_elsewhere(out, files, recipe)
-        begin = partial(Trainer, files, recipe, out, where, together, tokenizer=tokenizer, model=model)
-        run = begin(going_on=going_on, overwrite=overwrite)
-        run.explain, run.tensorboard = explain, tensorboard and together.writes
-        run.explained = [chosen(run.model, text) for text in explained]
-        last = run.go(on_metrics if together.writes else lambda *_: None, interrupted)
+        run = Trainer(
+            files,
+            recipe,
+            out,
+            where,
+            group,
+            resume=resume,
+            overwrite=overwrite,
+            tokenizer=tokenizer,
+            model=model,
+            explain=explain,
+            explained=explained,
+            tensorboard=tensorboard,
+        )
+        last = run.go(on_metrics if group.writes else lambda *_: None, interrupted)
         on_updates(run.updates)
         del run
         return last
 
 
-def _require_place(out: Path, *, going_on: bool, overwrite: bool) -> None:
-    """UsageError where a run must not write: over another one unasked, or beside files that no run wrote."""
+@contextmanager
+def _locked(out: Path, group: Processes) -> Iterator[None]:
+    """Hold the lock of a run directory, which is made; the system releases it however the process ends.
+
+    An error before anything was written leaves nothing behind.
+    """
+    new = not out.exists()
+    lock = _lock_of(out) if group.writes else None
+    group.wait()
+    try:
+        yield
+    except (UsageError, TrainingError):
+        if lock is not None and new and not (out / METRICS).exists():
+            lock.release()
+            (out / LOCK).unlink(missing_ok=True)
+            shutil.rmtree(out / TOKENS, ignore_errors=True)
+            if not any(out.iterdir()):
+                out.rmdir()
+        raise
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _lock_of(out: Path) -> FileLock:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / LOCK)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror}") from None
+    return lock
+
+
+def _require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise UsageError where a run must not write: over another one unasked, or beside files that no run wrote."""
     if not out.is_dir() or is_free(out):
         return
     if not holds_run(out):
-        what = " to go on with" if going_on else " to overwrite" if overwrite else ", and it is not empty"
+        what = " to resume" if resume else " to overwrite" if overwrite else ", and it is not empty"
         raise UsageError(f"there is no run in {out}{what}", "name another folder by --out")
-    if not (going_on or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
+    if not (resume or overwrite) and (checkpoints_of(out) or (out / "config.json").exists()):
         raise UsageError(
             f"{out} holds a run already",
-            "go on with it by --resume, begin anew by --overwrite, or give another --out",
+            "continue it with --resume, replace it with --overwrite, or give another --out",
         )
 
 
 def _require_inputs_elsewhere(out: Path, corpus: Corpus, recipe: Recipe) -> None:
-    """UsageError where a file that is read is one of those that overwriting the run removes."""
+    """Raise UsageError where overwriting the run would remove a file that is read."""
     removed = {path.resolve() for path in written_files(out)}
     for file in corpus.files:
         if file.source.path is not None and file.source.path.resolve() in removed:

@@ -1,24 +1,20 @@
-"""Examples of the masked objective: runs of sentences, of which some tokens are hidden."""
+"""Examples of the masked objective: consecutive sentences with some tokens masked."""
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tinytf.errors import TrainingError
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.data import IGNORED, Batch, places_behind, seeded
+from tinytf.training.data import IGNORED, Batch, Ids, places_after, seeded
+from tinytf.training.recipe import Recipe
 
 MASKED_SHARE = 0.15
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _HELD_OUT = 1 << 40  # the step that seeds held-out masking: no training step gets there
 _HELD_OUT_SENTENCES = 8
-
-Ids = NDArray[np.integer[Any]]
 
 
 def sentences_of(documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
@@ -30,10 +26,10 @@ def sentences_of(documents: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def sentence_ends(tokenizer: Tokenizer) -> tuple[int, int]:
-    """What stands behind every sentence of a stream, and behind the last of a document once more: [SEP] and [CLS].
+    """The ids that end sentences in a stream: [SEP] after each, and [CLS] after the last [SEP] of a document.
 
-    TrainingError for a tokenizer that lacks what the masked objective needs. A text that says [SEP] itself has a
-    sentence end there.
+    Raises TrainingError for a tokenizer without the special tokens of the masked objective. A [SEP] in the text itself
+    ends a sentence too.
     """
     cls, sep, *others = (tokenizer.special_id(name) for name in ("[CLS]", "[SEP]", "[MASK]", "[PAD]"))
     if cls is None or sep is None or None in others:
@@ -41,24 +37,14 @@ def sentence_ends(tokenizer: Tokenizer) -> tuple[int, int]:
     return sep, cls
 
 
-def sentence_stream(documents: Iterable[str], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """The tokens of all sentences behind each other, with ``sentence_ends`` between them."""
-    sep, cls = sentence_ends(tokenizer)
-    pieces = list(sentences_of(documents))
-    found = tokenizer.library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
-    both = zip(found, pieces, strict=True)
-    ids = chain.from_iterable(one.ids + ([sep, cls] if ends else [sep]) for one, (_, ends) in both)
-    return np.fromiter(ids, dtype=np.int64)
-
-
 class Sentences:
-    """The sentences of a stream, in memory or mapped, of which only the places are held."""
+    """The sentences of a stream, in memory or mapped; only their places are held."""
 
     def __init__(self, stream: Ids, sep: int, cls: int) -> None:
         self.stream = stream
-        self.stops = places_behind(stream, sep) - 1  # where the [SEP] behind each is
-        behind = np.minimum(self.stops + 1, max(0, len(stream) - 1))
-        self.last = stream[behind] == cls  # of their documents
+        self.stops = places_after(stream, sep) - 1  # the [SEP] of each
+        after = np.minimum(self.stops + 1, max(0, len(stream) - 1))
+        self.last = stream[after] == cls  # of their documents
 
     def __len__(self) -> int:
         return len(self.stops)
@@ -70,16 +56,16 @@ class Sentences:
 
 
 class MaskedTokens:
-    """Runs of whole sentences between [CLS] and [SEP]; of each, 15 % of the tokens are to be filled in.
+    """Consecutive whole sentences between [CLS] and [SEP]; 15 % of the tokens are to be predicted.
 
     Of those, 80 % become [MASK], 10 % a random token, 10 % stay (Devlin et al. 2019, section 3.1). ``train`` and
-    ``held_out`` are what ``sentence_stream`` gives, in memory or mapped.
+    ``held_out`` are streams of ids with ``sentence_ends``, in memory or mapped.
     """
 
-    def __init__(self, train: Ids, held_out: Ids, tokenizer: Tokenizer, block: int, batch: int, seed: int) -> None:
+    def __init__(self, train: Ids, held_out: Ids, recipe: Recipe, tokenizer: Tokenizer) -> None:
         self.sep, self.cls = sentence_ends(tokenizer)
         self.mask, self.pad = (int(tokenizer.special_id(name) or 0) for name in ("[MASK]", "[PAD]"))
-        self.block, self.size, self.seed = block, batch, seed
+        self.block, self.size, self.seed = recipe.block, recipe.batch, recipe.seed
         self.words = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
         self.train, self.kept = (Sentences(stream, self.sep, self.cls) for stream in (train, held_out))
         if not len(self.train):
@@ -87,7 +73,7 @@ class MaskedTokens:
         self._starts = self._held_out_starts()
 
     def _example(self, sentences: Sentences, start: int, count: int) -> tuple[list[int], int]:
-        """``count`` sentences from ``start``, within their document, as many as fit the block; and how many fit."""
+        """At most ``count`` sentences of one document from ``start``, as many as fit a block; and their number."""
         ids, used = sentences[start], 1
         for number in range(start + 1, min(start + count, len(sentences))):
             more = [] if sentences.last[number - 1] else sentences[number]
@@ -98,7 +84,7 @@ class MaskedTokens:
         return [self.cls, *ids[: self.block - 2], self.sep], used
 
     def _held_out_starts(self) -> list[int]:
-        """At which sentences the held-out examples begin, each where the one before ends."""
+        """The first sentence of each held-out example; each begins where the one before ends."""
         starts, place = [], 0
         while place < len(self.kept):
             starts.append(place)

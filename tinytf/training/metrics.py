@@ -1,18 +1,15 @@
-"""What a run writes as it goes: a line a step, to go on with where it stopped; and beside it how fast it goes."""
+"""The lines that a run writes: metrics of each step, and now and then its speed."""
 
-import json
-import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
-from tinytf.errors import CheckpointError, TrainingError
-from tinytf.files import write_whole
-from tinytf.training.lines import json_or_none
+from tinytf.errors import TrainingError
+from tinytf.training.lines import append_line
 from tinytf.training.probe import HeadScores
 
 _PACE_SECONDS = 2.0
@@ -20,9 +17,9 @@ _PACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Metrics:
-    """One line of metrics.jsonl: losses in nats a token, ``held_out_loss`` and ``heads`` only where they were measured.
+    """One line of metrics.jsonl: losses in nats per token, ``held_out_loss`` and ``heads`` only if measured.
 
-    ``milestones`` are sentences about heads that have become something, or are it no longer.
+    ``milestones`` are sentences about heads that became something, or ceased to be it.
     """
 
     step: int
@@ -34,38 +31,13 @@ class Metrics:
     milestones: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written: without what was not measured."""
+        """The line as it is written, without what was not measured."""
         data = {key: value for key, value in vars(self).items() if value is not None and value != ()}
         return {**data, "heads": self.heads.to_dict()} if self.heads is not None else data
 
 
-def metrics_file(path: Path, step: int) -> IO[str]:
-    """metrics.jsonl, open to go on behind ``step``: lines beyond it are of work that was lost, and will come again."""
-    kept = []
-    if step and path.exists():
-        for line in path.read_text("utf-8").splitlines():
-            row = json_or_none(line)
-            if not isinstance(row, dict) or not row.get("step", math.inf) <= step:
-                break  # torn by whatever ended the process, or of a later step
-            kept.append(line)
-        if len(kept) < step:
-            raise CheckpointError(f"{path} has {len(kept):,} lines, and the newest checkpoint is of step {step:,}")
-    write_whole(path, "".join(f"{line}\n" for line in kept).encode("utf-8"))
-    return path.open("a", encoding="utf-8", newline="\n")
-
-
-def write_line(lines: IO[str], data: dict[str, Any], out: Path) -> None:
-    try:
-        lines.write(json.dumps(data) + "\n")
-        lines.flush()
-    except OSError as error:
-        raise TrainingError(
-            f"cannot write to {out / 'metrics.jsonl'}: {error.strerror}", "make room, then go on with --resume"
-        ) from None
-
-
 class Pace:
-    """Writes speed.jsonl now and then: how fast it goes depends on the machine, and has no part in metrics."""
+    """Writes speed.jsonl, a line every two seconds; metrics.jsonl has nothing that depends on the machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,7 +45,7 @@ class Pace:
         self._tokens = 0
 
     def step(self, step: int, tokens: int, *, last: bool) -> float | None:
-        """Count a step of so many tokens; the last one is always written. Tokens a second, where they are."""
+        """Count a step of so many tokens; the last is always written. Returns tokens per second, if written."""
         self._tokens += tokens
         now = time.monotonic()
         if now - self._said < _PACE_SECONDS and not last:
@@ -86,6 +58,6 @@ class Pace:
             "memory_bytes": psutil.Process().memory_info().rss,
         }
         self._tokens, self._said = 0, now
-        with suppress(OSError), self.path.open("a", encoding="utf-8") as lines:  # the run does not depend on it
-            lines.write(json.dumps(data) + "\n")
+        with suppress(TrainingError):  # the run does not depend on it
+            append_line(self.path, data)
         return speed

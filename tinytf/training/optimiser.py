@@ -1,7 +1,7 @@
 """AdamW with decay for matrices alone, and the learning rate of every step."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda progress: 1 - progress,
     "constant": lambda _: 1.0,
 }
-"""From how far a run is after its warm-up, 0…1, to the share of the way from ``lr * final_lr`` up to ``lr``."""
+"""From the progress after the warm-up, 0…1, to the share of the way from ``lr * final_lr`` up to ``lr``."""
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
@@ -37,14 +37,3 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
     low = recipe.lr * recipe.final_lr
     return low + (recipe.lr - low) * SCHEDULES[recipe.schedule](progress)
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
-    """The rate of the next step, in every group."""
-    for group in optimiser.param_groups:
-        group["lr"] = lr
-
-
-def clip(parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
-    """Scale all gradients together to a norm of at most ``most`` (Pascanu et al. 2013). Returns the norm before."""
-    return torch.nn.utils.clip_grad_norm_(parameters, most)

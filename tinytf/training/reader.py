@@ -1,45 +1,50 @@
-"""Reads what a training run has left so far: its recipe, a line a step, heads, milestones, speed, the latest sample.
+"""Reads a run directory, also while the run is training: recipe, metrics, speed, latest sample, checkpoints.
 
-Nothing here writes, and neither torch nor a weight is loaded, so that a run can be looked at while it goes on.
+Nothing here writes or imports torch, and each line of metrics.jsonl is read once.
 """
 
+import math
+from array import array
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
-from tinytf.checkpoints.run_config import read_config
+import numpy as np
+
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_config
 from tinytf.errors import CheckpointError, UsageError
-from tinytf.training.history import Checkpoint, HeadScores, History
-from tinytf.training.metrics_reader import MetricsReader
-from tinytf.training.run_files import (
-    METRICS,
-    RECIPE,
-    checkpoints_in,
-    is_run,
-    last_sample,
-    read_speed,
-    recipe_of,
-)
-from tinytf.training.samples import SAMPLES
+from tinytf.fields import Fields
+from tinytf.files import read_json
+from tinytf.training.history import Checkpoint, History, Sample, Series, Speed, Steps
+from tinytf.training.lines import json_or_none, number_or_nan, rows_in
+from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, is_run
+
+_COLUMNS = ("loss", "lr", "grad_norm")
+_CHUNK = 1 << 20
+_TAIL = 256
 
 
 def read_history(directory: Path) -> History:
-    """All that a run directory says. UsageError when it is none, CheckpointError when it is damaged."""
+    """All that a run directory says. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
     return RunReader(directory).read()
 
 
 class RunReader:
-    """Reads a run that may be going on: each ``read`` takes only what was added since the one before."""
+    """Reads a run that may be training: each ``read`` takes only what was added since the one before."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._metrics = MetricsReader()
+        self._metrics = _MetricsReader()
 
     def read(self) -> History:
-        """The run as it is now. UsageError when it is none, CheckpointError when it is damaged."""
+        """The run as it is now. Raises UsageError if it is not a run, CheckpointError if it is damaged."""
         if not is_run(self.directory):
             why = f"neither {RECIPE} nor {METRICS} is in it" if self.directory.is_dir() else "there is no such folder"
             raise UsageError(f"{self.directory} is no run: {why}", "tinytf runs lists those that are there")
-        recipe = recipe_of(self.directory)
-        checkpoints = checkpoints_in(self.directory)
+        recipe = read_json(self.directory / RECIPE)
+        steps = Fields(recipe, self.directory / RECIPE).whole("steps", least=1, most=2**63 - 1)
+        checkpoints = _checkpoints_in(self.directory)
         if (self.directory / METRICS).is_file():
             self._metrics.read(self.directory / METRICS)
         elif checkpoints:
@@ -47,9 +52,9 @@ class RunReader:
         step, (loss, lr, grad_norm), extras = self._metrics.lines()
         if self._metrics.skipped and not step.size:
             raise CheckpointError(f"{self.directory / METRICS} holds no line of metrics")
-        if step.size and step[-1] >= recipe["steps"]:  # the model at the top is then that of the last step
-            ends = (Checkpoint(recipe["steps"] if c.step is None else c.step, c.path) for c in checkpoints)
-            checkpoints = list(ends)
+        last = int(step[-1]) if step.size else 0
+        if last >= steps:  # the model at the top is then that of the last step
+            checkpoints = [Checkpoint(steps if one.step is None else one.step, one.path) for one in checkpoints]
         return History(
             self.directory,
             recipe,
@@ -58,11 +63,143 @@ class RunReader:
             lr,
             grad_norm,
             held_out=[(at, more["held_out_loss"]) for at, more in extras if "held_out_loss" in more],
-            heads=[HeadScores(at, more["heads"]) for at, more in extras if "heads" in more],
+            heads=[(at, more["heads"]) for at, more in extras if "heads" in more],
             milestones=[(at, text) for at, more in extras for text in more.get("milestones", ())],
-            speed=read_speed(self.directory / "speed.jsonl"),
-            sample=last_sample(self.directory / SAMPLES, int(step[-1]) if step.size else 0),
+            speed=_read_speed(self.directory / SPEED),
+            sample=_last_sample(self.directory / SAMPLES, last),
             checkpoints=checkpoints,
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
         )
+
+
+def _checkpoints_in(directory: Path) -> list[Checkpoint]:
+    """The complete models of a run by step, the one at its top last."""
+    places = [Checkpoint(checkpoint_step(place), place) for place in checkpoints_of(directory)]
+    model = ("config.json", "model.safetensors")
+    return [one for one in (*places, Checkpoint(None, directory)) if all((one.path / name).is_file() for name in model)]
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """The samples of a file in order; other lines are skipped, and a file that cannot be read has none."""
+    with suppress(OSError):
+        return [
+            Sample(row["step"], row["prompt"], row["text"])
+            for row in rows_in(path)
+            if isinstance(row.get("prompt"), str) and isinstance(row.get("text"), str)
+        ]
+    return []
+
+
+def _last_sample(path: Path, step: int) -> Sample | None:
+    """The newest sample up to ``step``, whose metrics are there."""
+    samples = [sample for sample in read_samples(path) if sample.step <= step]
+    return samples[-1] if samples else None
+
+
+def _read_speed(path: Path) -> Speed:
+    rows: list[dict[str, Any]] = []
+    with suppress(OSError):
+        rows = list(rows_in(path))
+    seconds, tokens, memory = (
+        np.array([number_or_nan(row.get(name)) for row in rows], dtype=np.float64)
+        for name in ("seconds", "tokens_per_second", "memory_bytes")
+    )
+    return Speed(np.array([min(row["step"], 2**62) for row in rows], dtype=np.int64), seconds, tokens, memory)
+
+
+class _MetricsReader:
+    """Reads what was added to metrics.jsonl since it was read before, into columns; a new file is read from its start.
+
+    ``skipped`` lines were no metrics; a torn last line is not among them, since it may still be incomplete.
+    """
+
+    def __init__(self) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
+        self._offset, self._tail = 0, b""
+        self._step, self._columns = array("q"), [array("d") for _ in _COLUMNS]
+        self._extras: list[tuple[int, Mapping[str, Any]]] = []
+        self.skipped = 0
+
+    def lines(self) -> tuple[Steps, list[Series], list[tuple[int, Mapping[str, Any]]]]:
+        """Steps (S,), their loss, lr and grad_norm, (S,) each, and what only some lines have, with its step.
+
+        A line counts unless a later one has the same step or an earlier one: there the run was resumed.
+        """
+        step = np.array(self._step, dtype=np.int64)
+        kept = np.ones(step.shape, dtype=bool)
+        if step.size:
+            kept[:-1] = step[:-1] < np.minimum.accumulate(step[::-1])[::-1][1:]
+        extras = [(int(step[row]), more) for row, more in self._extras if kept[row]]
+        return step[kept], [np.array(column)[kept] for column in self._columns], extras
+
+    def read(self, path: Path) -> None:
+        """Read the new lines. Raises CheckpointError where the file cannot be read."""
+        try:
+            with path.open("rb") as stream:
+                if not self._continues(stream):
+                    self._restart()
+                    stream.seek(0)
+                while chunk := stream.read(_CHUNK):
+                    while not chunk.endswith(b"\n") and (more := stream.readline()):
+                        chunk += more
+                    whole, _, torn = chunk.rpartition(b"\n")
+                    if torn.strip() and isinstance(json_or_none(torn), dict):  # a complete line without its newline
+                        whole, torn = chunk, b""
+                    taken = len(chunk) - len(torn)
+                    self._take(whole)
+                    self._offset += taken
+                    self._tail = (self._tail + chunk[:taken])[-_TAIL:]
+                    if torn:  # its end may be written while this reads
+                        break
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+
+    def _continues(self, stream: IO[bytes]) -> bool:
+        """Whether the file still begins with what was read; leaves it at the first new byte."""
+        stream.seek(self._offset - len(self._tail))
+        return stream.read(len(self._tail)) == self._tail
+
+    def _take(self, data: bytes) -> None:
+        """Complete lines into columns; they are parsed all at once, and one by one only if some are no JSON."""
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        parsed = json_or_none(b"[" + b",".join(lines) + b"]")
+        if not isinstance(parsed, list) or len(parsed) != len(lines):
+            parsed = [json_or_none(line) for line in lines]
+        rows = [
+            row
+            for row in parsed
+            if isinstance(row, dict) and type(step := row.get("step")) is int and 0 <= step < 2**63
+        ]
+        self.skipped += len(parsed) - len(rows)
+        self._extras += [
+            (place, more) for place, row in enumerate(rows, len(self._step)) if len(row) > 4 and (more := _extras(row))
+        ]
+        self._step.extend(row["step"] for row in rows)
+        for column, name in zip(self._columns, _COLUMNS, strict=True):
+            values = (row.get(name) for row in rows)
+            column.extend(value if type(value) is float else number_or_nan(value) for value in values)
+
+
+def _extras(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The valid members that only some lines have."""
+    found: dict[str, Any] = {}
+    if not math.isnan(held_out := number_or_nan(row.get("held_out_loss"))):
+        found["held_out_loss"] = held_out
+    if isinstance(row.get("heads"), dict) and (scores := _scores(row["heads"])):
+        found["heads"] = scores
+    if isinstance(row.get("milestones"), list) and (said := [t for t in row["milestones"] if isinstance(t, str)]):
+        found["milestones"] = said
+    return found
+
+
+def _scores(heads: Mapping[str, Any]) -> dict[str, Series]:
+    found = {}
+    for kind, rows in heads.items():
+        with suppress(TypeError, ValueError):
+            scores = np.array(rows, dtype=np.float64)
+            if scores.ndim == 2 and scores.size:
+                found[kind] = scores
+    return found

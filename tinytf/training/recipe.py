@@ -1,4 +1,4 @@
-"""Recipes: everything that decides a training run, from a TOML file or from options."""
+"""Recipes: everything that determines a training run, from a TOML file or from options."""
 
 import dataclasses
 import tomllib
@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
-from tinytf.fields import Limits, fields_of, require_fields
+from tinytf.fields import ANY, Limits, fields_of, require_fields
+from tinytf.files import read_json
 
 OBJECTIVES = ("causal", "masked")
 SCHEDULES = ("cosine", "linear", "constant")
@@ -17,88 +18,69 @@ DTYPES = ("float32", "bfloat16")
 TOKENIZERS = ("char", "bpe", "wordpiece")
 USUAL_VOCABULARY = 2000
 _SHARE, _POSITIVE = Limits(least=0, below=1), Limits(above=0)
-_LIMITS = {
-    "objective": Limits(choices=OBJECTIVES),
-    "tokenizer": Limits(choices=TOKENIZERS),
-    "schedule": Limits(choices=SCHEDULES),
-    "dtype": Limits(choices=DTYPES),
-    "vocab_size": Limits(0, 1_000_000),
-    "block": Limits(2, 1_000_000),
-    "batch": Limits(1, 65_536),
-    "accumulate": Limits(1, 65_536),
-    "keep": Limits(1, 1_000_000),
-    "save_every": Limits(0, 1_000_000_000),
-    "probe_every": Limits(0, 1_000_000_000),
-    "sample_tokens": Limits(0, 1_000_000),
-    "steps": Limits(1, 1_000_000_000),
-    "eval_every": Limits(1, 1_000_000_000),
-    "repeats_first": Limits(0, 1_000_000_000),
-    "seed": Limits(0, 2**63 - 1),
-    **dict.fromkeys(("lr", "clip"), _POSITIVE),
-    **dict.fromkeys(("held_out", "repeats", "final_lr", "weight_decay", "beta1", "beta2"), _SHARE),
-}
+
+
+def _field(default: Any, help: str, limits: Limits = ANY) -> Any:
+    """A field of a recipe: its default, the line that explains it, and the values it may have."""
+    return field(default=default, metadata={"help": help, "limits": limits})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Model, tokenizer, data, optimiser and seed of one run; ``model`` holds ModelConfig fields, without vocab_size.
+    """Model, tokenizer, data, optimiser and seed of one run.
 
-    ``begun_from`` names the model that was trained on further, whose architecture and tokenizer it then is. A BPE or
-    WordPiece tokenizer has just ``vocab_size`` tokens; with 0 the usual 2,000, or fewer where the text yields fewer.
-
-    ``block`` is the training length in tokens, ``batch`` the examples a step; ``repeats`` the share of a causal
-    batch that is random ids said again and again (what teaches copying), in the first ``repeats_first`` steps all of
-    it. ``lr`` is the peak learning rate, reached after ``warmup`` steps and followed by the ``schedule`` (cosine,
-    linear or constant) down to ``lr * final_lr``; ``clip`` bounds the global gradient norm; ``accumulate`` splits a
-    batch into so many parts that go through one after the other; ``dtype`` bfloat16 computes in it (the weights stay
-    float32), ``compile`` has torch write kernels first. ``held_out`` is the share of the text, from its end, that is
-    never trained on; it is measured every ``eval_every`` steps, and a checkpoint written every ``save_every`` (0: as
-    often), of which the last ``keep`` and the best are kept. What the heads do is measured every ``probe_every``
-    steps (0: never). With every held-out loss a decoder goes on from a prompt by ``sample_tokens``, and an encoder
-    fills in a word (0: never).
+    ``model`` holds ModelConfig fields, without vocab_size. ``begun_from`` names the model that the run started from,
+    whose architecture and tokenizer it has. ``held_out`` text is measured every ``eval_every`` steps; a decoder then
+    continues a prompt by ``sample_tokens``, and an encoder fills in a word.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
     begun_from: str = ""
-    tokenizer: str = "bpe"
-    vocab_size: int = 0
-    objective: str = "causal"
-    block: int = 128
-    batch: int = 16
-    accumulate: int = 1
-    repeats: float = 0.0
-    repeats_first: int = 0
-    steps: int = 1000
-    lr: float = 1e-3
-    final_lr: float = 0.1
-    warmup: int = 100
-    schedule: str = "cosine"
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    clip: float = 1.0
-    held_out: float = 0.05
-    eval_every: int = 250
-    save_every: int = 0
-    keep: int = 2
-    probe_every: int = 50
-    sample_tokens: int = 40
-    dtype: str = "float32"
-    compile: bool = False
-    seed: int = 0
+    tokenizer: str = field(default="bpe", metadata={"limits": Limits(choices=TOKENIZERS)})
+    vocab_size: int = _field(
+        0, "Vocabulary size (not for char); 0: 2,000, or fewer if the text yields fewer.", Limits(0, 1_000_000)
+    )
+    objective: str = _field("causal", "What to predict: the next token, or masked tokens.", Limits(choices=OBJECTIVES))
+    block: int = _field(128, "Training length in tokens.", Limits(2, 1_000_000))
+    batch: int = _field(16, "Examples per step.", Limits(1, 65_536))
+    accumulate: int = _field(1, "Parts of a batch that pass one after the other.", Limits(1, 65_536))
+    repeats: float = _field(0.0, "Share of examples of repeated random tokens, which teach copying.", _SHARE)
+    repeats_first: int = _field(0, "Steps at the start with only such examples.", Limits(0, 1_000_000_000))
+    steps: int = _field(1000, "Optimiser steps.", Limits(1, 1_000_000_000))
+    lr: float = _field(1e-3, "Peak learning rate.", _POSITIVE)
+    final_lr: float = _field(0.1, "Final learning rate, as a share of the peak.", _SHARE)
+    warmup: int = _field(100, "Steps of linear warm-up.")
+    schedule: str = _field("cosine", "Learning rate after the warm-up.", Limits(choices=SCHEDULES))
+    weight_decay: float = _field(0.1, "Weight decay of matrices; gains and biases have none.", _SHARE)
+    beta1: float = _field(0.9, "Adam's decay of the mean gradient.", _SHARE)
+    beta2: float = _field(0.95, "Adam's decay of the mean squared gradient.", _SHARE)
+    clip: float = _field(1.0, "Largest global norm of the gradients.", _POSITIVE)
+    held_out: float = _field(0.05, "Share of the text, from its end, that is never trained on.", _SHARE)
+    eval_every: int = _field(250, "Steps between held-out losses.", Limits(1, 1_000_000_000))
+    save_every: int = _field(0, "Steps between checkpoints; 0: those of --eval-every.", Limits(0, 1_000_000_000))
+    keep: int = _field(2, "Checkpoints to keep, besides the best.", Limits(1, 1_000_000))
+    probe_every: int = _field(50, "Steps between measurements of the heads; 0: never.", Limits(0, 1_000_000_000))
+    sample_tokens: int = _field(
+        40, "Length of the sample with every held-out loss; 0: no sample.", Limits(0, 1_000_000)
+    )
+    dtype: str = _field("float32", "Type of the computation; weights stay float32.", Limits(choices=DTYPES))
+    compile: bool = _field(False, "Let torch write the kernels first.")
+    seed: int = _field(0, "Random seed of first weights, order and dropout.", Limits(0, 2**63 - 1))
 
     def __post_init__(self) -> None:
         for name, known in FIELDS.items():
             known.require(getattr(self, name), UsageError)
         if self.objective == "masked" and self.tokenizer != "wordpiece":
             raise UsageError(
-                f"the masked objective needs [MASK], which a {self.tokenizer} tokenizer has not",
+                f"the masked objective needs [MASK], and a {self.tokenizer} tokenizer has none",
                 "use --tokenizer wordpiece",
             )
         if self.objective == "masked" and self.block < 3:
-            raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "3 is the least")
+            raise UsageError(f"block {self.block} has no room for a word between [CLS] and [SEP]", "use at least 3")
         if self.accumulate > self.batch:
-            raise UsageError(f"a batch of {self.batch} has no {self.accumulate} parts", "accumulate at most the batch")
+            raise UsageError(
+                f"a batch of {self.batch} cannot be split into {self.accumulate} parts", "use at most --batch parts"
+            )
         if not 0 <= self.warmup <= self.steps:
             raise UsageError(f"warmup {self.warmup} is not between 0 and steps {self.steps}")
 
@@ -125,9 +107,9 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], source: str = "") -> Self:
-        """A recipe from its fields; an unknown one is refused with the nearest name.
+        """A recipe from its fields. Raises UsageError for an unknown one, with the nearest name.
 
-        Where nothing is said of the warm-up, it is at most a tenth of the steps.
+        The default warm-up is at most a tenth of the steps.
         """
         steps = fields.get("steps", cls.steps)
         if type(steps) is int:
@@ -137,7 +119,7 @@ class Recipe:
 
     @classmethod
     def load(cls, path: Path, **changes: Any) -> Self:
-        """A recipe from a TOML file, with ``changes`` put over it."""
+        """A recipe from a TOML file, with ``changes`` on top of it."""
         try:
             fields = tomllib.loads(path.read_text("utf-8"))
         except OSError as error:
@@ -147,5 +129,24 @@ class Recipe:
         return cls.from_dict({**fields, **changes}, str(path))
 
 
-_TYPES, FIELDS = fields_of(Recipe), fields_of(Recipe, _LIMITS)
-"""What each field of a recipe may hold."""
+_TYPES = fields_of(Recipe)
+FIELDS = fields_of(
+    Recipe, {one.name: one.metadata["limits"] for one in dataclasses.fields(Recipe) if "limits" in one.metadata}
+)
+"""The values that each field of a recipe may have."""
+
+
+def stored_recipe(run: Path) -> Recipe | None:
+    """The recipe that a run was started with; None before it was written."""
+    path = run / "recipe.json"
+    return Recipe.from_dict(read_json(path), str(path)) if path.exists() else None
+
+
+def require_same(run: Path, stored: Recipe, asked: Mapping[str, Any]) -> None:
+    """Raise UsageError for a field that differs from the recipe that a run was started with."""
+    for name, value in asked.items():
+        if getattr(stored, name) != value:
+            raise UsageError(
+                f"{run} was started with {name} {getattr(stored, name)!r}, and {value!r} is asked for",
+                "leave the option out, or begin another run",
+            )

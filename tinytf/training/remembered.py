@@ -1,4 +1,4 @@
-"""Where the text of a run is, so that it can go on without being told again: corpus.json in its folder."""
+"""Where the text of a run is, in corpus.json, so that the run resumes without being given its files again."""
 
 import json
 import os
@@ -8,49 +8,44 @@ from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json, write_whole
 from tinytf.training.corpus import Corpus, find_files
-from tinytf.training.stream import Source
 
 CORPUS, PIPED = "corpus.json", "piped"
 
 
 def remember(run: Path, corpus: Corpus) -> None:
-    """Note absolute paths and checksums of the files; what came through a pipe is kept in the run. Raises OSError."""
-    paths = [_kept(run, number, file.source) for number, file in enumerate(corpus.files)]
-    both = zip(paths, corpus.files, strict=True)
-    data = {"files": [{"path": path, "sha256": file.sha256} for path, file in both]}
-    write_whole(run / CORPUS, (json.dumps(data, indent=2) + "\n").encode("ascii"))
-
-
-def _kept(run: Path, number: int, source: Source) -> str:
-    """The path of a text that has one, else that of a copy, from the folder of the run."""
-    if source.path is not None:
-        return os.path.abspath(source.path)
-    place = Path(PIPED) / f"{number}.txt"
-    (run / PIPED).mkdir(exist_ok=True)
-    write_whole(run / place, source.data)
-    return str(place)
+    """Store absolute paths and checksums of the files; text from a pipe is copied into the run. Raises OSError."""
+    files = []
+    for number, file in enumerate(corpus.files):
+        if file.source.path is not None:
+            path = os.path.abspath(file.source.path)
+        else:
+            path = f"{PIPED}/{number}.txt"
+            (run / PIPED).mkdir(exist_ok=True)
+            write_whole(run / path, file.source.data)
+        files.append({"path": path, "sha256": file.sha256})
+    write_whole(run / CORPUS, (json.dumps({"files": files}, indent=2) + "\n").encode("ascii"))
 
 
 def remembered(run: Path) -> Corpus | None:
-    """The text that a run was begun with; None where it does not know.
+    """The text that a run was started with; None if unknown.
 
-    Raises UsageError for a file that is gone or is not what it was, CheckpointError for a damaged corpus.json.
+    Raises UsageError for a file that is missing or has changed, CheckpointError for a damaged corpus.json.
     """
     if not (run / CORPUS).exists():
         return None
     files = _files(run)
     for path, _ in files:
         if not path.is_file():
-            raise UsageError(f"{path}, which {run} was begun with, is gone", "name the files where they are now")
+            raise UsageError(f"{path}, which {run} was started with, no longer exists", "name its new place")
     corpus = find_files([path for path, _ in files])
     for file, (path, sha256) in zip(corpus.files, files, strict=True):
         if file.sha256 != sha256:
-            raise UsageError(f"{path} is no longer what {run} was begun with", "name a copy of what it was")
+            raise UsageError(f"{path} is no longer what {run} was started with", "name an unchanged copy")
     return corpus
 
 
 def files_of(run: Path) -> list[Path]:
-    """Where the files of the text that a run was begun with were then; none where it does not know."""
+    """Where the files of a run's text were when it began; none if unknown."""
     return [path for path, _ in _files(run)] if (run / CORPUS).exists() else []
 
 

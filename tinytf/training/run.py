@@ -1,49 +1,43 @@
-"""One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it goes on to the bit."""
+"""One process's part in a run: steps, metrics, checkpoints; stopped at any moment, it resumes to the bit."""
 
 import math
-import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import IO
 
 import torch
+from torch.nn.utils import clip_grad_norm_ as clip
 
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import checkpoints_of
-from tinytf.errors import TrainingError, UsageError
+from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.checkpoints import (
-    Progress,
-    State,
-    keep_checkpoints,
-    resume,
-    save_checkpoint,
-)
+from tinytf.training.checkpoints import Progress, State, keep_checkpoints, restore, save_checkpoint
 from tinytf.training.corpus import Corpus
 from tinytf.training.data import IGNORED, Batch
+from tinytf.training.lines import append_line, keep_lines, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
-from tinytf.training.metrics import Metrics, Pace, metrics_file, write_line
-from tinytf.training.optimiser import clip, learning_rate, make_optimiser, set_learning_rate
-from tinytf.training.probe import HeadScores, Milestones, Probe
+from tinytf.training.metrics import Metrics, Pace
+from tinytf.training.optimiser import learning_rate, make_optimiser
+from tinytf.training.probe import HeadScores, Probe, update_milestones
 from tinytf.training.processes import Processes
-from tinytf.training.recipe import Recipe
+from tinytf.training.recipe import Recipe, require_same, stored_recipe
 from tinytf.training.remembered import remember
-from tinytf.training.run_files import TOKENS, clear_leftovers, remove_run
+from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, TOKENS, clear_leftovers, remove_run
 from tinytf.training.sampler import Sampler
-from tinytf.training.samples import SAMPLES, append_sample, keep_samples
 from tinytf.training.setup import Setup, fingerprint_of, first_fault, prepare
+from tinytf.training.sharding import divide, own, redivide, whole
 from tinytf.training.tensorboard import FOLDER, EventFiles
-from tinytf.training.update import Chosen, Update, UpdateWatch
+from tinytf.training.update import Update, UpdateWatch, chosen
 
 _HELD_OUT_BATCHES = 8
-"""So many batches of the held-out text are measured on the way."""
+"""Batches of the held-out text that are measured before the last step."""
 
 
 class Trainer:
-    """One process's part in a run, from its newest checkpoint or from nothing."""
+    """One process's part in a run, from its newest checkpoint or from the start; settings as in ``train``."""
 
     def __init__(
         self,
@@ -51,114 +45,105 @@ class Trainer:
         recipe: Recipe,
         out: Path,
         device: torch.device,
-        together: Processes,
+        group: Processes,
         *,
-        going_on: bool,
+        resume: bool,
         overwrite: bool,
         tokenizer: Tokenizer | None,
         model: Transformer | None,
+        explain: int = 0,
+        explained: Sequence[str] = (),
+        tensorboard: bool = False,
     ) -> None:
-        self.corpus, self.recipe, self.out, self.device, self.together = corpus, recipe, out, device, together
-        if together.writes:
+        self.corpus, self.recipe, self.out, self.device, self.group = corpus, recipe, out, device, group
+        if group.writes:
             clear_leftovers(out)
         found = [] if overwrite else checkpoints_of(out)
-        if going_on:
-            self._require_same_recipe()
+        if resume and (stored := stored_recipe(out)) is not None:
+            require_same(out, stored, recipe.to_dict())
         torch.manual_seed(recipe.seed)
         if found:
             if read_json(found[-1] / "training.json").get("corpus") != fingerprint_of(corpus):
                 raise UsageError(f"{out} was trained on another text", "give the same files, in the same order")
             tokenizer = Tokenizer.load(found[-1] / "tokenizer.json")
             model = model if model is None else load_run(found[-1])
-        if not together.writes:
-            together.wait()  # the first process puts the tokens where all find them
+        if not group.writes:
+            group.wait()  # the first process writes the tokens for all
         self.setup = prepare(corpus, recipe, out / TOKENS, tokenizer, model)
-        if together.writes:
+        if group.writes:
             if overwrite:
                 remove_run(out)
-            together.wait()
-        self.model = together.holding.place(self.setup.model, device).train()
+            group.wait()
+        whole_model = self.setup.model
+        self.model = (divide(whole_model, device) if group.shard else whole_model.to(device)).train()
         self.optimiser = make_optimiser(self.model, recipe)
         self.parameters = list(self.model.parameters())
-        self.progress = Progress(corpus=self.setup.fingerprint, processes=together.count)
-        torch.manual_seed(recipe.seed + together.rank)  # dropout differs between the processes
+        self.progress = Progress(corpus=self.setup.fingerprint, processes=group.count)
+        torch.manual_seed(recipe.seed + group.rank)  # dropout differs between the processes
         if found:
-            self.progress = resume(found[-1], self.model, self.optimiser, together.rank, together.holding)
-            if self.progress.processes != together.count:
+            self.progress = restore(found[-1], self.model, self.optimiser, group.rank)
+            if self.progress.processes != group.count:
                 raise UsageError(
-                    f"{out} was trained by {self.progress.processes} processes, and there are {together.count} now",
+                    f"{out} was trained by {self.progress.processes} processes, and there are {group.count} now",
                     f"torchrun --nproc-per-node {self.progress.processes} -m tinytf_cli train …",
                 )
         self.saved = self.progress.step
-        self.explain, self.explained, self.updates = 0, list[Chosen](), list[Update]()
-        self.tensorboard = False
+        self.explain, self.updates = explain, list[Update]()
+        self.explained = [chosen(self.model, text) for text in explained]
+        self.tensorboard = tensorboard and group.writes
         self.events: EventFiles | None = None
-        self.pace = Pace(out / "speed.jsonl")
+        self.pace = Pace(out / SPEED)
         self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
-        self.milestones = Milestones()
-        if self.progress.milestones:
-            self.milestones.restore(self.progress.milestones)
-        elif recipe.probe_every:  # what heads are from the beginning is no news
-            self.milestones.update(self.probe.measure(self.model), 0)
-            self.progress.milestones = self.milestones.state()
-        self.loss = together.together(BatchLoss(self.model))
+        if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
+            update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
+        self.loss = group.synchronised(BatchLoss(self.model))
         if recipe.compile:
             self.loss = torch.compile(self.loss)  # type: ignore[assignment]
 
-    def _require_same_recipe(self) -> None:
-        """What a run was begun with is what it goes on with."""
-        path = self.out / "recipe.json"
-        if not path.exists():
-            return  # a process that was killed at once
-        stored = {**Recipe().to_dict(), **read_json(path)}  # a field that there was none of then is at its default
-        asked = self.recipe.to_dict()
-        other = [name for name in asked if stored[name] != asked[name]]
-        if other:
-            name = other[0]
-            raise UsageError(
-                f"{self.out} was begun with {name} {stored.get(name)!r}, and {asked[name]!r} is asked for",
-                "leave the option out, or begin another run",
-            )
-
     def go(self, on_metrics: Callable[[Metrics, Setup], None], interrupted: Callable[[], bool]) -> Metrics:
-        """All steps that are left."""
-        recipe = self.recipe
+        """All remaining steps."""
         metrics = Metrics(self.progress.step, math.nan, 0.0, math.nan)
-        try:
-            lines = self._begin_metrics()
-        except OSError as error:
-            raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
-        with lines, self._event_files() as self.events:
-            self.lines = lines
-            while self.progress.step < recipe.steps:
-                metrics = self._step()
+        self.begin_files()
+        events = EventFiles(self.out / FOLDER, self.progress.step) if self.tensorboard else None
+        with nullcontext() if events is None else closing(events) as self.events:
+            while self.progress.step < self.recipe.steps:
+                metrics = self.step()
                 on_metrics(metrics, self.setup)
-                if self.together.any(interrupted()) and self.progress.step < recipe.steps:
+                if self.group.any(interrupted()) and self.progress.step < self.recipe.steps:
                     self._save()
                     break
         self.model.eval()
         return metrics
 
-    def _event_files(self) -> AbstractContextManager[EventFiles | None]:
-        return closing(EventFiles(self.out / FOLDER, self.progress.step)) if self.tensorboard else nullcontext()
+    def begin_files(self) -> None:
+        """Write the recipe and the text's place, and remove the lines of steps that will be repeated."""
+        if not self.group.writes:
+            return
+        step = self.progress.step
+        try:
+            write_whole(self.out / RECIPE, to_json(self.recipe.to_dict()))
+            remember(self.out, self.corpus)
+            keep_lines(self.out / SAMPLES, step)
+            (self.out / METRICS).touch()
+            kept = keep_lines(self.out / METRICS, step)
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.out}: {error.strerror}") from None
+        if kept < step:
+            raise CheckpointError(
+                f"{self.out / METRICS} has {kept:,} lines, and the newest checkpoint is of step {step:,}"
+            )
 
-    def _begin_metrics(self) -> IO[str]:
-        if not self.together.writes:
-            return Path(os.devnull).open("w", encoding="utf-8")
-        write_whole(self.out / "recipe.json", to_json(self.recipe.to_dict()))
-        remember(self.out, self.corpus)
-        keep_samples(self.out / SAMPLES, self.progress.step)
-        return metrics_file(self.out / "metrics.jsonl", self.progress.step)
-
-    def _step(self) -> Metrics:
-        recipe, step, together = self.recipe, self.progress.step, self.together
+    def step(self) -> Metrics:
+        """One step of the optimiser, with all that is due after it."""
+        recipe, step, group = self.recipe, self.progress.step, self.group
         lr = learning_rate(step, recipe)
-        set_learning_rate(self.optimiser, lr)
+        for parameters in self.optimiser.param_groups:
+            parameters["lr"] = lr
         batch = self.setup.examples.batch(step)
         loss = self._backward(batch, step)
         watch = UpdateWatch(self.model, self.optimiser, self.explained) if step + 1 == self.explain else None
-        norm = together.holding.whole(clip(self.parameters, recipe.clip)).item()
+        norm = whole(clip(self.parameters, recipe.clip)).item()
         if not math.isfinite(norm):
             self._stop(f"the gradient norm is {norm}", batch, step)
         self.optimiser.step()
@@ -167,7 +152,7 @@ class Trainer:
         done = self.progress.step = step + 1
         last = done == recipe.steps
         kept = sample = speed = None
-        if self.together.looks and (last or done % recipe.eval_every == 0):
+        if self.group.measures and (last or done % recipe.eval_every == 0):
             limit = held_out_batches(recipe) if last else _HELD_OUT_BATCHES
             kept = held_out_loss(self.model, self.setup.examples, limit)
             if kept is not None and not math.isfinite(kept):
@@ -175,57 +160,54 @@ class Trainer:
             if kept is not None and (self.progress.best is None or kept < self.progress.best):
                 self.progress.best, self.progress.best_step = kept, done
             sample = self.sampler.sample(done)
-            if sample is not None and together.writes:
-                append_sample(self.out / SAMPLES, sample)  # before its line of metrics: who reads that finds this
+            if sample is not None and group.writes:
+                append_line(self.out / SAMPLES, vars(sample), sync=True)  # a reader of its metrics then finds it
         metrics = Metrics(done, loss, lr, norm, kept, *self._look_at_heads(done))
-        together.holding.apart(self.model)
-        write_line(self.lines, metrics.to_dict(), self.out)
-        if self.together.writes:
+        redivide(self.model)
+        if group.writes:
+            append_line(self.out / METRICS, metrics.to_dict())
             speed = self.pace.step(done, batch.ids.numel(), last=last)
         if self.events is not None:
             self.events.add(metrics, speed, sample)
         if last or done % (recipe.save_every or recipe.eval_every) == 0:
-            finite = all(torch.isfinite(together.holding.own(parameter)).all() for parameter in self.parameters)
-            if self.together.any(not finite):
-                raise TrainingError(f"a weight is no finite number after step {done}", "try a smaller --lr")
+            finite = all(torch.isfinite(own(parameter)).all() for parameter in self.parameters)
+            if self.group.any(not finite):
+                raise TrainingError(f"a weight is not finite after step {done}", "try a smaller --lr")
             self._save()
         return metrics
 
     def _look_at_heads(self, done: int) -> tuple[HeadScores | None, tuple[str, ...]]:
-        """What the heads do after so many steps, and what is new about it."""
+        """The scores of the heads after so many steps, and what changed, in sentences."""
         every = self.recipe.probe_every
-        if not self.together.looks or not every or done % every:
+        if not self.group.measures or not every or done % every:
             return None, ()
         scores = self.probe.measure(self.model)
-        said = tuple(self.milestones.update(scores, done))
-        self.progress.milestones = self.milestones.state()
-        return scores, said
+        return scores, tuple(update_milestones(self.progress.milestones, scores, done))
 
     def _backward(self, batch: Batch, step: int) -> float:
-        """The mean loss of a batch, its gradients left in the parameters; part after part where it is accumulated."""
-        asked = (batch.targets != IGNORED).sum().to(self.device)
-        batch = self.together.share(batch).to(self.device)
+        """The mean loss of a batch, part after part where gradients accumulate; leaves them in the parameters."""
+        targets = (batch.targets != IGNORED).sum().to(self.device)
+        batch = self.group.share(batch).to(self.device)
         self.optimiser.zero_grad(set_to_none=True)
         total = 0.0
         rows = -(-len(batch.ids) // self.recipe.accumulate)
         half = torch.autocast(self.device.type, torch.bfloat16) if self.recipe.dtype == "bfloat16" else nullcontext()
         for first in range(0, len(batch.ids), rows):
-            part = slice(first, first + rows)
-            mask = None if batch.padding_mask is None else batch.padding_mask[part]
+            part = batch[first : first + rows]
             last = first + rows >= len(batch.ids)
-            with nullcontext() if last else self.together.apart(self.loss):
+            with nullcontext() if last else self.group.accumulating(self.loss):
                 with half:
-                    loss = self.loss(batch.ids[part], batch.targets[part], mask) / asked
-                # Gradients are averaged over the processes, and are to be added up.
-                (loss * self.together.count if self.together.count > 1 else loss).backward()
+                    loss = self.loss(part.ids, part.targets, part.padding_mask) / targets
+                # The processes' gradients are averaged, and should be summed.
+                (loss * self.group.count if self.group.count > 1 else loss).backward()
             total += loss.item()
-        total = self.together.total(total)
+        total = self.group.total(total)
         if not math.isfinite(total):
             self._stop(f"the loss is {total}", batch, step)
         return total
 
     def _stop(self, what: str, batch: Batch, step: int) -> None:
-        """Raise TrainingError with the step, the example and the first step of the forward pass that is no number."""
+        """Raise TrainingError with the step, the example and the first forward step whose numbers are not finite."""
         saved = f"; the checkpoint of step {self.saved:,} stays" if self.saved else ""
         raise TrainingError(f"{what} at step {step + 1:,}{first_fault(self.model, batch)}{saved}", "try a smaller --lr")
 
@@ -233,13 +215,13 @@ class Trainer:
         if self.saved == self.progress.step:
             return
         self.saved = self.progress.step
-        random = self.together.gathered(torch.get_rng_state())
-        if not self.together.looks:
+        random = self.group.gathered(torch.get_rng_state())
+        if not self.group.measures:
             return
-        state = State.of(self.model, self.optimiser, random, self.together.holding)
-        if not self.together.writes:
+        state = State.of(self.model, self.optimiser, random)
+        if not self.group.writes:
             return
-        os.fsync(self.lines.fileno())
+        sync_lines(self.out / METRICS)
         if self.events is not None:
             self.events.flush()
         save_checkpoint(self.out, state, self.setup.tokenizer, self.progress)

@@ -1,4 +1,4 @@
-"""What a run starts from: tokenizer, examples and first weights; and what is wrong when its numbers go wrong."""
+"""What a run starts from: tokenizer, examples and first weights; and where its numbers stop being finite."""
 
 import hashlib
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from tinytf.training.tokens import tokenise
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a run starts from: the model with its first weights, the tokenizer, the examples, and whose they are."""
+    """All that a run starts from: the model with its first weights, the tokenizer, the examples, their fingerprint."""
 
     model: Transformer
     tokenizer: Tokenizer
@@ -34,60 +34,42 @@ class Setup:
 def prepare(
     corpus: Corpus, recipe: Recipe, folder: Path, tokenizer: Tokenizer | None = None, model: Transformer | None = None
 ) -> Setup:
-    """Tokenizer, examples and initial model for a corpus; those that are given are not made.
+    """Tokenizer, examples and initial model for a corpus; a given tokenizer or model is used as it is.
 
     The tokens are kept in ``folder``, mapped into memory, and found there the next time. Raises TrainingError for too
-    little text, UsageError for a model that does not fit tokenizer or objective, and for a vocabulary that the recipe
-    asks for and the text cannot fill.
+    little text, UsageError for a model that does not fit tokenizer or objective, and for a vocabulary that the text
+    cannot fill.
     """
     characters = recipe.tokenizer == "char" and (tokenizer is None or tokenizer.kind == CHARACTERS)
     corpus = corpus.whole_files() if characters else corpus
     train, _ = corpus.split(recipe.held_out)
     if model is None:
-        recipe.model_config(
-            recipe.vocab_size or USUAL_VOCABULARY
-        )  # a model that cannot be is said before anything is read
+        recipe.model_config(recipe.vocab_size or USUAL_VOCABULARY)  # raises before anything is read
     if tokenizer is None:
         texts = corpus.documents().texts(anywhere) if characters else train.texts()
         tokenizer = TRAINERS[recipe.tokenizer](texts, recipe.vocab_size or USUAL_VOCABULARY)
-        if not characters:
-            _require_filled(recipe, tokenizer.vocab_size)
+        if not characters and tokenizer.vocab_size < recipe.vocab_size:
+            raise UsageError(
+                f"a vocabulary of {recipe.vocab_size:,} tokens is too large for this text, which yields "
+                f"{tokenizer.vocab_size:,} at most",
+                "leave the size out, or give more text",
+            )
     if model is None:
         model = Transformer.initialised(recipe.model_config(tokenizer.vocab_size), recipe.seed)
     else:
         _require_fit(model.config, tokenizer, recipe)
     masked = recipe.objective == "masked"
     tokens = tokenise(corpus, tokenizer, folder, held_out=recipe.held_out, sentences=masked)
-    examples: Examples
-    if masked:
-        streams = (tokens.train, tokens.held_out)
-        examples = MaskedTokens(*streams, tokenizer, recipe.block, recipe.batch, recipe.seed)
-    else:
-        examples = NextToken(
-            tokens.train,
-            tokens.held_out,
-            block=recipe.block,
-            batch=recipe.batch,
-            seed=recipe.seed,
-            vocab_size=tokenizer.vocab_size,
-            end=tokenizer.end_id,
-            repeats=recipe.repeats,
-            repeats_first=recipe.repeats_first,
-        )
+    streams = (tokens.train, tokens.held_out, recipe)
+    examples: Examples = (
+        MaskedTokens(*streams, tokenizer) if masked else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
+    )
     return Setup(model, tokenizer, examples, fingerprint_of(corpus))
 
 
 def fingerprint_of(corpus: Corpus) -> str:
-    """The same for files of the same contents in the same order, and for no others."""
+    """A hash of the contents of all files in order."""
     return hashlib.sha256("\n".join(file.sha256 for file in corpus.files).encode("ascii")).hexdigest()
-
-
-def _require_filled(recipe: Recipe, most: int) -> None:
-    if most < recipe.vocab_size:
-        raise UsageError(
-            f"a vocabulary of {recipe.vocab_size:,} tokens is too large for this text, which yields {most:,} at most",
-            "leave the size out, or give more text",
-        )
 
 
 def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:
@@ -107,9 +89,9 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
 
 @torch.no_grad()
 def first_fault(model: Transformer, batch: Batch) -> str:
-    """Which example of a batch has numbers that are none, and at which step of the forward pass they first appear.
+    """Which example of a batch has numbers that are not finite, and at which step of the forward pass they appear.
 
-    ``, in example 3, first at L2.ffn``; empty where the forward pass alone shows nothing.
+    ``, in example 3, first at L2.ffn``; empty if the forward pass is finite.
     """
     training = model.training
     try:

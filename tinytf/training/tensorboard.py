@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run: event files, written by torch where the tensorboard package is installed."""
+"""Event files of a run for TensorBoard, written by torch with the tensorboard package."""
 
 import math
 import threading
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tinytf.errors import TrainingError
 from tinytf.text.printable import printable
+from tinytf.training.history import Sample
 from tinytf.training.metrics import Metrics
-from tinytf.training.samples import Sample
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -19,7 +19,7 @@ FOLDER = "tensorboard"
 
 
 def summary_writer() -> "type[SummaryWriter]":
-    """torch's writer of event files. TrainingError, which says how to install it, where tensorboard is missing."""
+    """torch's writer of event files. Raises TrainingError, with the way to install it, if tensorboard is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -31,7 +31,7 @@ def summary_writer() -> "type[SummaryWriter]":
 
 
 class EventFiles:
-    """The events of one process; those that the folder has of steps after ``step`` no longer count.
+    """The events of one process; earlier ones of steps after ``step`` no longer count.
 
     Raises TrainingError where tensorboard is missing or nothing can be written.
     """
@@ -44,7 +44,7 @@ class EventFiles:
         threading.excepthook = self._in_thread
 
     def add(self, metrics: Metrics, tokens_per_second: float | None = None, sample: Sample | None = None) -> None:
-        """All that is known of a step: numbers as scalars, head scores as one scalar a head, sentences as text."""
+        """Add a step: numbers as scalars, head scores as one scalar per head, sentences as text."""
         numbers = {
             "loss": metrics.loss,
             "held_out_loss": metrics.held_out_loss,
@@ -61,12 +61,12 @@ class EventFiles:
                     self._writer.add_scalar(name, number, metrics.step)
             if metrics.milestones:
                 self._writer.add_text("milestones", "\n\n".join(metrics.milestones), metrics.step)
-            if sample:  # indented, so that it is not taken for Markdown
+            if sample:  # indented, so that Markdown leaves it alone
                 said = f"{printable(sample.prompt, spaces=False)}│{printable(sample.text, spaces=False)}"
                 self._writer.add_text("sample", f"    {said}", metrics.step)
 
     def flush(self) -> None:
-        """Put everything on the disk, as a checkpoint of the same step is about to be."""
+        """Write everything to the disk, before a checkpoint of the same step."""
         with self._writing():
             self._writer.flush()
 
@@ -78,7 +78,7 @@ class EventFiles:
             threading.excepthook = self._hook
 
     def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
-        """What the writer's own thread cannot write comes out of the next call, too, and is said there."""
+        """Ignore an OSError of the writer's own thread: the next call raises it again."""
         if not isinstance(failed.exc_value, OSError):
             self._hook(failed)
 
@@ -88,5 +88,5 @@ class EventFiles:
             yield
         except OSError as error:
             raise TrainingError(
-                f"cannot write to {self.folder}: {error.strerror or error}", "make room, then go on with --resume"
+                f"cannot write to {self.folder}: {error.strerror or error}", "make room, then continue with --resume"
             ) from None

@@ -24,13 +24,12 @@ from tinytf.training.stream import Cut, Piece, anywhere, between_words, nowhere
 FORMAT = 2
 BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded
 _INDEX, _PARTS = "index.json", ("train", "held_out")
-_BLOCK = 1 << 20
 _Ends = tuple[list[int], list[int]]
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids (N,) of what is trained on and of what is held out: read-only, of type uint16 or uint32, on disk.
+    """Token ids (N,) to train on and held out: read-only, of type uint16 or uint32, mapped from disk.
 
     ``documents`` counts those of either side; ``reused`` says that the folder held all of it already.
     """
@@ -45,13 +44,13 @@ class Tokens:
 def tokenise(
     corpus: Corpus, tokenizer: Tokenizer, folder: Path, *, held_out: float, sentences: bool = False, batch: int = BATCH
 ) -> Tokens:
-    """The tokens of a corpus from a cache folder, which is filled first where it does not hold just these.
+    """The tokens of a corpus from a cache folder, which is filled first if it does not hold exactly these.
 
-    ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere,
-    an end token behind each document where the tokenizer has one: what ``token_stream`` gives, or with ``sentences``
-    what ``sentence_stream`` does. ``index.json``, written last, holds counts, checksums and a fingerprint of all bytes
-    of the files in their order, the tokenizer, the share ``held_out`` and the format; another fingerprint, or files
-    that do not add up, and everything is written anew.
+    ``train.bin`` and ``held_out.bin`` are little-endian ids, uint16 where the vocabulary fits and uint32 elsewhere:
+    all documents in order, an end token after each if the tokenizer has one, or with ``sentences`` the ids of
+    ``sentence_ends`` after each sentence. ``index.json``, written last, holds counts, checksums and a fingerprint of
+    all bytes of the files in order, the tokenizer, the share ``held_out`` and the format. A folder with another
+    fingerprint, or with files that do not match it, is written anew.
     About ``batch`` characters are encoded at a time. One process at a time may fill a folder.
 
     Raises UsageError when the folder cannot be written or a file changes meanwhile, TokenizerError for a text that the
@@ -70,15 +69,17 @@ def tokenise(
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Without its index a folder is never trusted, so nothing that ends in the middle leaves a wrong one behind.
+        # Without its index a folder is never trusted, so a process that ends in the middle leaves no wrong one.
         for stale in (folder / _INDEX, *chain(*(folder.glob(f".{part}.bin.*.part") for part in _PARTS))):
             stale.unlink(missing_ok=True)
         for part, documents in zip(_PARTS, corpus.split(held_out), strict=True):
             pieces = sentences_of(documents) if sentences else documents.pieces(cut)
             encoded = (_encoded(some, tokenizer, table, dtype, ends) for some in _batches(pieces, batch))
             index[part] = {"documents": len(documents), **_written(folder / f"{part}.bin", encoded)}
+        names = (file.source.name.encode("utf-8", "surrogateescape") for file in corpus.files)
         index["files"] = [
-            {"name": _storable(file.source.name), "size": file.size, "sha256": file.sha256} for file in corpus.files
+            {"name": name.decode("utf-8", "backslashreplace"), "size": file.size, "sha256": file.sha256}
+            for name, file in zip(names, corpus.files, strict=True)
         ]
         write_whole(folder / _INDEX, to_json(index))
     except OSError as error:
@@ -93,13 +94,13 @@ def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, held_out: float, sentence
 
 
 def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
-    """The smallest type for every id; ids may have gaps, so their number does not say it."""
+    """The smallest type that holds every id; ids may have gaps, so the largest decides."""
     highest = max(tokenizer.library.get_vocab().values(), default=0)
     return np.dtype("<u2" if highest < 1 << 16 else "<u4")
 
 
 def _cut(tokenizer: Tokenizer) -> Cut:
-    """Where a long document can be encoded in pieces without a token coming out differently."""
+    """Where a long document can be cut without changing its tokens."""
     library = tokenizer.library
     if tokenizer.kind == CHARACTERS and library.normalizer is None:
         return anywhere
@@ -111,13 +112,13 @@ def _cut(tokenizer: Tokenizer) -> Cut:
 
 
 def _words(library: tokenizers.Tokenizer, text: str) -> list[str]:
-    """What the model is given one by one: nothing that it makes of a word depends on another."""
+    """The words that the tokenizer encodes independently of each other."""
     normal = text if library.normalizer is None else library.normalizer.normalize_str(text)
     return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
 
 
 def _ends(tokenizer: Tokenizer, sentences: bool) -> _Ends:
-    """What stands behind a piece, and behind the last one of a document."""
+    """The ids after a piece, and after the last one of a document."""
     if sentences:
         sep, cls = sentence_ends(tokenizer)
         return [sep], [sep, cls]
@@ -125,7 +126,7 @@ def _ends(tokenizer: Tokenizer, sentences: bool) -> _Ends:
 
 
 def _written(path: Path, batches: Iterable[NDArray[Any]]) -> dict[str, int]:
-    """Put ids into a file that is there whole or not at all; what the index says of it."""
+    """Write ids to a file that appears whole or not at all; its entry in the index."""
     tokens = checksum = 0
     with replacing(path) as beside, beside.open("wb") as stream:
         for batch in batches:
@@ -152,7 +153,7 @@ def _batches(pieces: Iterable[Piece], batch: int) -> Iterator[list[Piece]]:
 
 
 def _ids_of_characters(tokenizer: Tokenizer) -> NDArray[np.int64] | None:
-    """Of every codepoint its id, −1 for those without one; None where a token is not just one character."""
+    """The id of every codepoint, −1 for those without one; None if some token is not a single character."""
     vocabulary = tokenizer.library.get_vocab()
     plain = tokenizer.kind == CHARACTERS and tokenizer.library.normalizer is None
     if not plain or tokenizer.library.get_added_tokens_decoder() or any(len(piece) != 1 for piece in vocabulary):
@@ -164,7 +165,7 @@ def _ids_of_characters(tokenizer: Tokenizer) -> NDArray[np.int64] | None:
 
 
 def _looked_up(texts: list[str], table: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
-    """What the library would say of texts of single characters, many times as fast; None where one is unknown."""
+    """The ids of texts of single characters, many times as fast as the library; None if one is unknown."""
     points = (np.frombuffer(text.encode("utf-32-le"), dtype="<u4") for text in texts)
     found = [table[np.minimum(some, len(table) - 1)] for some in points]
     return None if any((ids < 0).any() for ids in found) else found
@@ -173,7 +174,7 @@ def _looked_up(texts: list[str], table: NDArray[np.int64]) -> list[NDArray[np.in
 def _encoded(
     pieces: list[Piece], tokenizer: Tokenizer, table: NDArray[np.int64] | None, dtype: np.dtype[Any], ends: _Ends
 ) -> NDArray[Any]:
-    """The ids of some pieces, with what stands behind each and behind the last of a document."""
+    """The ids of some pieces, with those after each and after the last of a document."""
     within, end = ends
     texts = [text for text, _ in pieces]
     found: list[Any] | None = None if table is None else _looked_up(texts, table)
@@ -186,26 +187,19 @@ def _encoded(
 
 
 def _trusted(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | None:
-    """What a folder holds, if it is whole and of this fingerprint."""
+    """The tokens in a folder, if they are whole and of this fingerprint."""
     try:
         index = read_json(folder / _INDEX)
-        if index["format"] != FORMAT or index["fingerprint"] != fingerprint or index["dtype"] != dtype.str:
+        if (index["format"], index["fingerprint"], index["dtype"]) != (FORMAT, fingerprint, dtype.str):
             return None
-        for part in _PARTS:
-            path, said = folder / f"{part}.bin", index[part]
-            if path.stat().st_size != said["tokens"] * dtype.itemsize or _checksum(path) != said["crc32"]:
+        found = _opened(folder, index, dtype, reused=True)
+        for part, ids in zip(_PARTS, (found.train, found.held_out), strict=True):
+            whole = (folder / f"{part}.bin").stat().st_size == ids.nbytes
+            if not whole or zlib.crc32(ids.data) != index[part]["crc32"]:
                 return None
-        return _opened(folder, index, dtype, reused=True)
     except (CheckpointError, OSError, LookupError, TypeError, ValueError):
         return None
-
-
-def _checksum(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as stream:
-        while data := stream.read(_BLOCK):
-            checksum = zlib.crc32(data, checksum)
-    return checksum
+    return found
 
 
 def _opened(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused: bool) -> Tokens:
@@ -217,10 +211,6 @@ def _opened(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused
 def _mapped(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     if count:
         return np.memmap(path, dtype=dtype, mode="r", shape=(count,))
-    empty = np.zeros(0, dtype=dtype)  # a file without a byte cannot be mapped
+    empty = np.zeros(0, dtype=dtype)  # an empty file cannot be mapped
     empty.setflags(write=False)
     return empty
-
-
-def _storable(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""One step of AdamW, written out for single weights with their real numbers."""
+"""One step of AdamW, written out for single weights."""
 
 import math
 import re
@@ -18,9 +18,9 @@ from tinytf.nearest import did_you_mean
 class Update:
     """How one entry of a parameter changed at ``step`` (from 1), by Loshchilov and Hutter 2019, algorithm 2.
 
-    ``gradient`` is ∂loss/∂θ, ``clip`` the factor that clipping put on it, ``g`` their product; ``m`` and ``v`` the
-    moments after the step, ``m_hat`` and ``v_hat`` corrected for their beginning at 0; ``decayed`` is θ·(1 − lr·λ);
-    ``after`` is decayed − lr·m̂ / (√v̂ + ε), and ``torch`` what torch's optimiser made of it.
+    ``gradient`` is ∂loss/∂θ, ``clip`` the factor of clipping, ``g`` their product; ``m`` and ``v`` the moments after
+    the step, ``m_hat`` and ``v_hat`` with bias correction; ``decayed`` is θ·(1 − lr·λ); ``after`` is
+    decayed − lr·m̂ / (√v̂ + ε), and ``torch`` the result of torch's optimiser.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Chosen:
 def chosen(model: nn.Module, text: str) -> Chosen:
     """The parameter that ``text`` names, such as ``blocks.0.attention.q.weight``, or one entry of it: ``…[3,5]``.
 
-    Raises UsageError for a name that the model has not, and for an entry that its parameter has not.
+    Raises UsageError for an unknown name or entry.
     """
     parameters = dict(model.named_parameters())
     match = _WEIGHT.fullmatch(text.strip())
@@ -93,9 +93,9 @@ def _shown(model: nn.Module, most: int) -> list[Chosen]:
 
 
 class UpdateWatch:
-    """Made after the backward pass and before clipping, asked after the optimiser's step: every number of the update.
+    """Every number of an update: made after the backward pass and before clipping, read after the optimiser's step.
 
-    Of the ``weights`` that were chosen, or else of ``most`` parameters where the gradient is largest.
+    Of the chosen ``weights``, or of ``most`` parameters, each at its largest gradient.
     """
 
     def __init__(
@@ -105,18 +105,21 @@ class UpdateWatch:
         self.entries = [self._entry(model.get_parameter(one.name), one) for one in weights or _shown(model, most)]
 
     def _entry(self, parameter: nn.Parameter, which: Chosen) -> tuple[nn.Parameter, dict[str, Any]]:
-        """A parameter, and what is known of one of its entries before the step."""
+        """A parameter, and one of its entries before the step."""
         if parameter.grad is None:
             raise UsageError(f"{which.name} has no gradient, so it has no update")
-        place = int(parameter.grad.abs().argmax())
-        if which.index is not None:
-            place = int(np.ravel_multi_index(which.index, tuple(parameter.shape)))
+        index = which.index
+        if index is None:
+            index = tuple(map(int, np.unravel_index(int(parameter.grad.abs().argmax()), tuple(parameter.shape))))
         state = self.optimiser.state.get(parameter, {})
-        m, v = (float(state[key].flatten()[place]) if key in state else 0.0 for key in ("exp_avg", "exp_avg_sq"))
-        index = tuple(int(i) for i in np.unravel_index(place, parameter.shape))
-        before, gradient = (float(tensor.detach().flatten()[place]) for tensor in (parameter, parameter.grad))
-        known = {"name": which.name, "index": index, "before": before, "gradient": gradient}
-        return parameter, {**known, "m_before": m, "v_before": v}
+        return parameter, {
+            "name": which.name,
+            "index": index,
+            "before": float(parameter.detach()[index]),
+            "gradient": float(parameter.grad[index]),
+            "m_before": float(state["exp_avg"][index]) if state else 0.0,
+            "v_before": float(state["exp_avg_sq"][index]) if state else 0.0,
+        }
 
     def updates(self, norm: float, most: float) -> list[Update]:
         """After the step; ``norm`` is that of all gradients, clipped to ``most``."""

@@ -1,6 +1,6 @@
-"""A corpus as windows of token ids, one after the other, for who wants to look at some of it."""
+"""A corpus as consecutive windows of token ids."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -22,38 +22,27 @@ def text_windows(
 ) -> Iterator[Tensor]:
     """Windows of ``length`` tokens of a text, or of files and folders, each between ``before`` and ``after``: ids (T,).
 
-    What is left at the end is left out, but where it is all there is. A piece of a file is held at a time; between two
-    a word may be cut. Errors as of ``find_files`` and of the tokenizer, and UsageError for a text of a single token.
+    An incomplete last window is omitted, unless it is the only one. One piece of a file is in memory at a time; a word
+    may be cut between two. Raises UsageError as ``find_files`` does and for a text of a single token, TokenizerError
+    for a text that the tokenizer or a model of ``vocab_size`` does not know.
     """
     pieces = find_files(source).whole_files().documents().texts(anywhere)
-    return _windows(pieces, tokenizer, vocab_size, length, before, after)
 
+    def windows() -> Iterator[Tensor]:
+        held: list[int] = []
+        none = True
+        for piece in pieces:
+            for token_id in (ids := tokenizer.encode(piece, special=False).ids):
+                if token_id >= vocab_size:
+                    shown = tokenizer.shown(token_id)
+                    raise TokenizerError(f"token {shown} has id {token_id}, and the model knows {vocab_size} tokens")
+            held += ids
+            while len(held) >= length:
+                yield torch.tensor([*before, *held[:length], *after])
+                held, none = held[length:], False
+        if none and len(before) + len(held) + len(after) < 2:
+            raise UsageError("the text is a single token, which can look at nothing but itself", "give a longer one")
+        if none:
+            yield torch.tensor([*before, *held, *after])
 
-def _windows(
-    pieces: Iterable[str],
-    tokenizer: Tokenizer,
-    vocab_size: int,
-    length: int,
-    before: Sequence[int],
-    after: Sequence[int],
-) -> Iterator[Tensor]:
-    held: list[int] = []
-    none = True
-    for piece in pieces:
-        held += _known(tokenizer.encode(piece, special=False).ids, tokenizer, vocab_size)
-        while len(held) >= length:
-            yield torch.tensor([*before, *held[:length], *after])
-            held, none = held[length:], False
-    if none and len(before) + len(held) + len(after) < 2:
-        raise UsageError("the text is a single token, which can look at nothing but itself", "give a longer one")
-    if none:
-        yield torch.tensor([*before, *held, *after])
-
-
-def _known(ids: list[int], tokenizer: Tokenizer, vocab_size: int) -> list[int]:
-    for token_id in ids:
-        if token_id >= vocab_size:
-            raise TokenizerError(
-                f"token {tokenizer.shown(token_id)} has id {token_id}, and the model knows {vocab_size} tokens"
-            )
-    return ids
+    return windows()

@@ -38,8 +38,7 @@ def read_claim(data: Any, tolerance: float | None) -> Claim:
 
     Raises ValueError, in a sentence, for anything else and for lists of unequal lengths.
     """
-    cells, shape = list[Any](), _shape(data)
-    _flatten(data, cells)
+    shape, cells = _cells(data)
     words = [isinstance(cell, str) for cell in cells]
     if any(words) and not all(words):
         raise ValueError("holds words and numbers side by side")
@@ -47,28 +46,25 @@ def read_claim(data: Any, tolerance: float | None) -> Claim:
     if any(words):
         nothing = np.zeros(shape)
         return Claim(shown, nothing, nothing, words=True)
-    values = np.array([_float(cell) for cell in cells]).reshape(shape)
+    try:
+        values = np.array([float(cell) for cell in cells]).reshape(shape)
+    except OverflowError:
+        raise ValueError("holds a number that is too large") from None
     allowed = [_half_unit(cell) if tolerance is None else tolerance for cell in cells]
     return Claim(shown, values, np.array(allowed).reshape(shape))
 
 
-def _shape(data: Any) -> tuple[int, ...]:
+def _cells(data: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists, and their cells in order."""
     if not isinstance(data, list):
-        return ()
-    shapes = {_shape(part) for part in data}
+        if not isinstance(data, (bool, int, str, Decimal)):
+            raise ValueError(f"holds a {type(data).__name__}, which is neither a number nor a word")
+        return (), [data]
+    parts = [_cells(part) for part in data]
+    shapes = {shape for shape, _ in parts}
     if len(shapes) != 1:
         raise ValueError("is empty" if not data else "has rows of different lengths")
-    return (len(data), *shapes.pop())
-
-
-def _flatten(data: Any, cells: list[Any]) -> None:
-    if isinstance(data, list):
-        for part in data:
-            _flatten(part, cells)
-    elif isinstance(data, (bool, int, str, Decimal)):
-        cells.append(data)
-    else:
-        raise ValueError(f"holds a {type(data).__name__}, which is no number and no word")
+    return (len(data), *shapes.pop()), [cell for _, cells in parts for cell in cells]
 
 
 def _written(cell: bool | int | str | Decimal) -> str:
@@ -98,39 +94,22 @@ def _half_unit(cell: bool | int | Decimal) -> float:
     return float(Decimal((0, (5,), _exponent(cell) - 1))) if cell.is_finite() else 0.0
 
 
-def _float(cell: int | Decimal) -> float:
-    try:
-        return float(cell)
-    except OverflowError:
-        raise ValueError("holds a number that is too large") from None
+def compare(claim: Claim, truth: NDArray[Any]) -> tuple[NDArray[np.bool_], Numbers]:
+    """Which claimed cells the truth lies within the tolerance of, and claimed − true.
 
-
-def cells_that_hold(claim: Claim, truth: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which claimed cells the truth lies within the tolerance of; a cell that the truth has not, does not hold."""
-    holds = np.zeros(claim.shape, dtype=bool)
-    if len(claim.shape) != truth.ndim:
-        return holds
-    if (truth.dtype.kind in "US") != claim.words:
-        return holds
+    A claimed cell with no true counterpart fails. Differences are NaN there and for words, ±∞ where one is infinite.
+    """
+    holds, off = np.zeros(claim.shape, dtype=bool), np.full(claim.shape, math.nan)
+    if len(claim.shape) != truth.ndim or (truth.dtype.kind in "US") != claim.words:
+        return holds, off
     both = tuple(slice(0, min(a, b)) for a, b in zip(claim.shape, truth.shape, strict=True))
     if claim.words:
         holds[both] = claim.shown[both] == truth[both]
-        return holds
+        return holds, off
     said, true = claim.values[both], truth[both].astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        near = np.abs(said - true) <= claim.tolerance[both] + 1e-9 * np.abs(true)
     same = (said == true) | (np.isnan(said) & np.isnan(true))
-    holds[both] = near & np.isfinite(said) & np.isfinite(true) | same
-    return holds
-
-
-def differences(claim: Claim, truth: NDArray[Any]) -> Numbers:
-    """Claimed − true; NaN where one of them is not there or they are words, ±∞ where one of them is infinite."""
-    off = np.full(claim.shape, math.nan)
-    if claim.words or len(claim.shape) != truth.ndim or truth.dtype.kind in "US":
-        return off
-    both = tuple(slice(0, min(a, b)) for a, b in zip(claim.shape, truth.shape, strict=True))
-    said, true = claim.values[both], truth[both].astype(np.float64)
     with np.errstate(invalid="ignore"):
         off[both] = np.where(said == true, 0.0, said - true)
-    return off
+        near = np.abs(said - true) <= claim.tolerance[both] + 1e-9 * np.abs(true)
+    holds[both] = same | near & np.isfinite(said) & np.isfinite(true)
+    return holds, off

@@ -1,17 +1,17 @@
 """Every step of a worked example, computed with tinytf's operations and again in float64 numpy."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.text.tokenizer import Token, Tokenizer
 from tinytf.worked.example import Example
 from tinytf.worked.language import LanguageError, NeedsTokenizer
-from tinytf.worked.operations import CONSTANTS, OPERATIONS
+from tinytf.worked.operations import CONSTANTS, OPERATIONS, Operation
 
 _STEP = 1e-4
 """How far an entry is moved for its finite difference, in units of the entry or 1."""
@@ -20,8 +20,9 @@ _MOST_ENTRIES = 5_000
 
 
 class Evaluation:
-    """The values of an example's names in one kind of arithmetic, each computed when it is first asked for.
+    """The values of an example's names, each computed when it is first asked for.
 
+    This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
     ``instead`` replaces values: what the author claims, or a tensor with one entry moved.
     """
 
@@ -30,70 +31,89 @@ class Evaluation:
     ) -> None:
         self.example, self.tokenizer = example, tokenizer
         self.formulas = {step.name: step.formula for step in example.steps}
-        self.values: dict[str, Any] = dict(CONSTANTS)
-        self.values |= {one.name: self.taken(one.value) for one in example.given}
-        self.given = frozenset(one.name for one in example.given)
-        self.values |= {name: self.taken(value) for name, value in (instead or {}).items()}
+        given = {name: self.taken(value) for name, value in {**example.given, **(instead or {})}.items()}
+        self.values: dict[str, Any] = {**CONSTANTS, **given}
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name. Raises LanguageError where it cannot be computed."""
         if name not in self.values:
-            self.values[name] = self.formulas[name].compute(self.__getitem__, self)
+            self.values[name] = self.formulas[name].compute(self)
         return self.values[name]
 
     def call(self, name: str, arguments: list[Any]) -> Any:
-        function = self._own().get(name) or self.operation(name)
+        """What an operation gives. Raises LanguageError for arguments that it does not take."""
         try:
-            return function(*arguments)
+            match name:
+                case "gradient":
+                    return self.gradient(*arguments)
+                case "learns":
+                    return self._learns(*arguments)
+                case "token_ids":
+                    return self.stacked([token.id for token in self._encoded(*arguments)])
+                case "tokens":
+                    return np.array([token.shown for token in self._encoded(*arguments)], dtype=np.str_)
+            return self.operate(OPERATIONS[name], arguments)
         except TypeError:
             raise LanguageError(f"{name} cannot take these arguments", f"it is {OPERATIONS[name].usage}") from None
 
-    def _own(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "gradient": self.gradient,
-            "learns": self.learns,
-            "token_ids": lambda text: self.tensor([token.id for token in self._encoded(text)]),
-            "tokens": lambda text: np.array([token.shown for token in self._encoded(text)], dtype=np.str_),
-        }
-
-    def _encoded(self, text: Any) -> Any:
+    def _encoded(self, text: Any) -> tuple[Token, ...]:
         if self.tokenizer is None:
-            raise NeedsTokenizer("it takes a tokenizer: --tokenizer PATH")
+            raise NeedsTokenizer("this needs a tokenizer: --tokenizer PATH")
         if not isinstance(text, str):
             raise LanguageError("a tokenizer takes a text")
         return self.tokenizer.encode(text).tokens
 
-    def learns(self, loss: str, name: str) -> bool:
+    def _learns(self, loss: str, name: str) -> bool:
         """Whether a name is something given, a parameter, that the loss depends on."""
-        return name in self.given and bool((abs(self.gradient(loss, name)) > 0).any())
-
-    def operation(self, name: str) -> Callable[..., Any]:
-        raise NotImplementedError
-
-    def taken(self, value: Any) -> Any:
-        """A given value in this arithmetic."""
-        raise NotImplementedError
+        return name in self.example.given and bool((abs(self.gradient(loss, name)) > 0).any())
 
     def tensor(self, parts: list[Any]) -> Any:
-        """A list of values as one, words as an array of words."""
+        """A list of values as one tensor, words as an array of words."""
         words = parts and all(isinstance(part, str) for part in parts)
         return np.array(parts, dtype=np.str_) if words else self.stacked(parts)
 
+    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
+        return operation.by_numpy(*arguments)
+
+    def taken(self, value: Any) -> Any:
+        """A given value in this arithmetic."""
+        return value
+
     def stacked(self, parts: list[Any]) -> Any:
-        raise NotImplementedError
+        return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
 
     def transposed(self, value: Any) -> Any:
-        raise NotImplementedError
+        return np.swapaxes(value, -1, -2) if np.ndim(value) > 1 else value
 
     def gradient(self, loss: str, name: str) -> Any:
-        raise NotImplementedError
+        """∂loss/∂name by five points, of order h⁴ (Abramowitz and Stegun 1964, 25.3.6).
+
+        Raises LanguageError where there is none.
+        """
+        of = np.asarray(self[name], dtype=np.float64)
+        if of.size > _MOST_ENTRIES:
+            raise LanguageError(f"{name} has {of.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most")
+        found = np.zeros_like(of)
+        for place in np.ndindex(of.shape):
+            h = _STEP * max(1.0, abs(float(of[place])))
+            near, far = (
+                (self._moved(loss, name, place, k * h) - self._moved(loss, name, place, -k * h)) for k in (1, 2)
+            )
+            found[place] = (8 * near - far) / (12 * h)
+        return found
+
+    def _moved(self, loss: str, name: str, place: tuple[int, ...], by: float) -> float:
+        value = np.array(self[name], dtype=np.float64)
+        value[place] += by
+        kept = {given: self.values[given] for given in self.example.given}
+        return float(Evaluation(self.example, self.tokenizer, kept | {name: value})[loss])
 
 
 class ByTinytf(Evaluation):
-    """With torch in float64 and the functions that tinytf's model is made of; gradients by autograd."""
+    """The same in torch's float64 by the functions that tinytf's model is made of, with gradients by autograd."""
 
-    def operation(self, name: str) -> Callable[..., Any]:
-        return OPERATIONS[name].tinytf
+    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
+        return operation.by_tinytf(*arguments)
 
     def taken(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
@@ -111,49 +131,13 @@ class ByTinytf(Evaluation):
     def gradient(self, loss: str, name: str) -> Any:
         top, of = self[loss], self[name]
         if not isinstance(of, torch.Tensor) or not of.requires_grad:
-            raise LanguageError(f"{name} is no tensor that a gradient could be of")
+            raise LanguageError(f"{name} is not a tensor, so it has no gradient")
         if not isinstance(top, torch.Tensor) or top.numel() != 1:
-            raise LanguageError(f"{loss} is no single number that a gradient could start from")
+            raise LanguageError(f"{loss} is not a single number, so it has no gradient")
         if not top.requires_grad:
             return torch.zeros_like(of)
         (found,) = torch.autograd.grad(top.reshape(()), of, retain_graph=True, allow_unused=True)
         return torch.zeros_like(of) if found is None else found
-
-
-class ByNumpy(Evaluation):
-    """In numpy's float64 by textbook formulas; gradients by finite differences of the whole chain."""
-
-    def operation(self, name: str) -> Callable[..., Any]:
-        return OPERATIONS[name].plain
-
-    def taken(self, value: Any) -> Any:
-        return value
-
-    def stacked(self, parts: list[Any]) -> Any:
-        return np.stack([np.asarray(part, dtype=np.float64) for part in parts])
-
-    def transposed(self, value: Any) -> Any:
-        return np.swapaxes(value, -1, -2) if np.ndim(value) > 1 else value
-
-    def gradient(self, loss: str, name: str) -> Any:
-        """Five points, of order h⁴ (Abramowitz and Stegun 1964, 25.3.6)."""
-        of = np.asarray(self[name], dtype=np.float64)
-        if of.size > _MOST_ENTRIES:
-            raise LanguageError(f"{name} has {of.size:,} entries; gradients are checked for {_MOST_ENTRIES:,} at most")
-        found = np.zeros_like(of)
-        for place in np.ndindex(of.shape):
-            h = _STEP * max(1.0, abs(float(of[place])))
-            near, far = (
-                (self._moved(loss, name, place, k * h) - self._moved(loss, name, place, -k * h)) for k in (1, 2)
-            )
-            found[place] = (8 * near - far) / (12 * h)
-        return found
-
-    def _moved(self, loss: str, name: str, place: tuple[int, ...], by: float) -> float:
-        value = np.array(self[name], dtype=np.float64)
-        value[place] += by
-        kept = {given: self.values[given] for given in self.given}
-        return float(ByNumpy(self.example, self.tokenizer, kept | {name: value})[loss])
 
 
 def cells(value: Any) -> NDArray[Any]:

@@ -1,11 +1,13 @@
 """The formulas of worked examples: arithmetic, ``@``, slices and calls of named operations; nothing else of Python."""
 
 import ast
+import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tinytf.errors import TinytfError
 from tinytf.nearest import did_you_mean
 
 LONGEST = 2_000
@@ -16,20 +18,18 @@ _MOST_BITS = 1_024
 """Of a power of whole numbers."""
 
 
-class LanguageError(Exception):
-    """A formula that is none, or that cannot be computed."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
+class LanguageError(TinytfError):
+    """A text that is no formula, or a formula that cannot be computed."""
 
 
 class NeedsTokenizer(LanguageError):
-    """A formula that asks for token ids, and there is no tokenizer."""
+    """A formula asks for token ids, and there is no tokenizer."""
 
 
-class Dialect(Protocol):
-    """What numbers are made of: each operation of the language, and how a list becomes a tensor."""
+class Values(Protocol):
+    """The values of names, and what numbers are made of: each operation, and how a list becomes a tensor."""
+
+    def __getitem__(self, name: str) -> Any: ...
 
     def call(self, name: str, arguments: list[Any]) -> Any: ...
 
@@ -41,25 +41,6 @@ class Dialect(Protocol):
 BY_NAME = frozenset({"gradient", "learns"})
 """Operations that take names, not values: a gradient is with respect to something."""
 
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: _power(a, b),
-    ast.MatMult: lambda a, b: a @ b,
-}
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: lambda a, b: a == b,
-    ast.NotEq: lambda a, b: a != b,
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
-}
-
 
 def _power(a: Any, b: Any) -> Any:
     """Whole numbers stay exact while they fit a float; beyond that a power would take all time and memory."""
@@ -67,169 +48,148 @@ def _power(a: Any, b: Any) -> Any:
     return a**b if small or not isinstance(a, int) else float(a) ** b
 
 
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+    ast.MatMult: operator.matmul,
+}
+_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: lambda a: a}
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_SOUND = (
+    ast.BinOp, ast.UnaryOp, ast.Compare, ast.Attribute, ast.Subscript, ast.Slice, ast.List, ast.Tuple, ast.Load,
+    *_BINARY, *_UNARY, *_COMPARED,
+)  # fmt: skip
+"""What a formula may consist of, besides calls, names and constants."""
+
+
 @dataclass(frozen=True)
 class Formula:
-    """A formula that was found to be sound: ``names`` are what it uses, ``calls`` its operations."""
+    """A formula that was found to be sound; ``calls`` are the operations that it uses."""
 
     text: str
     tree: ast.expr
-    names: frozenset[str]
     calls: frozenset[str]
 
     @classmethod
     def parse(cls, text: str, known: Collection[str], operations: Collection[str]) -> "Formula":
-        """Raises LanguageError for what is no formula, and for names and operations that are not there."""
+        """Raises LanguageError for a text that is no formula, and for unknown names and operations."""
         if len(text) > LONGEST:
-            raise LanguageError(f"the formula has {len(text):,} characters; {LONGEST:,} are the most")
+            raise LanguageError(f"the formula has {len(text):,} characters, more than {LONGEST:,}")
         try:
             tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as error:
             place = f" at character {error.offset}" if error.offset else ""
-            raise LanguageError(f"{text!r} is no formula{place}") from None
+            raise LanguageError(f"{text!r} is not a formula{place}") from None
         except (ValueError, RecursionError, MemoryError) as error:
             raise LanguageError(f"the formula cannot be read: {error}") from None
-        names, calls = set[str](), set[str]()
-        _require_shallow(tree)
-        _check(tree, known, operations, names, calls)
-        return cls(_on_one_line(text), tree, frozenset(names), frozenset(calls))
+        calls = set[str]()
+        _require_sound(tree, known, operations, calls)
+        shown = " ".join((ast.get_source_segment(text.strip(), tree) or text).split())
+        if "\n" in text.strip():
+            shown = re.sub(r"(?<=[\[(]) |,? (?=[\])])", "", shown)  # what only the line ends had needed
+        return cls(shown, tree, frozenset(calls))
 
-    def compute(self, value_of: Callable[[str], Any], dialect: Dialect) -> Any:
-        """The value, where names have those that ``value_of`` gives. Raises LanguageError where there is none."""
+    def compute(self, values: Values) -> Any:
+        """The value of the formula. Raises LanguageError where there is none."""
         try:
-            return _value(self.tree, value_of, dialect)
-        except LanguageError:
-            raise
+            return _value(self.tree, values)
         except ZeroDivisionError:
             raise LanguageError("divides by 0") from None
         except OverflowError:
             raise LanguageError("gives a number that is too large") from None
-        except (ArithmeticError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LanguageError(f"cannot be computed: {said[:160]}") from None
 
 
-def _on_one_line(text: str) -> str:
-    """A formula as it is shown: what stands over several lines, without the space that this takes."""
-    joined = " ".join(text.split())
-    if "\n" not in text.strip():
-        return joined
-    joined = re.sub(r",? ([\])])", r"\1", re.sub(r"([\[(]) ", r"\1", joined))
-    whole = re.fullmatch(r"\((.*)\)", joined)
-    return whole[1] if whole and _is_formula(whole[1]) else joined
-
-
-def _is_formula(text: str) -> bool:
-    try:
-        ast.parse(text, mode="eval")
-    except SyntaxError:
-        return False
-    return True
-
-
-def _require_shallow(tree: ast.AST) -> None:
-    """Level by level, so that no depth is too much for this itself."""
-    level, depth = [tree], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            raise LanguageError("the formula is nested too deeply")
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-
-
-def _check(
-    node: ast.AST, known: Collection[str], operations: Collection[str], names: set[str], calls: set[str]
+def _require_sound(
+    node: ast.AST, known: Collection[str], operations: Collection[str], calls: set[str], depth: int = 1
 ) -> None:
-    """Walk the whole tree, so that nothing but the language below is ever computed."""
-    if isinstance(node, ast.Call):
-        if not isinstance(node.func, ast.Name) or node.keywords:
+    """Walk the whole tree and note its ``calls``, so that nothing but the language is ever computed."""
+    if depth > DEEPEST:
+        raise LanguageError("the formula is nested too deeply")
+    parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
+            if name not in operations:
+                raise LanguageError(f"there is no operation {name!r}", did_you_mean(name, operations))
+            if name in BY_NAME and not all(isinstance(part, ast.Name) for part in parts):
+                raise LanguageError(f"{name} takes two names: {name}(loss, W)")
+            calls.add(name)
+        case ast.Call():
             raise LanguageError("an operation is called by its name, with its arguments in order: softmax(x, -1)")
-        if node.func.id not in operations:
-            raise LanguageError(f"there is no operation {node.func.id!r}", did_you_mean(node.func.id, operations))
-        if node.func.id in BY_NAME and not all(isinstance(one, ast.Name) for one in node.args):
-            raise LanguageError(f"{node.func.id} takes two names: {node.func.id}(loss, W)")
-        calls.add(node.func.id)
-        for argument in node.args:
-            _check(argument, known, operations, names, calls)
-        return
-    if isinstance(node, ast.Name):
-        if node.id not in known:
-            called = f"{node.id} is an operation: {node.id}(…)" if node.id in operations else ""
-            raise LanguageError(f"there is no {node.id!r} before this step", called or did_you_mean(node.id, known))
-        names.add(node.id)
-        return
-    if isinstance(node, ast.Constant):
-        if not isinstance(node.value, (int, float, str)):
-            raise LanguageError(f"{node.value!r} has no place in a formula")
-        return
-    if isinstance(node, ast.Attribute) and node.attr != "T":
-        raise LanguageError(f"there is no .{node.attr}", "the one attribute is .T, which swaps the last two axes")
-    if not isinstance(node, _NODES):
-        raise LanguageError(f"{type(node).__name__} has no place in a formula", "arithmetic, @, slices, .T and calls")
-    for part in ast.iter_child_nodes(node):
-        _check(part, known, operations, names, calls)
-
-
-_NODES = (
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.Attribute,
-    ast.Subscript,
-    ast.Slice,
-    ast.List,
-    ast.Tuple,
-    ast.Load,
-    ast.USub,
-    ast.UAdd,
-    *_BINARY,
-    *_COMPARED,
-)
-
-
-def _value(node: ast.AST, value_of: Callable[[str], Any], dialect: Dialect) -> Any:
-    """The value of a node that ``_check`` let pass."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return value_of(node.id)
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left, value_of, dialect), _value(node.right, value_of, dialect)
-        if isinstance(left, str) or isinstance(right, str):
-            raise LanguageError("words cannot be computed with")
-        return _BINARY[type(node.op)](left, right)
-    if isinstance(node, ast.UnaryOp):
-        value = _value(node.operand, value_of, dialect)
-        return -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.Compare):
-        if len(node.ops) != 1:
+        case ast.Name(id=name) if name not in known:
+            called = f"{name} is an operation: {name}(…)" if name in operations else ""
+            raise LanguageError(f"there is no {name!r} before this step", called or did_you_mean(name, known))
+        case ast.Name() | ast.Constant(value=int() | float() | str()):
+            return
+        case ast.Constant(value=value):
+            raise LanguageError(f"{value!r} has no place in a formula")
+        case ast.Attribute(attr=attribute) if attribute != "T":
+            raise LanguageError(f"there is no .{attribute}", "the one attribute is .T, which swaps the last two axes")
+        case ast.Compare(ops=[_, _, *_]):
             raise LanguageError("one comparison at a time")
-        left, right = (_value(side, value_of, dialect) for side in (node.left, node.comparators[0]))
-        return _COMPARED[type(node.ops[0])](left, right)
-    if isinstance(node, ast.Attribute):
-        return dialect.transposed(_value(node.value, value_of, dialect))
-    if isinstance(node, ast.Subscript):
-        return _value(node.value, value_of, dialect)[_index(node.slice, value_of, dialect)]
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return dialect.tensor([_value(part, value_of, dialect) for part in node.elts])
-    assert isinstance(node, ast.Call)
-    assert isinstance(node.func, ast.Name)
-    if node.func.id in BY_NAME:
-        return dialect.call(node.func.id, [part.id for part in node.args if isinstance(part, ast.Name)])
-    return dialect.call(node.func.id, [_value(part, value_of, dialect) for part in node.args])
+        case _ if not isinstance(node, _SOUND):
+            kind = type(node).__name__
+            raise LanguageError(f"{kind} has no place in a formula", "arithmetic, @, slices, .T and calls")
+    for part in parts:
+        _require_sound(part, known, operations, calls, depth + 1)
 
 
-def _index(node: ast.AST, value_of: Callable[[str], Any], dialect: Dialect) -> Any:
-    if isinstance(node, ast.Tuple):
-        return tuple(_index(part, value_of, dialect) for part in node.elts)
-    if isinstance(node, ast.List):
-        return [_whole(_value(part, value_of, dialect)) for part in node.elts]
-    if isinstance(node, ast.Slice):
-        ends = [node.lower, node.upper, node.step]
-        start, stop, step = (None if end is None else _whole(_value(end, value_of, dialect)) for end in ends)
-        if step is not None and step < 1:
-            raise LanguageError("a slice goes forwards")
-        return slice(start, stop, step)
-    return _whole(_value(node, value_of, dialect))
+def _value(node: ast.AST, values: Values) -> Any:
+    """The value of a node that is sound."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            first, second = _value(left, values), _value(right, values)
+            if isinstance(first, str) or isinstance(second, str):
+                raise LanguageError("cannot compute with words")
+            return _BINARY[type(op)](first, second)
+        case ast.UnaryOp(op=op, operand=operand):
+            return _UNARY[type(op)](_value(operand, values))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _COMPARED[type(op)](_value(left, values), _value(right, values))
+        case ast.Attribute(value=of):
+            return values.transposed(_value(of, values))
+        case ast.Subscript(value=of, slice=index):
+            return _value(of, values)[_index(index, values)]
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return values.tensor([_value(part, values) for part in parts])
+        case ast.Call(func=ast.Name(id=name), args=parts):
+            by_name = name in BY_NAME
+            arguments = [part.id if by_name and isinstance(part, ast.Name) else _value(part, values) for part in parts]
+            return values.call(name, arguments)
+    raise LanguageError(f"{type(node).__name__} has no value")
+
+
+def _index(node: ast.AST, values: Values) -> Any:
+    match node:
+        case ast.Tuple(elts=parts):
+            return tuple(_index(part, values) for part in parts)
+        case ast.List(elts=parts):
+            return [_whole(_value(part, values)) for part in parts]
+        case ast.Slice(lower=lower, upper=upper, step=by):
+            ends = (None if end is None else _whole(_value(end, values)) for end in (lower, upper, by))
+            start, stop, step = ends
+            if step is not None and step < 1:
+                raise LanguageError("a slice must go forward")
+            return slice(start, stop, step)
+    return _whole(_value(node, values))
 
 
 def _whole(value: Any) -> int:

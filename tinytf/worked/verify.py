@@ -1,7 +1,6 @@
 """What of a worked example holds: every claimed cell beside the true one."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -10,13 +9,13 @@ from numpy.typing import NDArray
 
 from tinytf.report import Report
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.worked.claims import Numbers, cells_that_hold, differences
-from tinytf.worked.evaluate import ByNumpy, ByTinytf, Evaluation, cells, largest_difference
+from tinytf.worked.claims import Claim, Numbers, compare
+from tinytf.worked.evaluate import ByTinytf, Evaluation, cells, largest_difference
 from tinytf.worked.example import ClaimedStep, Example, ExampleError
 from tinytf.worked.language import LanguageError, NeedsTokenizer
 
 AGREEMENT = 1e-9
-"""How far tinytf and numpy may be apart, relative to the number or 1."""
+"""How far tinytf and numpy may differ, in units of the number or of 1."""
 GRADIENT_AGREEMENT = 1e-7
 """The same for gradients, where numpy takes finite differences."""
 
@@ -25,9 +24,9 @@ GRADIENT_AGREEMENT = 1e-7
 class CheckedStep:
     """A step with the ``true`` cells, and of each claimed cell whether it ``holds`` and ``off``, claimed − true.
 
-    ``carried`` is true where a cell that does not hold is what the author's own numbers before it give: the fault is
-    theirs. ``apart`` is how far the two computations differ, and ``allowed`` how far they may. A step that could not
-    be checked has no cells, and ``skipped`` says why.
+    ``carried`` is true where a cell that does not hold follows from the author's own earlier numbers. ``apart`` is how
+    far the two computations differ, and ``allowed`` how far they may. A step that could not be checked has no cells,
+    and ``skipped`` says why.
     """
 
     step: ClaimedStep
@@ -48,18 +47,32 @@ class CheckedStep:
         return 0 if self.holds is None else int(self.holds.sum())
 
     @property
+    def carrying(self) -> int:
+        return 0 if self.carried is None else int(self.carried.sum())
+
+    @property
     def of_one_shape(self) -> bool:
-        """Whether the claim has as many cells as the truth along every axis: one that leaves some out does not hold."""
+        """Whether the claim has as many cells as the truth along every axis: a claim that omits some does not hold."""
         return self.holds is None or self.true is None or self.holds.shape == self.true.shape
 
     @property
+    def right(self) -> bool:
+        """Whether every claimed cell holds and none is omitted."""
+        return self.holding == self.claims and self.of_one_shape
+
+    @property
     def agrees(self) -> bool:
+        """Whether both computations give the same numbers."""
         return self.apart <= self.allowed
 
     def to_dict(self) -> dict[str, Any]:
         """Differences are None where there is nothing to subtract."""
         step, claim = self.step, self.step.claim
         off = None if self.off is None else np.where(np.isnan(self.off), np.array(None), self.off.astype(object))
+
+        def listed(array: NDArray[Any] | None) -> Any:
+            return None if array is None else array.tolist()
+
         return {
             "name": step.name,
             "title": step.title,
@@ -67,10 +80,10 @@ class CheckedStep:
             "claimed": None if claim is None else (claim.shown if claim.words else claim.values).tolist(),
             "as_written": None if claim is None else claim.shown.tolist(),
             "tolerance": None if claim is None or claim.words else claim.tolerance.tolist(),
-            "true": None if self.true is None else self.true.tolist(),
-            "difference": None if off is None else off.tolist(),
-            "holds": None if self.holds is None else self.holds.tolist(),
-            "carried": None if self.carried is None else self.carried.tolist(),
+            "true": listed(self.true),
+            "difference": listed(off),
+            "holds": listed(self.holds),
+            "carried": listed(self.carried),
             "computations_differ_by": self.apart,
             "skipped": self.skipped or None,
             "note": step.note or None,
@@ -110,8 +123,7 @@ class Verification(Report):
     @property
     def holds(self) -> bool:
         """Whether every claim holds that could be checked, and both computations agree on all of them."""
-        right = self.claims == self.holding and all(step.of_one_shape for step in self.steps)
-        return right and self.worst.agrees
+        return all(step.right for step in self.steps) and self.worst.agrees
 
     def summary(self) -> dict[str, Any]:
         """Which example it is, and how much of it holds."""
@@ -140,53 +152,53 @@ class Verification(Report):
         }
 
 
+@dataclass(frozen=True)
+class Scores(Report):
+    """How much of each of several examples holds."""
+
+    KIND = "worked_examples"
+    EVENTS: ClassVar = {"worked_examples": "worked_example"}
+
+    examples: tuple[Verification, ...]
+
+    def fields(self) -> dict[str, Any]:
+        return {"worked_examples": [one.summary() for one in self.examples]}
+
+
 def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification:
-    """Compute every step anew, by tinytf and by numpy, and hold the claims against it.
+    """Recompute every step, by tinytf and by numpy, and compare the claims with it.
 
     ``tokenizer`` is for steps that ask for token ids; without one those are skipped. Raises ExampleError, with line and
     field, for a step that cannot be computed.
     """
-    ours, theirs = ByTinytf(example, tokenizer), ByNumpy(example, tokenizer)
-    author = ByNumpy(example, tokenizer, _claimed(example))
-    with np.errstate(all="ignore"):  # infinities and what is no number are shown as such
-        return Verification(example, tuple(_check(example, step, ours, theirs, author) for step in example.steps))
+    claims = {step.name: step.claim for step in example.steps if step.claim is not None}
+    claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
+    ours, theirs = ByTinytf(example, tokenizer), Evaluation(example, tokenizer)
+    author = Evaluation(example, tokenizer, claimed)
+    with np.errstate(all="ignore"):  # infinities and NaN are shown as such
+        return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))
 
 
-def _claimed(example: Example) -> Mapping[str, Any]:
-    """The author's numbers under their names, but for words."""
-    return {step.name: step.claim.values for step in example.steps if step.claim is not None and not step.claim.words}
-
-
-def _check(
-    example: Example, step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Evaluation
-) -> CheckedStep:
+def _check(step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Evaluation) -> CheckedStep:
     try:
         true, again = cells(ours[step.name]), cells(theirs[step.name])
     except NeedsTokenizer as error:
         return CheckedStep(step, skipped=error.message)
     except LanguageError as error:
-        where = f"{example.path}, line {step.line}, field 'value' of step {step.name!r}"
+        where = f"{ours.example.path}, line {step.line}, field 'value' of step {step.name!r}"
         raise ExampleError(f"{where}: {error.message}", error.hint) from None
-    allowed = GRADIENT_AGREEMENT if step.formula.calls & {"gradient"} else AGREEMENT
+    allowed = GRADIENT_AGREEMENT if "gradient" in step.formula.calls else AGREEMENT
     checked = CheckedStep(step, true=true, apart=largest_difference(true, again), allowed=allowed)
     if step.claim is None:
         return checked
-    holds = cells_that_hold(step.claim, true)
-    return CheckedStep(
-        step,
-        true=true,
-        holds=holds,
-        off=differences(step.claim, true),
-        carried=_carried(step, author) & ~holds if not holds.all() else ~holds,
-        apart=checked.apart,
-        allowed=allowed,
-    )
+    holds, off = compare(step.claim, true)
+    carried = ~holds if holds.all() else ~holds & _follows(step, step.claim, author)
+    return replace(checked, holds=holds, off=off, carried=carried)
 
 
-def _carried(step: ClaimedStep, author: Evaluation) -> NDArray[np.bool_]:
+def _follows(step: ClaimedStep, claim: Claim, author: Evaluation) -> NDArray[np.bool_]:
     """Which claimed cells follow from what the author claims before this step."""
-    assert step.claim is not None
     try:
-        return cells_that_hold(step.claim, cells(step.formula.compute(author.__getitem__, author)))
+        return compare(claim, cells(step.formula.compute(author)))[0]
     except LanguageError:
-        return np.zeros(step.claim.shape, dtype=bool)
+        return np.zeros(claim.shape, dtype=bool)

@@ -1,67 +1,61 @@
-"""``tinytf learn``: lessons on a text and a model of one's own."""
+"""``tinytf learn``: lessons on your own text and model."""
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import click
 from click.shell_completion import CompletionItem
 
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import TRUNCATE, Opening, model_options, output_options
+from tinytf_cli.options import Opening
 from tinytf_cli.output import Output, Result
-
-if TYPE_CHECKING:
-    from tinytf.lessons.live import Live
-    from tinytf.loading import Model
 
 
 def _complete_lesson(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from tinytf.lessons.titles import TITLES
+    from tinytf.lessons import TITLES
 
     return [CompletionItem(name, help=title) for name, title in TITLES.items() if name.startswith(incomplete)]
 
 
-@click.command("learn")
-@click.argument("lesson", required=False, shell_complete=_complete_lesson)
-@click.option("--text", metavar="TEXT", help="The text to learn on; - reads it from a pipe.")
-@TRUNCATE
-@click.option("--list", "listed", is_flag=True, help="Number, name and title of every lesson.")
-@model_options
-@output_options
-def command(
-    lesson: str | None, text: str | None, truncate: bool, listed: bool, opening: Opening, output: Output
-) -> None:
-    """Go through the pipeline in 21 lessons, each with real numbers and a question to answer first.
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
 
-    LESSON is a number or a name, such as 7 or softmax; without one it goes on where you left. On a terminal: space goes
-    on, b back, a number answers, e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
+    lesson: str | None = argument(required=False, shell_complete=_complete_lesson)
+    text: str | None = option(metavar="TEXT", help="The text to learn on; - reads it from a pipe.")
+    truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
+    listed: bool = option("--list", is_flag=True, help="Number, name and title of every lesson.")
+
+
+@command("learn")
+def learn(asked: Asked, opening: Opening, output: Output) -> None:
+    """Learn the pipeline in 21 lessons on your model and text.
+
+    Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
+    such as 7 or softmax; without one, continue where you left. On a terminal: space goes on, b back, a number answers,
+    e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
     """
-    from tinytf.lessons.titles import NAMES, find
+    from tinytf.lessons import LessonList, find
+
+    number = None if asked.lesson is None else find(asked.lesson)
+    if asked.listed:
+        from tinytf_cli.views.learn import ListView
+
+        output.show(Result.of(ListView(LessonList())))
+        return
+    from tinytf.lessons.course import Course
+    from tinytf.lessons.live import Live
     from tinytf_cli.board import takes_pictures
 
-    number = None if lesson is None else find(lesson)
-    if listed:
-        from tinytf_cli.views.learn import list_blocks, list_data, list_events
-
-        output.show(Result(list_blocks, list_data, list_events))
-        return
-    live = _live(opening.open(), text, truncate=truncate, seed=opening.seed)
+    text = None if asked.text is None else read_texts((asked.text,), lines=False)[0]
+    live = Live(opening.open(), text, seed=opening.seed, truncate=asked.truncate)
     on_screen = output.file is None and output.format == "text" and takes_pictures(output.terminal)
     if on_screen and sys.stdin is not None and sys.stdin.isatty():
-        from tinytf_cli.lessons_screen import run_lessons
+        from tinytf_cli.learn import run_lessons
 
         run_lessons(live, number, output, fixed=bool(click.get_current_context().params.get("width")))
         return
-    from tinytf.lessons import lesson as made
-    from tinytf_cli.views.learn import LessonsView
+    from tinytf_cli.views.learn import CourseView
 
-    wanted = range(1, len(NAMES) + 1) if number is None else (number,)
-    view = LessonsView(live, [made(one, live) for one in wanted])
-    output.show(Result(view.blocks, view.data, view.events))
-
-
-def _live(model: "Model", text: str | None, *, truncate: bool, seed: int) -> "Live":
-    from tinytf.lessons.live import Live
-
-    given = None if text is None else read_texts((text,), lines=False)[0]
-    return Live(model, given, seed=seed, truncate=truncate)
+    output.show(Result.of(CourseView(Course.of(live, number))))

@@ -48,7 +48,7 @@ def patch(asked: Asked, opening: Opening, output: Output) -> int:
     Measured by the difference of two logits, A − B, after the last token (in an encoder at [MASK]): 1 is the clean
     run, 0 the corrupt one. Both texts must have the same number of tokens.
     """
-    from tinytf.analysis.interventions.pair import UnevenTexts, require_even
+    from tinytf.analysis.interventions import UnevenTexts, require_even
     from tinytf_cli.counted import counted
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 

@@ -21,7 +21,7 @@ def tokens(asked: Asked, texts: Texts, output: Output) -> int:
 
     Tokens that the tokenizer adds of itself are marked.
     """
-    from tinytf.analysis.tokens import Tokens
+    from tinytf.analysis.tokens import Tokenized
     from tinytf.errors import UsageError
     from tinytf.sources import find_source
     from tinytf_cli.several import show_views
@@ -42,5 +42,5 @@ def tokens(asked: Asked, texts: Texts, output: Output) -> int:
         encoding = tokenizer.encode(text)
         if texts.truncate:
             encoding = encoding.truncated(context)
-        views.append(TokensView(Tokens(name, tokenizer, note, encoding)))
+        views.append(TokensView(Tokenized(name, tokenizer, note, encoding)))
     return show_views(output, views, "texts", texts.lines)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,73 +10,60 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
-from tinytf_cli.options import output_options
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, ReaderGone, Result
 
 if TYPE_CHECKING:
     from tinytf.training.reader import RunReader
 
 
-@click.command("watch")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--every", type=click.IntRange(1), default=100, show_default=True, help="Off a terminal: steps a line.")
-@click.option("--once", is_flag=True, help="Show the present state, and end.")
-@click.option(
-    "--interval", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, help="Seconds between looks."
-)
-@output_options
-def command(run: Path, every: int, once: bool, interval: float, output: Output) -> None:
-    """Follow the training run in the folder RUN until it is finished; nothing is ever written there.
+@dataclass(frozen=True)
+class Asked:
+    """Which run to follow, and how closely."""
 
-    On a terminal a picture is redrawn in place; elsewhere (and with --plain) there is a line now and then. JSON and
-    files have the present state, as with --once; --format ndjson follows.
+    run: Path = argument(type=click.Path(path_type=Path))
+    every: int = option(type=click.IntRange(1), shown=100, help="Steps per line, off a terminal.")
+    once: bool = option(is_flag=True, help="Show the present state, and end.")
+    interval: float = option(type=click.FloatRange(0.05, 3600), shown=1.0, help="Seconds between looks.")
+
+
+@command("watch")
+def watch(asked: Asked, output: Output) -> None:
+    """Follow the training run in the folder RUN until it is finished; never writes there.
+
+    A terminal shows a picture that is redrawn in place; elsewhere (and with --plain) a line appears now and then.
+    JSON and files hold the present state, as with --once; --format ndjson follows.
     """
     from tinytf.training.reader import RunReader
+    from tinytf.training.run_report import RunReport, follow
     from tinytf_cli.views.blocks import Span
-    from tinytf_cli.views.run import RunView
-    from tinytf_cli.views.run_news import event_in_words
+    from tinytf_cli.views.run import RunView, event_in_words
 
+    run = asked.run
     reader, name = RunReader(run), run.resolve().name
-    history = reader.read()
-    view = RunView(name, history, quiet=quiet_seconds(run))
-    present = Result(view.blocks, view.data, view.events)
-    if once or output.file is not None or output.format == "json":
+    present = Result.of(RunView(RunReport(name, run, reader.read()), quiet=quiet_seconds(run)))
+    if asked.once or output.file is not None or output.format == "json":
         output.show(present)
     elif output.format == "text" and takes_pictures(output.terminal):
-        _on_screen(name, reader, interval, output)
+        _on_screen(name, reader, asked.interval, output)
     else:
+        events = partial(follow, name, reader, asked.every, asked.interval)
 
         def lines(terminal: Any) -> Iterator[Span]:
-            return (Span(event_in_words(event) + "\n") for event in _follow(name, reader, every, interval))
+            return (Span(event_in_words(event) + "\n") for event in events())
 
-        events = partial(_follow, name, reader, every, interval)
-        output.show(Result(view.blocks, view.data, events, text=lines, live=True))
-
-
-def _follow(name: str, reader: "RunReader", every: int, interval: float) -> Iterator[dict[str, Any]]:
-    """How the run is now, then what comes, until it is finished."""
-    from tinytf_cli.views.run_data import summary_data
-    from tinytf_cli.views.run_news import news
-
-    history = reader.read()
-    yield {"type": "run", **summary_data(name, history)}
-    said = history.last
-    while not history.finished:
-        time.sleep(interval)
-        history = reader.read()
-        yield from news(history, said, every)
-        said = history.last
+        output.show(replace(present, events=events, text=lines, live=True))
 
 
 def _on_screen(name: str, reader: "RunReader", interval: float, output: Output) -> None:
-    """Redraw the run in place until it is finished; Ctrl-C never breaks a picture, only the pauses between."""
+    """Redraw the run in place until it is finished; Ctrl-C interrupts only the pauses between pictures."""
     from tinytf_cli.interrupt import current
     from tinytf_cli.screen import Screen, clean_exit
 
     screen = Screen(output.stdout)
     fixed = bool(click.get_current_context().params.get("width"))
     board = Board(name, reader, screen, output.terminal, fixed=fixed)
-    with current().held(), clean_exit(screen):
+    with current().held(), clean_exit(screen.forget):
         while True:
             try:
                 history = board.draw()

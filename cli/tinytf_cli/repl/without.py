@@ -40,7 +40,7 @@ def without(session: Session, addresses: tuple[str, ...], how: str | None, refer
 
 def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
     """What the words ask for; None is the whole model."""
-    from tinytf.analysis.interventions import sites_of
+    from tinytf.analysis.interventions import hook_points
 
     before = session.state.spec.without
     if addresses == (_NONE,):
@@ -52,7 +52,7 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
         raise UsageError("nothing is named to go without", "such as: without L0H3, or L2.ffn, or a layer, L2")
     if _NONE in at:
         raise UsageError("none stands alone", "without none makes the model whole")
-    sites_of(at, session.table)
+    hook_points(at, session.table)
     kind = how or ("mean" if reference else "zero")
     if reference and kind != "mean":
         raise UsageError("zeros have no --reference", "--how mean has one")

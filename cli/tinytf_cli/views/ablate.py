@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tinytf.analysis.interventions import Ablation, AblationSweep
-from tinytf.analysis.interventions.prediction import Choice, Verified
+from tinytf.analysis.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
+from tinytf.report import Verified
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tinytf.analysis.arithmetic import Explanation
-from tinytf.analysis.explained import Explained
+from tinytf.analysis.arithmetic import Explained, Explanation
 from tinytf.loading import Model
 from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number, number_format

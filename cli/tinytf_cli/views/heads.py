@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytf.analysis.census import SCORES, Census
-from tinytf.analysis.head_labels import LABELS, Named
+from tinytf.analysis.heads import LABELS, Named
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import number

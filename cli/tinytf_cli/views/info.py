@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tinytf.analysis.info import Info
+from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
 from tinytf.steps.work import cache_bytes_per_token, work_per_token
 from tinytf.text.printable import printable

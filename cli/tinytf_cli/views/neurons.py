@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.neurons import Active, Direction, Example, Examples, Neurons, TokenUnits, Unit
+from tinytf.analysis.neurons import Active, ActiveExample, Direction, Neurons, TokenUnits, TopExamples, Unit
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
@@ -110,7 +110,7 @@ class NeuronsView:
             said = "promotes, suppresses: what the unit does here; a negative activation turns its direction around"
             yield Line(Span(said, "dim"))
 
-    def _examples(self, found: Examples) -> Iterator[Block]:
+    def _examples(self, found: TopExamples) -> Iterator[Block]:
         corpus = printable(found.corpus, spaces=False)
         counted = f"{plural(found.tokens, 'token')} in {plural(found.documents, 'document')} of {corpus}"
         for unit, examples in found.units.items():
@@ -120,7 +120,7 @@ class NeuronsView:
             for one, value in zip(examples, aligned([figure(one.activation) for one in examples]), strict=True):
                 yield Line([Span(f"{value}  ", "dim"), *self._context(one)], indent=2)
 
-    def _context(self, one: Example) -> list[Span]:
+    def _context(self, one: ActiveExample) -> list[Span]:
         words = [self.shown(i) for i in one.ids]
         if self.model.tokenizer.kind == "WordPiece":  # its words have no space of their own
             words = [word.removeprefix("##") if word.startswith("##") else f"·{word}" for word in words]

@@ -1,15 +1,14 @@
-"""One training run as it is now: how far, the last numbers, the loss so far, every head, milestones."""
+"""One training run as it is now: progress, the last numbers, loss curves, every head, milestones; and its news."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tinytf.report import SCHEMA_VERSION
 from tinytf.text.printable import printable
-from tinytf.training.history import HeadScores, History
-from tinytf.training.samples import Sample
+from tinytf.training.history import History, Sample, Series
+from tinytf.training.run_report import RunReport
 from tinytf_cli.numbers import duration, in_bytes, loss_in_words, number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -27,10 +26,9 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
-from tinytf_cli.views.run_data import run_data, run_events
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
-"""What is measured of a head, in the order that it is shown in, and the role that colours it."""
+"""The scores of a head in the order shown, each with the role that colours it."""
 _FEW_HEADS = 16
 _METERS_NEED = 72
 _FULL = 1000
@@ -39,10 +37,9 @@ _QUIET = 30.0
 
 @dataclass(frozen=True)
 class Layout:
-    """``chart`` rows for the curves; with ``meters`` few heads get a line each, else every layer one.
+    """``chart`` rows for the curves; with ``meters`` a line for each head if they are few, else one for each layer.
 
-    ``milestones`` are the last so many; ``tight`` is without gaps and without what can be seen from the rest, and
-    without ``sample`` the model does not speak.
+    The last ``milestones`` are shown; ``tight`` omits gaps and what follows from the rest.
     """
 
     chart: int = 12
@@ -66,23 +63,19 @@ LAYOUTS = (
 
 
 class RunView:
-    """One run in every form; ``seconds_left`` and ``quiet`` (since the last line) are what a watcher knows."""
+    """The report of a run that is not damaged, drawn; ``quiet`` are the seconds since its last line."""
 
     def __init__(
-        self,
-        name: str,
-        history: History,
-        seconds_left: float | None = None,
-        quiet: float = 0.0,
-        layout: Layout = LAYOUTS[0],
+        self, found: RunReport, seconds_left: float | None = None, quiet: float = 0.0, layout: Layout = LAYOUTS[0]
     ) -> None:
-        self.name, self.history, self.quiet, self.layout = name, history, quiet, layout
-        self.seconds_left = history.seconds_left if seconds_left is None else seconds_left
+        assert found.history is not None
+        self.found, self.history, self.quiet, self.layout = found, found.history, quiet, layout
+        self.seconds_left = self.history.seconds_left if seconds_left is None else seconds_left
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """Progress, numbers, curves, heads and the last milestones."""
         history = self.history
-        yield Line([Span(printable(self.name, spaces=False), "strong"), Span(f" · {self._state()}", "dim")])
+        yield Line([Span(printable(self.found.name, spaces=False), "strong"), Span(f" · {self._state()}", "dim")])
         share = min(1.0, history.last / history.steps)
         yield Bars([Bar(f"step {history.last:,} of {history.steps:,}", share, f"{100 * share:.0f} %", "v")])
         yield from self._number_lines(terminal)
@@ -92,7 +85,7 @@ class RunView:
             yield Line("")
         yield Curves(self._curves(), "step", "loss", self.layout.chart)
         if history.heads:
-            yield from self._heads(history.heads[-1], terminal)
+            yield from self._heads(*history.heads[-1], terminal)
         if history.sample is not None and self.layout.sample:
             if not self.layout.tight:
                 yield Line("")
@@ -109,25 +102,24 @@ class RunView:
         return f"no new line for {duration(self.quiet)}" if self.quiet >= _QUIET else "not finished"
 
     def _numbers(self) -> list[tuple[str, str]]:
-        history = self.history
-        found = [("loss", loss_in_words(float(history.loss[-1]) if history.step.size else None))]
-        if history.held_out:
-            found.append(("held-out", loss_in_words(history.held_out[-1][1])))
-        if history.best is not None and history.best[0] != history.held_out[-1][0]:
-            found.append(("best held-out", f"{loss_in_words(history.best[1])} at {history.best[0]:,}"))
-        if history.step.size:
-            found.append(("lr", number(float(history.lr[-1]), "%.2e")))
-            found.append(("gradient norm", number(float(history.grad_norm[-1]), "%.3f")))
-        if history.tokens_per_second is not None:
-            found.append(("tokens/s", f"{history.tokens_per_second:,.0f}"))
-        if history.memory_bytes is not None:
-            found.append(("memory", in_bytes(history.memory_bytes)))
-        if self.seconds_left is not None and not history.finished:
-            found.append(("left", duration(self.seconds_left)))
-        return found
+        """Names and values of all numbers that are known."""
+        history, best = self.history, self.history.best
+        logged, held_out, left = history.step.size > 0, history.held_out, self.seconds_left
+        best = None if best is None or best[0] == held_out[-1][0] else best
+        found = {
+            "loss": loss_in_words(float(history.loss[-1]) if logged else None),
+            "held-out": loss_in_words(held_out[-1][1]) if held_out else "",
+            "best held-out": f"{loss_in_words(best[1])} at {best[0]:,}" if best else "",
+            "lr": number(float(history.lr[-1]), "%.2e") if logged else "",
+            "gradient norm": number(float(history.grad_norm[-1]), "%.3f") if logged else "",
+            "tokens/s": f"{history.tokens_per_second:,.0f}" if history.tokens_per_second is not None else "",
+            "memory": in_bytes(history.memory_bytes) if history.memory_bytes is not None else "",
+            "left": duration(left) if left is not None and not history.finished else "",
+        }
+        return [(title, shown) for title, shown in found.items() if shown]
 
     def _number_lines(self, terminal: Terminal) -> Iterator[Line]:
-        """The numbers, as many a line as fit, none of them apart from its name."""
+        """The numbers, as many on a line as fit, each beside its name."""
         if terminal.plain:
             yield Line(", ".join(f"{title} {shown}" for title, shown in self._numbers()) + ".")
             return
@@ -150,12 +142,10 @@ class RunView:
             curves.insert(0, Curve("held-out loss", np.array(at, dtype=np.int64), np.array(values), "k", points=True))
         return curves
 
-    def _heads(self, heads: HeadScores, terminal: Terminal) -> Iterator[Block]:
-        shape = next(iter(heads.scores.values())).shape
-        kinds = [kind for kind in dict.fromkeys((*KINDS, *heads.scores)) if kind in heads.scores]
-        kinds = [kind for kind in kinds if heads.scores[kind].shape == shape]
-        layers, n_heads = shape
-        yield Heading("heads", f"at step {heads.step:,}; a whole bar is 1")
+    def _heads(self, step: int, heads: Mapping[str, Series], terminal: Terminal) -> Iterator[Block]:
+        layers, n_heads = shape = next(iter(heads.values())).shape
+        kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
+        yield Heading("heads", f"at step {step:,}; a full bar is 1")
         few = layers * n_heads <= _FEW_HEADS and self.layout.meters and terminal.width >= _METERS_NEED
         names: list[str] = []
         columns: list[list[Cell]] = [[] for _ in kinds]
@@ -165,7 +155,7 @@ class RunView:
             for head in range(n_heads) if few or terminal.plain else ():
                 names.append(f"L{layer}H{head}")
             for column, kind in zip(columns, kinds, strict=True):
-                scores = np.nan_to_num(heads.scores[kind][layer], nan=0.0, posinf=1.0, neginf=0.0).tolist()
+                scores = np.nan_to_num(heads[kind][layer], nan=0.0, posinf=1.0, neginf=0.0).tolist()
                 role = KINDS.get(kind, "embed")
                 if few or terminal.plain:
                     column += [Meter(score, number(score, "%.2f"), role) for score in scores]
@@ -181,19 +171,10 @@ class RunView:
             ]
         )
         if not (few or terminal.plain or self.layout.tight):
-            named = ((printable(kind, spaces=False), heads.scores[kind]) for kind in kinds if kind != "entropy")
+            named = ((printable(kind, spaces=False), heads[kind]) for kind in kinds if kind != "entropy")
             words = [f"{kind} {_largest(scores)}" for kind, scores in named]
             if words:
                 yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
-
-    def data(self) -> dict[str, Any]:
-        """The same as one JSON object."""
-        left = {"seconds_left": self.seconds_left}
-        return {"schema_version": SCHEMA_VERSION, "kind": "run", **run_data(self.name, self.history), **left}
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """The run, then its steps, held-out losses and milestones, an event each."""
-        yield from run_events(self.name, self.history)
 
 
 def _largest(scores: np.ndarray) -> str:
@@ -203,7 +184,7 @@ def _largest(scores: np.ndarray) -> str:
 
 
 def sample_line(sample: Sample) -> Line:
-    """The prompt, a bar, and what the model says to it, in one line."""
+    """The prompt, a bar and the model's continuation, in one line."""
     lead = f"sample, step {sample.step:,}"
     prompt, text = printable(sample.prompt, spaces=False), printable(sample.text, spaces=False)
     words = [Span(f"{lead}  ", "dim"), Span(prompt), Span("│", "dim"), Span(text, "output")]
@@ -216,3 +197,26 @@ def milestone_lines(history: History, last: int) -> Iterator[Line]:
     for step, text in history.milestones[-last:]:
         words = [Span(f"step {step:>{width},}", "dim"), Span(f"  {printable(text, spaces=False)}")]
         yield Line(words, indent=2)
+
+
+def event_in_words(event: Mapping[str, Any]) -> str:
+    """An event of a followed run as one line."""
+    lead = f"step {event['step']:,} of {event['steps']:,}"
+    kind = event["type"]
+    if kind == "milestone":
+        return f"{lead}  milestone: {printable(str(event['text']), spaces=False)}"
+    if kind == "sample":
+        prompt, text = (printable(event[name], spaces=False) for name in ("prompt", "text"))
+        return f"{lead}  sample: {prompt}│{text}"
+    words = f"{lead}  {'held-out loss' if kind == 'held_out' else 'loss'} {loss_in_words(event['loss'])}"
+    for name, title, form in (("lr", "lr", "%.2e"), ("grad_norm", "gradient norm", "%.3f")):
+        if event.get(name) is not None:
+            words += f"  {title} {number(event[name], form)}"
+    if kind == "run":
+        ending = "  finished" if event["state"] == "finished" else ""
+        return f"{printable(event['name'], spaces=False)}: {words}{ending}"
+    if event.get("tokens_per_second") is not None:
+        words += f"  {event['tokens_per_second']:,.0f} tokens/s"
+    if event.get("seconds_left"):
+        words += f"  {duration(event['seconds_left'])} left"
+    return words

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.tokens import Tokens
+from tinytf.analysis.tokens import Tokenized
 from tinytf.text.printable import printable
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import tokenizer_words
@@ -12,7 +12,7 @@ from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, 
 class TokensView:
     """One encoded text, drawn."""
 
-    def __init__(self, found: Tokens) -> None:
+    def __init__(self, found: Tokenized) -> None:
         self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:

@@ -1,6 +1,6 @@
-"""The arithmetic behind one cell of a step, with the real numbers: ``explain`` and ``follow``."""
+"""The arithmetic behind one cell of a step, with the real numbers."""
 
-from tinytf.analysis.arithmetic.data import Explanation
-from tinytf.analysis.arithmetic.follow import explain, follow
+from tinytf.analysis.arithmetic.data import Explained, Explanation
+from tinytf.analysis.arithmetic.follow import follow
 
-__all__ = ["Explanation", "explain", "follow"]
+__all__ = ["Explained", "Explanation", "follow"]

@@ -1,8 +1,11 @@
-"""What an explanation consists of: plain numbers and words, all of them JSON."""
+"""Explanations as data: of one cell, and of a cell with those that it came from."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from tinytf.report import Data, Report, plain
 from tinytf.steps.operations.working import Rest, Term, Value
 
 
@@ -16,7 +19,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Data):
     """How the number at ``address`` comes about, computed in float64 from the recorded numbers before it.
 
     ``place`` says the cell in words, ``kind`` the operation. In reading order: the values ``before`` (a mean, an angle,
@@ -26,6 +29,8 @@ class Explanation:
     words what the numbers alone do not: why a cell is masked. ``inputs`` are the rows that went in, and ``leads_to``
     the cells of the largest term, one step back.
     """
+
+    ALSO: ClassVar = ("holds",)
 
     address: str
     place: str
@@ -54,5 +59,42 @@ class Explanation:
         """Whether the arithmetic gives the recorded number; false for a NaN."""
         return self.difference <= self.allowed
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "holds": self.holds}
+
+@dataclass(frozen=True)
+class Explained(Report):
+    """The explanations of ``cells``, the one that was asked for first."""
+
+    KIND = "explanation"
+    EVENTS: ClassVar = {"tokens": "token", "explanations": "cell", "check": "check"}
+
+    cells: tuple[Explanation, ...]
+
+    def __iter__(self) -> Iterator[Explanation]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, place: int) -> Explanation:
+        return self.cells[place]
+
+    @property
+    def worst(self) -> Explanation:
+        """The cell whose arithmetic is furthest from what was recorded, in units of what is allowed."""
+        return max(self.cells, key=lambda one: math.inf if math.isnan(one.difference) else one.difference / one.allowed)
+
+    @property
+    def holds(self) -> bool:
+        return self.worst.holds
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "explanations": plain(self.cells),
+            "check": {
+                "holds": self.holds,
+                "cells": len(self.cells),
+                "largest_difference": self.worst.difference,
+                "at": self.worst.address,
+                "allowed": self.worst.allowed,
+            },
+        }

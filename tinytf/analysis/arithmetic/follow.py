@@ -1,4 +1,4 @@
-"""``explain`` one cell of a trace, and ``follow`` the largest terms down to the embeddings."""
+"""Explain one cell of a trace, and follow the largest terms down to the embeddings."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,43 +18,29 @@ from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
 
 
-def explain(
-    trace: Trace,
-    address: str | Address,
-    *,
-    top: int = 8,
-    temperature: float = 1.0,
-    tokenizer: Tokenizer | None = None,
-) -> Explanation:
-    """The arithmetic behind the one number at ``address``, with its ``top`` largest terms.
-
-    ``temperature`` divides the logits of a cell of ``probs``. A ``tokenizer`` gives the entries of the vocabulary their
-    text. Raises AddressError for an address that is not one cell of computed numbers, UsageError for a ``top`` below 1,
-    and for a temperature that is not above 0, or of another step.
-    """
-    return next(follow(trace, address, depth=1, top=top, temperature=temperature, tokenizer=tokenizer))
-
-
 @torch.no_grad()
 def follow(
     trace: Trace,
     address: str | Address,
     *,
-    depth: int,
+    depth: int = 1,
     top: int = 8,
     temperature: float = 1.0,
     tokenizer: Tokenizer | None = None,
 ) -> Iterator[Explanation]:
-    """The arithmetic of a cell, then of the cells of its largest term, and so on: ``depth`` levels, each cell once.
+    """The arithmetic behind the one number at ``address``, then behind the cells of its largest term, and so on.
 
-    It ends early at the embeddings, and where a cell is masked, or put there by an intervention. Settings and errors as
-    of ``explain``.
+    There are ``depth`` levels, each cell once, with the ``top`` largest terms. It ends early at the embeddings, and
+    where a cell is masked, or put there by an intervention. ``temperature`` divides the logits of a cell of ``probs``.
+    A ``tokenizer`` gives the entries of the vocabulary their text. Raises AddressError for an address that is not one
+    cell of computed numbers, UsageError for a depth or ``top`` below 1, for a temperature that is not above 0, and for
+    one of another step.
     """
     cell, note = find_cell(trace, address, tokenizer)
     if _is_exchanged(cell):
         raise AddressError(
             f"{cell} was put there by an intervention, and not computed",
-            "the steps before and behind it have their arithmetic",
+            "the steps before and after it have their arithmetic",
         )
     if temperature != 1.0 and not isinstance(cell.site.operation, VocabularySoftmax):
         raise UsageError(f"a temperature is of probs, and {cell} is computed without one")

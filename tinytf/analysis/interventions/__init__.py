@@ -1,34 +1,32 @@
-"""Interventions: parts of a model taken out, or exchanged for what they are in another run."""
+"""Interventions: parts of a model taken out, or replaced by what they are in another run."""
 
 from tinytf.analysis.interventions.ablation import Ablation, AblationSweep, ablate, ablation_sweep
-from tinytf.analysis.interventions.exchange import Intervention, ablated, without
-from tinytf.analysis.interventions.pair import Contrast, UnevenTexts
+from tinytf.analysis.interventions.hooks import HookPoint, Intervention, ablated, hook_points, without
 from tinytf.analysis.interventions.patching import Patched, PatchSweep, patch, patch_sweep
-from tinytf.analysis.interventions.prediction import Effect
-from tinytf.analysis.interventions.reference import Reference, read_reference, reference_of
-from tinytf.analysis.interventions.sites import Site, parse_sites, sites_of
-from tinytf.analysis.interventions.values import values_for
+from tinytf.analysis.interventions.prediction import Choice, Contrast, Effect, UnevenTexts, require_even
+from tinytf.analysis.interventions.values import Reference, read_reference, reference_of, values_for
 
 __all__ = [
     "Ablation",
     "AblationSweep",
+    "Choice",
     "Contrast",
     "Effect",
+    "HookPoint",
     "Intervention",
     "PatchSweep",
     "Patched",
     "Reference",
-    "Site",
     "UnevenTexts",
     "ablate",
     "ablated",
     "ablation_sweep",
-    "parse_sites",
+    "hook_points",
     "patch",
     "patch_sweep",
     "read_reference",
     "reference_of",
-    "sites_of",
+    "require_even",
     "values_for",
     "without",
 ]

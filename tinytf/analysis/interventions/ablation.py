@@ -1,64 +1,76 @@
 """Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.interventions.exchange import Intervention, hidden_with, logits_with, unembedded
+from tinytf.analysis.compared import loss
+from tinytf.analysis.interventions.hooks import (
+    HookPoint,
+    Intervention,
+    hidden_with,
+    hook_points,
+    logits_with,
+    unembedded,
+)
 from tinytf.analysis.interventions.prediction import (
     Choice,
     Effect,
-    Verified,
     choices,
     compared,
     effects,
     log_probabilities,
-    mean_loss,
     predicted_at,
 )
-from tinytf.analysis.interventions.reference import Reference
-from tinytf.analysis.interventions.sites import Site, sites_of
-from tinytf.analysis.interventions.sweep import swept
-from tinytf.analysis.interventions.values import values_for
+from tinytf.analysis.interventions.sweep import sweep
+from tinytf.analysis.interventions.values import Reference, values_for
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report
+from tinytf.report import Progress, Report, Verified, unheard
 from tinytf.trace.trace import Trace
-
-Progress = Callable[[int, int], None]
 
 SWEEPS = ("heads", "ffn", "layers")
 
 
 @dataclass(frozen=True)
-class Ablation(Report):
-    """What became of the prediction at ``position`` with all of ``sites`` ablated ``how``.
+class Ablated(Report):
+    """What ablating some steps ``how`` made of the prediction at ``position``.
 
-    ``source`` says where the values are from that were put in. ``target`` is the token whose probability ``effect``
-    follows. ``loss_…`` are over the text, mean cross-entropy in nats; None in an encoder and for one token. ``check``
-    compares the plain run with one that has its own values put in at the same sites.
+    ``source`` says where the values came from that were put in. ``target`` is the token whose probability is followed.
+    """
+
+    how: str
+    source: str
+    position: int
+    target: int
+    check: Verified
+
+    def asked(self) -> dict[str, Any]:
+        return {**self.members("how", "source", "position"), "target": self.named(self.target)}
+
+    def effect_data(self, effect: Effect) -> dict[str, Any]:
+        return {**effect.to_dict(), "best": self.named(effect.best)}
+
+
+@dataclass(frozen=True)
+class Ablation(Ablated):
+    """What became of the prediction with all of ``sites`` ablated together.
+
+    ``loss_…`` are over the text, mean cross-entropy in nats; None in an encoder and for one token. ``check`` compares
+    the plain run with one that has its own values put in at the same sites.
     """
 
     KIND = "ablation"
     EVENTS: ClassVar = {"tokens": "token", "choices": "choice", "check": "check"}
 
-    sites: tuple[Site, ...]
-    how: str
-    source: str
-    position: int
-    target: int
+    sites: tuple[HookPoint, ...]
     effect: Effect
     choices: tuple[Choice, ...]
     loss_before: float | None
     loss_after: float | None
-    check: Verified
-
-    @property
-    def holds(self) -> bool:
-        return self.check.holds
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers of the effect, each a tensor of one number."""
@@ -67,21 +79,15 @@ class Ablation(Report):
     def fields(self) -> dict[str, Any]:
         return {
             "at": [str(site) for site in self.sites],
-            "how": self.how,
-            "source": self.source,
-            "position": self.position,
-            "target": self.named(self.target),
-            **self.effect.to_dict(),
-            "best": self.named(self.effect.best),
+            **self.asked(),
+            **self.effect_data(self.effect),
             "choices": [{**vars(one), "token": self.shown(one.id)} for one in self.choices],
-            "loss_before": self.loss_before,
-            "loss_after": self.loss_after,
-            "check": self.check.to_dict(),
+            **self.members("loss_before", "loss_after", "check"),
         }
 
 
 @dataclass(frozen=True)
-class AblationSweep(Report):
+class AblationSweep(Ablated):
     """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
 
     ``kl`` and ``change`` are the maps, (layers, heads), or (1, layers) where nothing is split into heads. ``check``
@@ -92,18 +98,9 @@ class AblationSweep(Report):
     EVENTS: ClassVar = {"tokens": "token", "effects": "effect", "check": "check"}
 
     what: str
-    how: str
-    source: str
-    position: int
-    target: int
     names: tuple[str, ...]
     effects: tuple[Effect, ...]
     shape: tuple[int, int]
-    check: Verified
-
-    @property
-    def holds(self) -> bool:
-        return self.check.holds
 
     def tensors(self) -> dict[str, Tensor]:
         """Both maps, (layers, heads), or (1, layers)."""
@@ -123,22 +120,17 @@ class AblationSweep(Report):
         return sorted(pairs, key=lambda pair: -abs(pair[1].change))[:count]
 
     def fields(self) -> dict[str, Any]:
+        pairs = zip(self.names, self.effects, strict=True)
         return {
             "sweep": self.what,
-            "how": self.how,
-            "source": self.source,
-            "position": self.position,
-            "target": self.named(self.target),
-            "effects": [
-                {"at": name, **one.to_dict(), "best": self.named(one.best)}
-                for name, one in zip(self.names, self.effects, strict=True)
-            ],
-            "check": self.check.to_dict(),
-        }  # fmt: skip
+            **self.asked(),
+            "effects": [{"at": name, **self.effect_data(one)} for name, one in pairs],
+            **self.members("check"),
+        }
 
 
 def _predicted(trace: Trace, target: int | None) -> tuple[int, Tensor, int]:
-    """Where is looked, the log-probabilities there, and the target: the predicted token where none is named."""
+    """The position, the log-probabilities there, and the target: by default the predicted token."""
     position = predicted_at(trace)
     before = log_probabilities(trace.logits_at(position))
     return position, before, int(before.argmax()) if target is None else target
@@ -154,29 +146,34 @@ def ablate(
     target: int | None = None,
     seed: int = 0,
     top: int = 5,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> Ablation:
     """Ablate all the steps of ``at`` together, and compare the prediction with that of ``trace``, the plain run.
 
-    Errors as of ``sites_of``, ``values_for`` and ``predicted_at``, and UsageError where ``at`` is empty.
+    Raises UsageError where ``at`` is empty, for a model or text that predicts nothing, and for values that cannot be
+    taken (``values_for``); AddressError for a step that cannot be ablated.
     """
     if not at:
         raise UsageError("nothing is named to ablate", "name a head as L0H1, a part as L0.ffn, a layer as L0")
     position, before, target = _predicted(trace, target)
-    sites = sites_of(at, trace.steps)
+    sites = hook_points(at, trace.steps)
     values = values_for(trace.model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
     own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
-    model, ids = trace.model, trace.encoding.ids
-    same = "their own values put in give the plain logits"
-    check = compared(same, own, trace.logits_at(position), exactly=True)
     after = log_probabilities(unembedded(trace, hidden, position))
-    loss_before, loss_after = (
-        mean_loss(model.unembed(states), ids) if trace.config.causal else None for states in (trace.last_hidden, hidden)
+    loss_before, loss_after = (loss(trace.model, trace.encoding, states) for states in (trace.last_hidden, hidden))
+    return Ablation(
+        how=how,
+        source=values.source,
+        position=position,
+        target=target,
+        sites=sites,
+        effect=effects(before, after[None], target)[0],
+        choices=choices(before, after, top, [target]),
+        loss_before=loss_before,
+        loss_after=loss_after,
+        check=compared("their own values put in give the plain logits", own, trace.logits_at(position), exactly=True),
     )
-    (effect,) = effects(before, after[None], target)
-    found = choices(before, after, top, [target])
-    return Ablation(sites, how, values.source, position, target, effect, found, loss_before, loss_after, check)
 
 
 @torch.no_grad()
@@ -188,44 +185,50 @@ def ablation_sweep(
     reference: Reference | None = None,
     target: int | None = None,
     seed: int = 0,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> AblationSweep:
     """Ablate every head (``heads``), feed-forward (``ffn``) or layer (``layers``) alone, batched.
 
-    ``on_progress`` counts the texts of a mean too. Errors as of ``ablate``, and UsageError for another word.
+    ``on_progress`` counts the texts of a mean too. Raises as ``ablate`` does, and UsageError for another word.
     """
     if what not in SWEEPS:
         raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, SWEEPS))
     position, before, target = _predicted(trace, target)
     layers, heads = range(trace.config.n_layers), range(trace.config.n_heads)
-    every: dict[str, dict[str, tuple[Site, ...]]] = {
-        "heads": {f"L{layer}H{head}": (Site("head_out", layer, head),) for layer in layers for head in heads},
-        "ffn": {f"L{layer}.ffn": (Site("ffn", layer),) for layer in layers},
-        "layers": {f"L{layer}": (Site("attn", layer), Site("ffn", layer)) for layer in layers},
-    }
-    groups = every[what]
-    sites = [site for group in groups.values() for site in group]
+    names = {
+        "heads": [f"L{layer}H{head}" for layer in layers for head in heads],
+        "ffn": [f"L{layer}.ffn" for layer in layers],
+        "layers": [f"L{layer}" for layer in layers],
+    }[what]
+    groups = {name: hook_points([name], trace.steps) for name in names}
     texts = len(reference.texts) if reference is not None and how == "mean" else 0
     of = texts + len(groups)
     values = values_for(
         trace.model,
-        sites,
+        [site for group in groups.values() for site in group],
         how,
         reference,
         text=trace.encoding,
         seed=seed,
         on_progress=lambda done, _: on_progress(done, of),
     )
-    rows = [tuple(Intervention(site, values.of[site]) for site in group) for group in groups.values()]
-    found: dict[int, Effect] = {}
-    strongest, logits_there = -1, before
-    for numbers, logits in swept(trace, rows, position, lambda done, _: on_progress(texts + done, of)):
-        found.update(zip(numbers, effects(before, log_probabilities(logits), target), strict=True))
-        best = max(numbers, key=lambda number: abs(found[number].change))
-        if strongest < 0 or abs(found[best].change) > abs(found[strongest].change):
-            strongest, logits_there = best, logits[numbers.index(best)].clone()
-    alone = logits_with(trace, rows[strongest], position)
-    check = compared(f"{tuple(groups)[strongest]} run by itself gives the same logits", logits_there, alone)
+    found, check = sweep(
+        trace,
+        {name: tuple(Intervention(site, values.of[site]) for site in group) for name, group in groups.items()},
+        position,
+        lambda logits: effects(before, log_probabilities(logits), target),
+        lambda effect: abs(effect.change),
+        lambda done, _: on_progress(texts + done, of),
+    )
     shape = (len(layers), len(heads)) if what == "heads" else (1, len(layers))
-    in_order = tuple(found[number] for number in range(len(rows)))
-    return AblationSweep(what, how, values.source, position, target, tuple(groups), in_order, shape, check)
+    return AblationSweep(
+        how=how,
+        source=values.source,
+        position=position,
+        target=target,
+        what=what,
+        names=tuple(groups),
+        effects=tuple(found),
+        shape=shape,
+        check=check,
+    )

@@ -3,32 +3,49 @@
 How much of the clean run's logit difference comes back says what those activations carry (Wang et al. 2022).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.interventions.exchange import Intervention, logits_with
-from tinytf.analysis.interventions.pair import Contrast, contrast, first_different, require_even
-from tinytf.analysis.interventions.prediction import Choice, Verified, choices, compared, log_probabilities
-from tinytf.analysis.interventions.sites import Site, sites_of
-from tinytf.analysis.interventions.sweep import Row, swept
+from tinytf.analysis.interventions.hooks import HookPoint, Intervention, hook_points, logits_with
+from tinytf.analysis.interventions.prediction import (
+    Choice,
+    Contrast,
+    choices,
+    compared,
+    contrast,
+    first_different,
+    log_probabilities,
+    require_even,
+)
+from tinytf.analysis.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report, text_data
+from tinytf.report import Progress, Report, Verified, text_data, unheard
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.trace import Trace
 
-Progress = Callable[[int, int], None]
 
-PATCH_SWEEPS = {"residual": "in", "heads": "head_out", "attn": "attn", "ffn": "ffn"}
-"""What each sweep exchanges: the input of a block, the output of a head, of attention, of a feed-forward."""
+@dataclass(frozen=True)
+class PatchedRun(Report):
+    """The corrupt one of two ``texts``, clean and corrupt, run with clean activations; followed by a ``contrast``."""
+
+    contrast: Contrast
+    checks: tuple[Verified, ...]
+    texts: tuple[Encoding, ...] = field(repr=False)
+
+    def compared(self) -> dict[str, Any]:
+        """Both texts, and the tokens that are followed."""
+        clean, corrupt = map(text_data, self.texts)
+        tokens = {name: self.named(getattr(self.contrast, name)) for name in ("answer", "versus")}
+        return {"clean": clean, "corrupt": corrupt, "contrast": {**self.contrast.to_dict(), **tokens}}
 
 
 @dataclass(frozen=True)
-class Patched(Report):
+class Patched(PatchedRun):
     """What became of the corrupt run with the clean activations of all ``sites`` put in, at ``positions`` (None: all).
 
     ``difference`` is that of the contrast; ``recovered`` is 1 where it is the clean run's and 0 where the corrupt
@@ -38,38 +55,28 @@ class Patched(Report):
     KIND = "patch"
     EVENTS: ClassVar = {"choices": "choice", "checks": "check"}
 
-    sites: tuple[Site, ...]
+    sites: tuple[HookPoint, ...]
     positions: tuple[int, ...] | None
-    contrast: Contrast
     difference: float
     recovered: float
     choices: tuple[Choice, ...]
-    checks: tuple[Verified, ...]
-    texts: tuple[Encoding, ...] = field(default=(), repr=False, kw_only=True)
-
-    @property
-    def holds(self) -> bool:
-        return all(one.holds for one in self.checks)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What came back, as a tensor of one number."""
+        """What was recovered, as a tensor of one number."""
         return {"recovered": torch.tensor(self.recovered), "difference": torch.tensor(self.difference)}
 
     def fields(self) -> dict[str, Any]:
         return {
-            **_texts(self),
+            **self.compared(),
             "at": [str(site) for site in self.sites],
-            "positions": None if self.positions is None else list(self.positions),
-            "contrast": _contrast_data(self),
-            "difference": self.difference,
-            "recovered": self.recovered,
+            **self.members("positions", "difference", "recovered"),
             "choices": [{**vars(one), "token": self.shown(one.id)} for one in self.choices],
-            "checks": [one.to_dict() for one in self.checks],
+            **self.members("checks"),
         }
 
 
 @dataclass(frozen=True)
-class PatchSweep(Report):
+class PatchSweep(PatchedRun):
     """Every patch of a sweep by itself: logit differences (layers, positions), or (layers, heads).
 
     In a decoder the positions before ``first``, up to which the texts are the same, were not run: there clean and
@@ -80,15 +87,8 @@ class PatchSweep(Report):
     EVENTS: ClassVar = {"layers": "layer", "checks": "check"}
 
     what: str
-    contrast: Contrast
     differences: Tensor
     first: int
-    checks: tuple[Verified, ...]
-    texts: tuple[Encoding, ...] = field(default=(), repr=False, kw_only=True)
-
-    @property
-    def holds(self) -> bool:
-        return all(one.holds for one in self.checks)
 
     def itemised(self) -> dict[str, Any]:
         """A layer with its row of the map."""
@@ -98,13 +98,13 @@ class PatchSweep(Report):
         return {**data, "layers": rows}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The map, (layers, positions) or (layers, heads), as it came back and as logit differences."""
+        """The map, (layers, positions) or (layers, heads): what was recovered, and logit differences."""
         return {"recovered": self.recovered, "difference": self.differences}
 
     @property
     def recovered(self) -> Tensor:
         """1 where the difference is the clean run's, 0 where it is the corrupt one's; float64."""
-        return (self.differences - self.contrast.corrupt) / (self.contrast.clean - self.contrast.corrupt)
+        return self.contrast.normalised(self.differences)
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
         """(layer, position or head, recovered) of those that move the difference most, in either direction."""
@@ -115,13 +115,11 @@ class PatchSweep(Report):
 
     def fields(self) -> dict[str, Any]:
         return {
-            **_texts(self),
+            **self.compared(),
             "sweep": self.what,
-            "contrast": _contrast_data(self),
             "axes": ["layer", "head" if self.what == "heads" else "position"],
             "difference": self.differences.tolist(),
-            "recovered": self.recovered.tolist(),
-            "checks": [one.to_dict() for one in self.checks],
+            **self.members("recovered", "checks"),
         }
 
 
@@ -138,7 +136,8 @@ def patch(
 ) -> Patched:
     """Run the corrupt text with the clean run's activations at all the steps of ``at``, at ``positions`` or at all.
 
-    Errors as of ``require_even``, ``contrast`` and ``sites_of``, and UsageError for a position beyond the text.
+    Raises UsageError for texts that cannot be compared (``require_even``, ``contrast``) and for a position beyond them,
+    AddressError for a step that cannot be patched.
     """
     if not at:
         raise UsageError("nothing is named to patch", "name a head as L0H1, a part as L0.ffn, the stream as L0.in")
@@ -148,14 +147,20 @@ def patch(
     for place in places or ():
         if not 0 <= place < len(clean.tokens):
             raise UsageError(f"there is no position {place}: the texts have {len(clean.tokens)} tokens")
-    sites = sites_of(at, clean.steps)
+    sites = hook_points(at, clean.steps)
     logits = logits_with(corrupt, [Intervention(site, site.value(clean), places) for site in sites], found.position)
     (difference,) = found.of(logits[None])
     before = log_probabilities(corrupt.logits_at(found.position))
-    tokens = choices(before, log_probabilities(logits), top, [found.answer, found.versus])
-    checks = _ends(clean, corrupt, found.position)
-    texts = clean.encoding, corrupt.encoding
-    return Patched(sites, places, found, difference, found.normalised(difference), tokens, checks, texts=texts)
+    return Patched(
+        contrast=found,
+        checks=_ends(clean, corrupt, found.position),
+        texts=(clean.encoding, corrupt.encoding),
+        sites=sites,
+        positions=places,
+        difference=difference,
+        recovered=found.normalised(difference),
+        choices=choices(before, log_probabilities(logits), top, [found.answer, found.versus]),
+    )
 
 
 @torch.no_grad()
@@ -166,61 +171,48 @@ def patch_sweep(
     *,
     answer: int | None = None,
     versus: int | None = None,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> PatchSweep:
     """Patch each layer at each position (``residual``, ``attn``, ``ffn``), or each head at all positions (``heads``).
 
-    Batched. Errors as of ``patch``, and UsageError for another word.
+    Batched. Raises as ``patch`` does, and UsageError for another word.
     """
-    if what not in PATCH_SWEEPS:
-        raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, PATCH_SWEEPS))
+    table = clean.steps
+    steps = {"residual": table.input, "heads": table.head_out, **{step.name: step.name for step in table.added}}
+    if what not in steps:
+        raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, steps))
     require_even(clean.encoding, corrupt.encoding)
     found = contrast(clean, corrupt, answer, versus)
-    first = first_different(clean.encoding.ids, corrupt.encoding.ids) if clean.config.causal else 0
-    step, layers = PATCH_SWEEPS[what], range(clean.config.n_layers)
-    every: dict[tuple[int, int], tuple[Site, tuple[int, ...] | None]]
-    if what == "heads":
-        every = {(n, h): (Site(step, n, h), None) for n in layers for h in range(clean.config.n_heads)}
-        width = clean.config.n_heads
-    else:
-        width = len(clean.tokens)
-        every = {(n, place): (Site(step, n), (place,)) for n in layers for place in range(first, width)}
-    rows: list[Row] = [(Intervention(site, site.value(clean), places),) for site, places in every.values()]
-    cells = list(every)
-    differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
-    strongest, logits_there = -1, corrupt.logits_at(found.position)
-    furthest = -1.0
-    for numbers, logits in swept(corrupt, rows, found.position, on_progress):
-        for place, (number, difference) in enumerate(zip(numbers, found.of(logits), strict=True)):
-            differences[cells[number]] = difference
-            if abs(difference - found.corrupt) > furthest:
-                strongest, furthest, logits_there = number, abs(difference - found.corrupt), logits[place].clone()
-    alone = logits_with(corrupt, rows[strongest], found.position)
-    layer, column = cells[strongest]
-    name = f"L{layer}H{column}" if what == "heads" else f"L{layer}.{step} at position {column}"
-    check = compared(f"{name} run by itself gives the same logits", logits_there, alone)
-    return PatchSweep(
-        what,
-        found,
-        differences,
-        0 if what == "heads" else first,
-        (*_ends(clean, corrupt, found.position), check),
-        texts=(clean.encoding, corrupt.encoding),
+    step, layers, of_heads = steps[what], range(clean.config.n_layers), what == "heads"
+    width = clean.config.n_heads if of_heads else len(clean.tokens)
+    alike = clean.config.causal and not of_heads
+    first = first_different(clean.encoding.ids, corrupt.encoding.ids) if alike else 0
+    rows: dict[str, Interventions] = {}
+    for layer in layers:
+        value = clean.step(step, layer)  # (H, T, D), or (T, C)
+        for column in range(first, width):
+            point = HookPoint(step, layer, column if of_heads else None)
+            name = str(point) if of_heads else f"{point} at position {column}"
+            one = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
+            rows[name] = (one,)
+    moved, check = sweep(
+        corrupt, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress
     )
-
-
-def _texts(found: Patched | PatchSweep) -> dict[str, Any]:
-    return {name: text_data(text) for name, text in zip(("clean", "corrupt"), found.texts, strict=True)}
-
-
-def _contrast_data(found: Patched | PatchSweep) -> dict[str, Any]:
-    contrast = found.contrast
-    return {**contrast.to_dict(), "answer": found.named(contrast.answer), "versus": found.named(contrast.versus)}
+    differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
+    differences[:, first:] = torch.tensor(moved, dtype=torch.float64).view(len(layers), -1)
+    return PatchSweep(
+        contrast=found,
+        checks=(*_ends(clean, corrupt, found.position), check),
+        texts=(clean.encoding, corrupt.encoding),
+        what=what,
+        differences=differences,
+        first=first,
+    )
 
 
 def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:
     """Everything patched is the clean run and nothing patched the corrupt one, to the last bit."""
-    everything = Site("in", 0)  # all that follows from the tokens goes through here
+    everything = HookPoint(clean.steps.input, 0)  # all that follows from the tokens goes through here
     all_in = logits_with(corrupt, [Intervention(everything, everything.value(clean))], position)
     none_in = logits_with(corrupt, [], position)
     return (

@@ -1,31 +1,21 @@
-"""What a model predicts at one position, and how far another prediction is from it."""
+"""What a model predicts at one position, how far another prediction is from it, and what tells two runs apart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from difflib import SequenceMatcher
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.report import Data, Verified
+from tinytf.text.tokenizer import Encoding
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.trace import Trace
 
-
-@dataclass(frozen=True)
-class Verified:
-    """Logits that are the same, as ``what`` says, computed in two ways; ``difference`` is the largest."""
-
-    what: str
-    difference: float
-    allowed: float
-
-    @property
-    def holds(self) -> bool:
-        return self.difference <= self.allowed  # false for a NaN
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"what": self.what, "holds": self.holds, "difference": self.difference, "allowed": self.allowed}
+_SAME = 1e-5
+"""A difference of two logits is the same in two runs where it is apart by no more than this, of the larger."""
+Difference = TypeVar("Difference", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -56,11 +46,11 @@ class Effect:
 
     def to_dict(self) -> dict[str, Any]:
         return {"kl": self.kl, "log_probability_before": self.log_p_before, "log_probability_after": self.log_p_after,
-                "change": self.change, "best": self.best}  # fmt: skip
+                "change": self.change}  # fmt: skip
 
 
 def predicted_at(trace: Trace) -> int:
-    """Where a prediction is looked at: after the last token, or in an encoder at the first masked one.
+    """The position of the prediction: after the last token, or in an encoder at the first masked one.
 
     Raises UsageError for a model without a head, and for an encoder's text without a mask.
     """
@@ -73,7 +63,7 @@ def predicted_at(trace: Trace) -> int:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """In float64. Raises TinytfError for logits that are no finite numbers."""
+    """In float64. Raises TinytfError for logits that are not finite."""
     if not bool(logits.isfinite().all()):
         raise TinytfError("the logits are not finite", "the weights hold NaN or infinity, or overflow in this dtype")
     return logits.double().log_softmax(dim=-1)
@@ -93,17 +83,96 @@ def choices(before: Tensor, after: Tensor, top: int, followed: Sequence[int] = (
     return tuple(Choice(number, float(before[number].exp()), float(after[number].exp())) for number in ids)
 
 
-def mean_loss(logits: Tensor, ids: list[int]) -> float | None:
-    """Cross-entropy of each next token of a text in nats, the mean: logits (T, V). None for a text of one token."""
-    if len(ids) < 2:
-        return None
-    chosen = torch.tensor(ids[1:], device=logits.device)[:, None]
-    own = logits[:-1].gather(-1, chosen)[:, 0].double() - logits[:-1].double().logsumexp(dim=-1)
-    return -float(own.mean())
-
-
 def compared(what: str, found: Tensor, expected: Tensor, *, exactly: bool = False) -> Verified:
     """Two ways to the same logits; allowed is what a trace's check allows, of the largest of them, or nothing."""
     difference = float((found.double() - expected.double()).abs().max())
     scale = max(1.0, float(expected.abs().max()))
     return Verified(what, difference, 0.0 if exactly else allowed(STEP, expected.dtype) * scale)
+
+
+class UnevenTexts(UsageError):
+    """Two texts of different numbers of tokens. ``aligned`` pairs the tokens as shown, None where one has no token."""
+
+    def __init__(self, clean: Encoding, corrupt: Encoding) -> None:
+        self.aligned: tuple[tuple[str | None, str | None], ...] = _aligned(clean, corrupt)
+        first = next(place for place, (one, other) in enumerate(self.aligned) if one is None or other is None)
+        names = [("nothing" if token is None else token) for token in self.aligned[first]]
+        super().__init__(
+            f"the clean text has {len(clean.tokens):,} tokens and the corrupt one {len(corrupt.tokens):,}: at token "
+            f"{first} {names[0]} is against {names[1]}",
+            "change words so that both have the same number of tokens; tinytf tokens shows how a text splits",
+        )
+
+
+def _aligned(clean: Encoding, corrupt: Encoding) -> tuple[tuple[str | None, str | None], ...]:
+    ones, others = ([token.shown for token in text.tokens] for text in (clean, corrupt))
+    pairs: list[tuple[str | None, str | None]] = []
+    for _, a, b, c, d in SequenceMatcher(a=ones, b=others, autojunk=False).get_opcodes():
+        count = max(b - a, d - c)
+        left = [*ones[a:b], *[None] * (count - (b - a))]
+        right = [*others[c:d], *[None] * (count - (d - c))]
+        pairs += zip(left, right, strict=True)
+    return tuple(pairs)
+
+
+def require_even(clean: Encoding, corrupt: Encoding) -> None:
+    """Raise UnevenTexts for different numbers of tokens, UsageError for the same tokens."""
+    if len(clean.tokens) != len(corrupt.tokens):
+        raise UnevenTexts(clean, corrupt)
+    if clean.ids == corrupt.ids:
+        raise UsageError("the clean and the corrupt text have the same tokens", "change a word of one of them")
+
+
+@dataclass(frozen=True)
+class Contrast(Data):
+    """The difference of two logits, ``answer`` − ``versus``, at ``position``, in the clean run and in the corrupt."""
+
+    position: int
+    answer: int
+    versus: int
+    clean: float
+    corrupt: float
+
+    def of(self, logits: Tensor) -> list[float]:
+        """The difference in each of some rows of logits (B, V)."""
+        found = logits[:, self.answer].double() - logits[:, self.versus].double()
+        return [float(one) for one in found.tolist()]
+
+    def normalised(self, difference: Difference) -> Difference:
+        """1 where a difference (or each of a tensor of them) is the clean run's, 0 where it is the corrupt one's."""
+        return (difference - self.corrupt) / (self.clean - self.corrupt)
+
+
+def contrast(clean: Trace, corrupt: Trace, answer: int | None = None, versus: int | None = None) -> Contrast:
+    """The contrast of two runs: ``answer`` is by default the clean run's prediction, ``versus`` the corrupt one's.
+
+    Raises UsageError where the two are one token, where an encoder's masks stand at different positions, and where the
+    difference is the same in both runs, so that nothing can be measured by it; TinytfError for logits that are not
+    finite.
+    """
+    position = predicted_at(clean)
+    if predicted_at(corrupt) != position:
+        raise UsageError(
+            f"[MASK] is at {position} in the clean text and at {predicted_at(corrupt)} in the corrupt one",
+            "put it at the same place in both",
+        )
+    logits = [trace.logits_at(position) for trace in (clean, corrupt)]
+    best = [int(log_probabilities(one).argmax()) for one in logits]
+    chosen = (best[0] if answer is None else answer, best[1] if versus is None else versus)
+    if chosen[0] == chosen[1]:
+        both = "both runs predict the same token" if best[0] == best[1] and answer is None else "both are one token"
+        raise UsageError(f"{both}, so there is no difference to follow", "name two: --answer A --versus B")
+    found = Contrast(position, *chosen, 0.0, 0.0)
+    differences = [found.of(one[None])[0] for one in logits]
+    scale = max(1.0, *(abs(one) for one in differences))
+    if abs(differences[0] - differences[1]) <= _SAME * scale:
+        raise UsageError(
+            f"the difference of the two logits is {differences[0]:.4g} in both runs, so there is nothing to measure by",
+            "name tokens that the two texts disagree on: --answer A --versus B",
+        )
+    return Contrast(position, *chosen, *differences)
+
+
+def first_different(clean: Sequence[int], corrupt: Sequence[int]) -> int:
+    """The first position at which two texts of the same length have different tokens."""
+    return next(place for place, (one, other) in enumerate(zip(clean, corrupt, strict=True)) if one != other)

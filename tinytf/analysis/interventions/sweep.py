@@ -4,24 +4,111 @@ What comes before an intervention is that of the plain run, which is recorded on
 in a decoder at its first changed position, with the plain run's keys and values before it: nothing is computed twice.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.interventions.exchange import Change, Intervention, changed, evaluated, exchanged
-from tinytf.analysis.interventions.sites import Site
+from tinytf.analysis.interventions.hooks import Change, HookPoint, Intervention, changed, evaluated, logits_with
+from tinytf.analysis.interventions.prediction import compared
+from tinytf.report import Progress, Verified, unheard
 from tinytf.trace.trace import Trace
 
-Progress = Callable[[int, int], None]
-Row = tuple[Intervention, ...]
-"""What one row carries; all of it in one layer."""
+Interventions = tuple[Intervention, ...]
+"""What one row of a batch carries; all of it in one layer."""
+Found = TypeVar("Found")
 
 _TOKENS = {"cpu": 1024}
-"""Tokens of a batch; more fill no processor better, and only take memory."""
+"""Tokens of a batch; more take memory and gain no speed."""
 _TOKENS_ELSEWHERE = 16_384
+
+
+def sweep(
+    trace: Trace,
+    rows: Mapping[str, Interventions],
+    read: int,
+    measured: Callable[[Tensor], Sequence[Found]],
+    size: Callable[[Found], float],
+    on_progress: Progress = unheard,
+) -> tuple[list[Found], Verified]:
+    """What is ``measured`` of the logits (B, V) at position ``read`` under each of ``rows``, in their order.
+
+    The check compares the row of the largest ``size`` with a forward pass of its own. ``trace`` is the plain run of the
+    text, recorded in every layer.
+    """
+    names, every = tuple(rows), tuple(rows.values())
+    found: dict[int, Found] = {}
+    strongest, logits_there = -1, torch.empty(0)
+    for numbers, logits in _batches(trace, every, read, on_progress):
+        found.update(zip(numbers, measured(logits), strict=True))
+        best = max(numbers, key=lambda number: size(found[number]))
+        if strongest < 0 or size(found[best]) > size(found[strongest]):
+            strongest, logits_there = best, logits[numbers.index(best)].clone()
+    alone = logits_with(trace, every[strongest], read)
+    check = compared(f"{names[strongest]} run by itself gives the same logits", logits_there, alone)
+    return [found[number] for number in range(len(every))], check
+
+
+@torch.no_grad()
+def _batches(
+    trace: Trace, rows: Sequence[Interventions], read: int, on_progress: Progress
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Which rows, and their logits (B, V), batch by batch."""
+    model = trace.model
+    length, causal = len(trace.tokens), model.config.causal
+    most = _TOKENS.get(trace.last_hidden.device.type, _TOKENS_ELSEWHERE)
+    starts = [min(one.first for one in row) if causal else 0 for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: (starts[number], rows[number][0].point.layer))
+    done = 0
+    while done < len(order):
+        start = min(starts[order[done]], read)
+        batch = order[done : done + max(1, most // (length - start))]
+        with evaluated(model):
+            numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
+            logits = model.unembed(model.final_norm(hidden[:, read - start]))
+        yield numbers, logits
+        done += len(batch)
+        on_progress(done, len(order))
+
+
+def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[list[int], Tensor]:
+    """The rows through the stack, from position ``start`` on: their numbers, and the last block's output (B, T, C)."""
+    model = trace.model
+    numbers: list[int] = []
+    x: Tensor | None = None
+    for layer in range(min(row[0].point.layer for row in rows.values()), model.config.n_layers):
+        block: Any = model.blocks[layer]
+        joining = [number for number, row in rows.items() if row[0].point.layer == layer]
+        around = (start, None, _before(trace, layer, start))
+        parts = [] if x is None else [block(x, *around)]
+        if joining:
+            plain = trace.step(trace.steps.input, layer)[None, start:]  # (1, T, C)
+            with changed(model, _changes([rows[number] for number in joining], start)):
+                parts.append(block(plain, *around))  # one row goes in, and one comes out for each of ``rows``
+        numbers += joining
+        x = torch.cat(parts)
+    assert x is not None
+    return numbers, x
+
+
+def _changes(rows: Sequence[Interventions], start: int) -> list[tuple[HookPoint, Change]]:
+    """For every step that any of the rows changes: the one row that comes there becomes ``rows``, each with its own."""
+
+    def change(step: str) -> Change:
+        def of(tensor: Tensor) -> Tensor:
+            tensor = tensor.expand(len(rows), -1, -1).clone()
+            for number, row in enumerate(rows):
+                for one in row:
+                    if one.point.step == step:
+                        one.write(tensor[number], start)
+            return tensor
+
+        return of
+
+    points = {one.point.step: one.point for row in rows for one in row}
+    return [(point, change(step)) for step, point in points.items()]
 
 
 @dataclass(frozen=True)
@@ -37,71 +124,11 @@ class _Before:
         return torch.cat((self.keys.expand(rows), keys), 2), torch.cat((self.values.expand(rows), values), 2)
 
 
-@torch.no_grad()
-def swept(
-    trace: Trace, rows: Sequence[Row], read: int, on_progress: Progress = lambda done, of: None
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Logits at position ``read`` under each of ``rows``, batch by batch: which rows, and their logits (B, V).
-
-    ``trace`` is the plain run of the text, recorded in every layer.
-    """
-    model = trace.model
-    length, causal = len(trace.tokens), model.config.causal
-    most = _TOKENS.get(trace.last_hidden.device.type, _TOKENS_ELSEWHERE)
-    starts = [min(one.first for one in row) if causal else 0 for row in rows]
-    order = sorted(range(len(rows)), key=lambda number: (starts[number], rows[number][0].site.layer))
-    done = 0
-    while done < len(order):
-        start = min(starts[order[done]], read)
-        batch = order[done : done + max(1, most // (length - start))]
-        with evaluated(model):
-            numbers, hidden = _through(trace, {number: rows[number] for number in batch}, start)
-            logits = model.unembed(model.final_norm(hidden[:, read - start]))
-        yield numbers, logits
-        done += len(batch)
-        on_progress(done, len(order))
-
-
-def _through(trace: Trace, rows: dict[int, Row], start: int) -> tuple[list[int], Tensor]:
-    """The rows through the stack, from position ``start`` on: their numbers, and the last block's output (B, T, C)."""
-    model = trace.model
-    numbers: list[int] = []
-    x: Tensor | None = None
-    for layer in range(min(row[0].site.layer for row in rows.values()), model.config.n_layers):
-        block: Any = model.blocks[layer]
-        joining = [number for number, row in rows.items() if row[0].site.layer == layer]
-        around = (start, None, _before(trace, layer, start))
-        parts = [] if x is None else [block(x, *around)]
-        if joining:
-            plain = trace.step("in", layer)[None, start:]  # (1, T, C)
-            with changed(model, _changes([rows[number] for number in joining], model.config.d_head, start)):
-                parts.append(block(plain, *around))  # one row goes in, and as many come out as are changed
-        numbers += joining
-        x = torch.cat(parts)
-    assert x is not None
-    return numbers, x
-
-
-def _changes(rows: Sequence[Row], d_head: int, start: int) -> list[tuple[Site, Change]]:
-    """For every step that any of the rows changes: the one row that comes there becomes ``rows``, each with its own."""
-    steps = dict.fromkeys(one.site.step for row in rows for one in row)
-
-    def change(step: str) -> Change:
-        def of(tensor: Tensor) -> Tensor:
-            tensor = tensor.expand(len(rows), -1, -1).clone()
-            for number, row in enumerate(rows):
-                for one in row:
-                    if one.site.step == step:
-                        exchanged(tensor, number, one, d_head, start)
-            return tensor
-
-        return of
-
-    return [(Site(step, rows[0][0].site.layer), change(step)) for step in steps]
-
-
 def _before(trace: Trace, layer: int, start: int) -> _Before | None:
+    """What the head's output and the scores were made of before ``start``."""
     if not start:
         return None
-    keys = trace.step(trace.steps.by_name["scores"].inputs[1], layer)
-    return _Before(keys[:, :start], trace.step("v", layer)[:, :start])
+    table = trace.steps
+    core = [step for step in table.layer_steps if step.core]
+    keys, values = (trace.step(step.inputs[1], layer)[:, :start] for step in (core[0], core[-1]))
+    return _Before(keys, values)

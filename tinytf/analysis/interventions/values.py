@@ -1,80 +1,136 @@
 """What is put in the place of a step: nothing, its mean over texts, or what it is in another text."""
 
-from collections.abc import Callable, Sequence
+import codecs
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tinytf.analysis.interventions.reference import Reference
-from tinytf.analysis.interventions.sites import Site
+from tinytf.analysis.interventions.hooks import HookPoint
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
+from tinytf.report import Progress, unheard
 from tinytf.text.tokenizer import Encoding
 from tinytf.trace.record import record
 
-Progress = Callable[[int, int], None]
-
 HOWS = ("zero", "mean", "resample")
+
+TOKENS = 4096
+"""At most so many tokens of a reference are run."""
+_BYTES = 1 << 20  # more characters than that hold more tokens than are run, in any tokenizer
+
+
+@dataclass(frozen=True)
+class Reference:
+    """At least one tokenized text, and what they are called."""
+
+    name: str
+    texts: tuple[Encoding, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(len(text.tokens) for text in self.texts)
+
+    def __str__(self) -> str:
+        texts = f"{len(self.texts):,} text{'s' if len(self.texts) > 1 else ''}"
+        return f"{texts}, {self.n_tokens:,} tokens of {self.name}"
+
+
+def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> Reference:
+    """The first paragraphs of a text file, up to TOKENS tokens.
+
+    ``encode`` makes tokens of a text, truncated to the context. Raises UsageError for a file that cannot be read, is
+    not text, or has no word in it.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_BYTES)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "name a text file") from None
+    try:  # a character truncated at the end of what was read is dropped
+        text, _ = codecs.utf_8_decode(data, "strict", len(data) < _BYTES)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is a binary file", "name a text file")
+    text = text.replace("\r\n", "\n")
+    return reference_of(name, (part for part in re.split(r"\n\s*\n", text) if part.strip()), encode)
+
+
+def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encoding]) -> Reference:
+    """A reference of the first texts, up to TOKENS tokens."""
+    found: list[Encoding] = []
+    for text in texts:
+        encoding = encode(text.strip())
+        if found and sum(len(one.tokens) for one in found) + len(encoding.tokens) > TOKENS:
+            break
+        found.append(encoding)
+    if not found:
+        raise UsageError(f"{name} has no text with a word in it", "give texts separated by empty lines")
+    return Reference(name, tuple(found))
 
 
 @dataclass(frozen=True)
 class Values:
-    """The value of each site, and ``source``: what they are of, in words (of zeros nothing)."""
+    """The value of each hook point, and ``source``: what they are of, in words (of zeros nothing)."""
 
-    of: dict[Site, Tensor]
+    of: dict[HookPoint, Tensor]
     source: str = ""
 
 
 def values_for(
     model: Transformer,
-    sites: Sequence[Site],
+    points: Sequence[HookPoint],
     how: str,
     reference: Reference | None = None,
     *,
     text: Encoding | None = None,
     seed: int = 0,
-    on_progress: Progress = lambda done, of: None,
+    on_progress: Progress = unheard,
 ) -> Values:
-    """What goes in the place of each site in an ablation.
+    """What goes in the place of each hook point in an ablation.
 
     ``zero``: zeros. ``mean``: the mean over all positions of the texts of ``reference``. ``resample``: the values at
     the same positions of one of them, drawn by ``seed``: another than the ``text`` that is ablated, and no shorter.
-    Raises UsageError for another word, where there is no reference, and where it has no such text.
+    Raises UsageError for another word, without a reference, and where it has no such text.
     """
     if how not in HOWS:
         raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
     if how == "zero":
         weight, config = next(model.parameters()), model.config
-        widths = {site: config.d_model if site.head is None else config.d_head for site in sites}
-        return Values({site: weight.new_zeros(width) for site, width in widths.items()})
+        return Values(
+            {point: weight.new_zeros(config.d_model if point.head is None else config.d_head) for point in points}
+        )
     if reference is None:
-        raise UsageError(f"{how} takes values from other texts, and there are none", "name a file of them: --reference")
+        raise UsageError(f"{how} takes values from other texts, and none is given", "name a file of them: --reference")
     if how == "mean":
-        return Values(_means(model, sites, reference, on_progress), f"mean over {reference}")
+        return Values(_means(model, points, reference, on_progress), f"mean over {reference}")
     if text is None:
         raise UsageError("resample takes the place of the values of one text, and none is given", "zero or mean do not")
     drawn = _another(text, reference, seed)
-    other = record(model, reference.texts[drawn], layers={site.layer for site in sites})
+    other = record(model, reference.texts[drawn], layers={point.layer for point in points})
     length = len(text.tokens)
     said = f"from text {drawn + 1} of the {len(reference.texts):,} of {reference.name}, drawn by seed {seed}"
-    return Values({site: site.value(other)[:length] for site in sites}, said)
+    return Values({point: point.value(other)[:length] for point in points}, said)
 
 
 def _means(
-    model: Transformer, sites: Sequence[Site], reference: Reference, on_progress: Progress
-) -> dict[Site, Tensor]:
-    layers = {site.layer for site in sites}
-    sums: dict[Site, Tensor] = {}
+    model: Transformer, points: Sequence[HookPoint], reference: Reference, on_progress: Progress
+) -> dict[HookPoint, Tensor]:
+    layers = {point.layer for point in points}
+    sums: dict[HookPoint, Tensor] = {}
     for number, text in enumerate(reference.texts):
         other = record(model, text, layers=layers)
-        for site in sites:
-            total = site.value(other).double().sum(dim=0)
-            sums[site] = sums[site] + total if number else total
+        for point in points:
+            total = point.value(other).double().sum(dim=0)
+            sums[point] = sums[point] + total if number else total
         on_progress(number + 1, len(reference.texts))
     dtype = next(model.parameters()).dtype
-    return {site: (total / reference.n_tokens).to(dtype) for site, total in sums.items()}
+    return {point: (total / reference.n_tokens).to(dtype) for point, total in sums.items()}
 
 
 def _another(own: Encoding, reference: Reference, seed: int) -> int:

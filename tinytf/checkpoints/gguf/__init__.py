@@ -1,5 +1,5 @@
 """GGUF files, as llama.cpp writes them: Llama and Qwen2, quantised or not."""
 
-from tinytf.checkpoints.gguf.load import GgufModel, gguf_tokenizer, load_gguf, read_gguf_config
+from tinytf.checkpoints.gguf.load import gguf_tokenizer, read_gguf
 
-__all__ = ["GgufModel", "gguf_tokenizer", "load_gguf", "read_gguf_config"]
+__all__ = ["gguf_tokenizer", "read_gguf"]

@@ -1,53 +1,24 @@
 """From the metadata of a GGUF file to our configuration, one table an architecture; what is not known is refused."""
 
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tinytf.checkpoints.gguf.header import Header
-from tinytf.checkpoints.gguf.rotary import FACTORS, scaling_from_factors, scaling_from_keys
-from tinytf.checkpoints.gguf.values import read_vector
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Table, Tensors
-from tinytf.config import ModelConfig
+from tinytf.checkpoints.gguf.weights import read_tensor
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Table, Tensors
+from tinytf.config import Rope
 from tinytf.errors import CheckpointError
-from tinytf.fields import Fields, faults_of, quoted
+from tinytf.fields import Fields
+from tinytf.steps.operations.rotate import rotary_frequencies
 
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture(Table):
-    """``passed_over`` are tensors that the configuration is made of, beside the parameters."""
-
-    passed_over: tuple[str, ...] = ()
-
-
-def architecture_of(header: Header) -> Architecture:
-    """The architecture of a file; CheckpointError with what was found and what is known."""
-    keys = Fields(header.metadata, header.path)
-    kind = keys.text("general.type", "model")
-    if kind != "model":
-        raise CheckpointError(f"{header.path} holds a {quoted(kind)}, not a model")
-    if keys.whole("split.count", 0) > 1:
-        count = keys.whole("split.count")
-        raise CheckpointError(
-            f"{header.path} is one of {count:,} parts of a model", "join them with llama.cpp: llama-gguf-split --merge"
-        )
-    name = keys.text("general.architecture")
-    if name not in ARCHITECTURES:
-        raise CheckpointError(
-            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
-            f"known: {', '.join(ARCHITECTURES)}",
-        )
-    return ARCHITECTURES[name]
-
-
-def config_of(header: Header) -> ModelConfig:
-    """The configuration of a file. Raises CheckpointError for whatever is missing, or would be computed otherwise."""
-    architecture = architecture_of(header)
-    keys = Fields(header.metadata, header.path, prefix=f"{architecture.name}.")
-    with faults_of(header.path):
-        config = architecture.read(keys, header.tensors)
-    keys.refuse_unknown(architecture.harmless)
-    return config
+FACTORS = "rope_freqs.weight"
+_TYPES = ("none", "linear")
+_LOW, _HIGH = 1.0, 4.0  # of every Llama 3.1 to 3.3
+_CONTEXTS = tuple(2**power for power in range(4, 21))
+_TOLERANCE = 1e-4
 
 
 def _vocab_size(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
@@ -91,6 +62,45 @@ def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     }
 
 
+def scaling_from_keys(keys: Fields) -> dict[str, Any]:
+    """The scaling that the keys of an architecture name; CheckpointError for one that is not implemented.
+
+    As llama.cpp reads them: a factor without a type is linear, and a type of none makes a factor void.
+    """
+    kind = keys.text("rope.scaling.type", "linear")
+    if kind not in _TYPES:
+        raise keys.fault(f"rope.scaling.type {kind!r} is not implemented", f"implemented: {', '.join(_TYPES)}")
+    factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0)
+    keys.require("rope.scaling.attn_factor", (1.0,))
+    if kind == "none" or factor in (0.0, 1.0):
+        return {}
+    return {"rope_scaling": "linear", "rope_factor": factor}
+
+
+def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) -> dict[str, Any] | None:
+    """The Llama 3 scaling that has these factors, nothing for factors of 1; None where there is no such scaling.
+
+    A file has the factors that divide the frequencies, without the numbers that they were made from.
+    """
+    if all(factor == 1.0 for factor in factors):
+        return {}
+    largest = max(factors)
+    if not (math.isfinite(largest) and largest > 1):
+        return None
+    for context in _CONTEXTS:
+        rope = Rope(d_head, theta, "llama3", largest, _LOW, _HIGH, context)
+        expected = rotary_frequencies(rope._replace(scaling="none")) / rotary_frequencies(rope)
+        if all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(factors, expected.tolist(), strict=True)):
+            return {
+                "rope_scaling": "llama3",
+                "rope_factor": largest,
+                "rope_low_frequency": _LOW,
+                "rope_high_frequency": _HIGH,
+                "rope_original_context": context,
+            }
+    return None
+
+
 def _scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     said = scaling_from_keys(keys)
     stored = tensors.get(FACTORS)
@@ -99,7 +109,7 @@ def _scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     d_head, theta = found["d_head"], found["rope_theta"]
     if stored.shape != (d_head // 2,):
         raise keys.fault(f"{FACTORS} has shape {stored.shape}, and has to have {(d_head // 2,)}")
-    made = scaling_from_factors(read_vector(Path(keys.source), stored).tolist(), d_head, theta) if theta > 0 else None
+    made = scaling_from_factors(read_tensor(Path(keys.source), stored).tolist(), d_head, theta) if theta > 0 else None
     if made is None or (made and said):
         raise keys.fault(
             f"the rotary factors in {FACTORS} are not those of a Llama 3 scaling",
@@ -108,7 +118,7 @@ def _scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     return made or said
 
 
-_QWEN2 = Architecture(
+_QWEN2 = Table(
     name="qwen2",
     settings=(
         Key("embedding_length", "d_model"),
@@ -161,6 +171,6 @@ _LLAMA = replace(
         "blocks.{n}.attention.q": Stored("blk.{n}.attn_q", paired="n_heads"),
         "blocks.{n}.attention.k": Stored("blk.{n}.attn_k", paired="n_kv_heads"),
     },
-    passed_over=(FACTORS,),
+    left=(Left(re.escape(FACTORS), "made into the scaling of RoPE"),),
 )
 ARCHITECTURES = {architecture.name: architecture for architecture in (_LLAMA, _QWEN2)}

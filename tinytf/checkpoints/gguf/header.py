@@ -11,12 +11,12 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from tinytf.checkpoints.gguf.cursor import Cursor
-from tinytf.checkpoints.gguf.library import gguf_library
+from tinytf.checkpoints.load import damaged
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 
@@ -52,6 +52,79 @@ class Header:
     tensors: Mapping[str, StoredTensor]
 
 
+def gguf_library() -> ModuleType:
+    """The library; CheckpointError that says how to install it where it is missing."""
+    try:
+        import gguf
+    except ImportError:
+        raise CheckpointError(
+            "GGUF files are opened with the gguf library, which is not installed", 'pip install "tinytf[gguf]"'
+        ) from None
+    return gguf
+
+
+class Cursor:
+    """Little-endian numbers and strings of ``data``, one after the other.
+
+    Whatever reaches beyond the end, or is not UTF-8, is a CheckpointError with the file, what it was and the byte.
+    """
+
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self.data, self.path = data, path
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes there are from here to the end."""
+        return len(self.data) - self.at
+
+    def fail(self, message: str) -> CheckpointError:
+        """The error for something that is wrong here."""
+        return damaged(self.path, f"{message}, at byte {self.at:,}")
+
+    def require(self, count: int, size: int, what: str) -> None:
+        """Refuse ``count`` things of at least ``size`` bytes where they have no room."""
+        if count * size > self.left:
+            raise self.fail(f"{what} would take {count * size:,} bytes or more, and {self.left:,} are left")
+
+    def numbers(self, form: struct.Struct, what: str) -> tuple[int | float, ...]:
+        """The numbers that ``form`` describes."""
+        self.require(1, form.size, what)
+        found = form.unpack_from(self.data, self.at)
+        self.at += form.size
+        return found
+
+    def whole(self, form: struct.Struct, what: str) -> int:
+        """One whole number."""
+        return int(self.numbers(form, what)[0])
+
+    def string(self, what: str) -> str:
+        """A length and as many bytes of UTF-8."""
+        return self.strings(1, what)[0]
+
+    def strings(self, count: int, what: str) -> list[str]:
+        """``count`` strings; a loop of its own, since a vocabulary has hundreds of thousands."""
+        self.require(count, _U64.size, what)
+        data, at, end, length_at = self.data, self.at, len(self.data), _U64.unpack_from
+        found = []
+        for _ in range(count):
+            self.at = at
+            if end - at < _U64.size:
+                self.require(1, _U64.size, what)
+            (length,) = length_at(data, at)
+            at += _U64.size
+            if length > end - at:
+                self.at = at
+                self.require(length, 1, what)
+            try:
+                found.append(data[at : at + length].decode("utf-8"))
+            except UnicodeDecodeError:
+                raise self.fail(f"{what} is not UTF-8") from None
+            at += length
+        self.at = at
+        return found
+
+
 def read_header(path: Path) -> Header:
     """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign."""
     gguf_library()
@@ -84,7 +157,7 @@ def _walk(cursor: Cursor) -> Header:
     metadata = _entries(cursor, n_entries)
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise CheckpointError(f"{path} is damaged: general.alignment is {alignment!r}, and has to be a power of two")
+        raise damaged(path, f"general.alignment is {alignment!r}, and has to be a power of two")
     return Header(path, metadata, _tensors(cursor, n_tensors, alignment))
 
 
@@ -154,23 +227,19 @@ def _placed(
     for name, (shape, number, offset) in listed.items():
         kind, block, block_bytes = _kind(path, name, number)
         if 0 in shape:
-            raise CheckpointError(f"{path} is damaged: {quoted(name)} has shape {shape}, which holds nothing")
+            raise damaged(path, f"{quoted(name)} has shape {shape}, which holds nothing")
         if shape[-1] % block:
-            raise CheckpointError(
-                f"{path} is damaged: {quoted(name)} has rows of {shape[-1]:,} numbers, and {kind.name} stores {block} "
-                "at a time"
+            raise damaged(
+                path, f"{quoted(name)} has rows of {shape[-1]:,} numbers, and {kind.name} stores {block} at a time"
             )
         n_bytes = math.prod(shape) // block * block_bytes
         if offset != expected:
-            raise CheckpointError(
-                f"{path} is damaged: the data of {quoted(name)} is said to start at {offset:,}, and that before it "
-                f"ends at {expected:,}"
-            )
+            said = f"the data of {quoted(name)} is said to start at {offset:,}, and that before it ends at {expected:,}"
+            raise damaged(path, said)
         start = data_start + offset
         if start + n_bytes > size:
-            raise CheckpointError(
-                f"{path} is truncated: {quoted(name)} takes {n_bytes:,} bytes from {start:,}, and the file has {size:,}"
-            )
+            said = f"{quoted(name)} takes {n_bytes:,} bytes from {start:,}, and the file has {size:,}"
+            raise damaged(path, said, "truncated")
         found[name] = StoredTensor(name, shape, kind, start, n_bytes)
         expected = _aligned(offset + n_bytes, alignment)
     return found

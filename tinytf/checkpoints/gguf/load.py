@@ -1,31 +1,35 @@
 """Opening a GGUF file: configuration, tokenizer and weights."""
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from tinytf.checkpoints.gguf.architecture import architecture_of, config_of
+from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
 from tinytf.checkpoints.gguf.header import Header, read_header
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
-from tinytf.checkpoints.gguf.weights import Plan, plan, read_weights
+from tinytf.checkpoints.gguf.weights import GgufWeights
+from tinytf.checkpoints.load import Checkpoint
+from tinytf.checkpoints.table import Table
 from tinytf.config import ModelConfig
-from tinytf.model.transformer import Transformer
+from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, faults_of, quoted
 from tinytf.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class GgufModel:
-    """A transformer in eval mode on the CPU, and ``notes``: what a banner should say of the file."""
+def read_gguf(path: Path) -> Checkpoint:
+    """What the header of a file says.
 
-    transformer: Transformer
-    notes: tuple[str, ...]
-
-
-def read_gguf_config(path: Path) -> ModelConfig:
-    """The configuration of a file, from its header; CheckpointError also where its tensors are not those it needs."""
-    return _planned(read_header(path)).model.config
+    Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
+    implemented.
+    """
+    header = read_header(path)
+    table = _architecture_of(header)
+    keys = Fields(header.metadata, path, prefix=f"{table.name}.")
+    with faults_of(path):
+        config = table.read(keys, header.tensors)
+    keys.refuse_unknown(table.harmless)
+    found = Checkpoint(path, table, config, GgufWeights(header), (_kinds(header), *_scaled(config)))
+    found.plan()
+    return found
 
 
 def gguf_tokenizer(path: Path) -> Tokenizer:
@@ -33,21 +37,22 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     return tokenizer_of(read_header(path))
 
 
-def load_gguf(path: Path, dtype: torch.dtype) -> GgufModel:
-    """The model of a file, its weights dequantised to ``dtype``.
-
-    Raises CheckpointError, naming the file and the key or tensor, for whatever is missing, left over, damaged or not
-    implemented.
-    """
-    header = read_header(path)
-    planned = _planned(header)
-    planned.model.load_state_dict(read_weights(header, planned, dtype), assign=True)
-    notes = (f"weights stored as {_kinds(header)}", *_scaled(planned.model.config))
-    return GgufModel(planned.model.eval(), notes)
-
-
-def _planned(header: Header) -> Plan:
-    return plan(header, config_of(header), architecture_of(header))
+def _architecture_of(header: Header) -> Table:
+    keys = Fields(header.metadata, header.path)
+    kind = keys.text("general.type", "model")
+    if kind != "model":
+        raise CheckpointError(f"{header.path} holds a {quoted(kind)}, not a model")
+    if (count := keys.whole("split.count", 0)) > 1:
+        raise CheckpointError(
+            f"{header.path} is one of {count:,} parts of a model", "join them with llama.cpp: llama-gguf-split --merge"
+        )
+    name = keys.text("general.architecture")
+    if name not in ARCHITECTURES:
+        raise CheckpointError(
+            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
+            f"known: {', '.join(ARCHITECTURES)}",
+        )
+    return ARCHITECTURES[name]
 
 
 def _kinds(header: Header) -> str:
@@ -55,7 +60,7 @@ def _kinds(header: Header) -> str:
     bytes_of: Counter[str] = Counter()
     for tensor in header.tensors.values():
         bytes_of[tensor.kind.name] += tensor.n_bytes
-    return ", ".join(name for name, _ in bytes_of.most_common())
+    return f"weights stored as {', '.join(name for name, _ in bytes_of.most_common())}"
 
 
 def _scaled(config: ModelConfig) -> tuple[str, ...]:

@@ -1,27 +1,128 @@
-"""The tokenizer that the metadata of a GGUF file describes (``tokenizer.ggml.*``)."""
+"""The tokenizer that the metadata of a GGUF file describes (``tokenizer.ggml.*``): byte-level or SentencePiece BPE.
+
+Of byte-level BPE, ``tokenizer.ggml.pre`` only names how a text is cut before its merges; the expressions are those of
+the named models' own tokenizers, which llama.cpp's table repeats (llama-vocab.cpp).
+"""
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from tinytf.checkpoints.gguf.byte_level import byte_level
 from tinytf.checkpoints.gguf.header import Header
-from tinytf.checkpoints.gguf.sentencepiece import sentencepiece
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, quoted
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.text.tokenizer_classes import start_and_end
+from tinytf.text.tokenizer_classes import LLAMA, by_words, start_and_end
 
-_BUILDERS: Mapping[str, Callable[[Fields, list[str]], tuple[Library, bool]]] = {
-    "gpt2": byte_level,
-    "llama": sentencepiece,
-}
+_LONGEST_PIECE = 512  # characters; SentencePiece makes them of 16 unless told otherwise
 _TYPES = range(1, 7)  # normal, unknown, control, user-defined, unused, byte
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _ONLY = {"add_sep_token": (False,), "remove_extra_whitespaces": (False,)}
 _HARMLESS = ("add_space_prefix", "merges", "scores", "token_type_count")
+
+
+class Cut(NamedTuple):
+    """How a text is cut; ``whole_words``: a cut that is a token is taken as it is, whatever the merges would make.
+
+    ``start``: a start token is added where the file does not say.
+    """
+
+    pre_tokenizer: Any
+    whole_words: bool = False
+    start: bool = False
+
+
+_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
+_DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _LEVEL])
+CUTS: Mapping[str, Cut] = {
+    **dict.fromkeys(("gpt-2", "phi-2"), Cut(_LEVEL)),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), Cut(_DIGITS)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), Cut(by_words(r"\p{N}{1,3}"), True, True)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Cut(by_words(r"\p{N}"))),
+}
+
+
+def byte_level(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
+    """The tokenizer of a file's vocabulary and merges, and whether texts start with a start token unless it says so."""
+    name = keys.text("pre")
+    if name not in CUTS:
+        raise keys.fault(
+            f"the pre-tokenizer {quoted(name)} is not one that tinytf knows",
+            f"known: {', '.join(CUTS)}",
+        )
+    cut = CUTS[name]
+    merges = [_pair(keys, merge) for merge in keys.array("merges", str)]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    try:
+        library = Library(models.BPE(vocabulary, merges, ignore_merges=cut.whole_words))
+    except Exception as error:  # the library raises plain Exception
+        raise keys.fault(f"the merges do not fit the vocabulary: {quoted(str(error))}") from None
+    library.pre_tokenizer = cut.pre_tokenizer
+    library.decoder = decoders.ByteLevel()
+    return library, cut.start
+
+
+def _pair(keys: Fields, merge: str) -> tuple[str, str]:
+    """The two pieces of a merge; the space between them is not the first character, which can be a piece itself."""
+    space = merge.find(" ", 1)
+    if space < 0:
+        raise keys.fault(f"the merge {quoted(merge)} is not two pieces with a space between")
+    return merge[:space], merge[space + 1 :]
+
+
+def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
+    """The tokenizer of a file's pieces, and that texts start with a start token unless the file says so.
+
+    Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
+    LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
+    """
+    scores = keys.array("scores", float, (), len(tokens))
+    if not scores:
+        raise CheckpointError(f"{keys.source} lacks tokenizer.ggml.scores")
+    longest = max(tokens, key=len)
+    if len(longest) > _LONGEST_PIECE:
+        raise keys.fault(
+            f"the piece {quoted(longest)} has {len(longest):,} characters, and at most {_LONGEST_PIECE} are expected"
+        )
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    unknown = keys.index("unknown_token_id", len(tokens))
+    model = models.BPE(
+        vocabulary,
+        _merges(vocabulary, scores),
+        unk_token=None if unknown is None else tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    library = Library(model)
+    prefix = keys.flag("add_space_prefix", True)
+    parts = LLAMA.parts({"add_prefix_space": prefix}, {})
+    library.pre_tokenizer, library.decoder = parts.pre_tokenizer, parts.decoder
+    return library, True
+
+
+def _merges(vocabulary: dict[str, int], scores: tuple[float, ...]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two others, the best piece first.
+
+    SentencePiece joins whichever neighbours make the piece of the highest score. Among ways of the same score the order
+    is that of transformers: longer left halves first, then earlier pieces.
+    """
+    ways: list[tuple[float, int, int, str, str]] = []
+    for piece, score in zip(vocabulary, scores, strict=True):
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in vocabulary and right in vocabulary:
+                ways.append((score, len(left), len(right), left, right))
+    ways.sort(key=lambda way: way[:3], reverse=True)
+    return [(left, right) for *_, left, right in ways]
+
+
+_BUILDERS: Mapping[str, Callable[[Fields, list[str]], tuple[Library, bool]]] = {
+    "gpt2": byte_level,
+    "llama": sentencepiece,
+}
 
 
 def tokenizer_of(header: Header) -> Tokenizer:

@@ -1,72 +1,58 @@
-"""The tensors of a GGUF file in their places: a strict account of both, and rows put in our order as they are read."""
+"""The tensors of a GGUF file: read in pieces, and dequantised by the ``gguf`` library."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+import math
+from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.gguf.architecture import Architecture
-from tinytf.checkpoints.gguf.header import Header
-from tinytf.checkpoints.gguf.values import opened, pieces, require_known_kind
-from tinytf.checkpoints.table import Stored, empty_model, require_match, shapes_of
-from tinytf.config import ModelConfig
-from tinytf.model.transformer import Transformer
+from tinytf.checkpoints.gguf.header import Header, StoredTensor, gguf_library
+from tinytf.checkpoints.load import damaged
+from tinytf.errors import CheckpointError
+from tinytf.fields import quoted
+
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+_PIECE = 2**18  # numbers at a time: few enough that what dequantising makes on the way stays in the cache
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A model without its weights, and of each parameter the name of its tensor and how it lies there."""
+class GgufWeights:
+    """The tensors that a header lists. Raises CheckpointError for a tensor type that is not implemented."""
 
-    model: Transformer
-    places: Mapping[str, tuple[str, Stored]]
+    def __init__(self, header: Header) -> None:
+        self._path, self._tensors = header.path, header.tensors
+        self.shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
+        for tensor in header.tensors.values():
+            if tensor.kind.name not in KINDS:
+                raise CheckpointError(
+                    f"{header.path}: {quoted(tensor.name)} is stored as {tensor.kind.name}, which is not implemented",
+                    f"implemented: {', '.join(KINDS)}",
+                )
 
+    def stored(self, name: str) -> Tensor:
+        """One tensor, in float32."""
+        return read_tensor(self._path, self._tensors[name])
 
-def plan(header: Header, config: ModelConfig, architecture: Architecture) -> Plan:
-    """The place of every tensor of the file, from the header alone.
-
-    Raises CheckpointError for the first that is missing, of another shape, of a type that is not implemented, or
-    that the model has no place for.
-    """
-    model = empty_model(config, len(header.tensors), header.path)
-    shapes = shapes_of(model)
-    places = {ours: architecture.place(ours) for ours in shapes}
-    needed = {name: how.stored_shape(shapes[ours]) for ours, (name, how) in places.items()}
-    found = {name: one.shape for name, one in header.tensors.items() if name not in architecture.passed_over}
-    require_match(needed, found, header.path, f"the {architecture.name} model")
-    for name in needed:
-        require_known_kind(header.path, header.tensors[name])
-    return Plan(model, places)
+    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, in ``dtype``."""
+        return ((name, read_tensor(self._path, tensor, dtype)) for name, tensor in self._tensors.items())
 
 
-def read_weights(header: Header, planned: Plan, dtype: torch.dtype) -> Mapping[str, Tensor]:
-    """Every parameter by our name, in ``dtype``; beside them there is never more than a few rows of one in memory."""
-    with opened(header.path) as file:
-        return {ours: _read(file, header, planned, ours, dtype) for ours in planned.places}
-
-
-def _read(file: BinaryIO, header: Header, planned: Plan, ours: str, dtype: torch.dtype) -> Tensor:
-    name, how = planned.places[ours]
-    stored, config = header.tensors[name], planned.model.config
-    if len(stored.shape) == 1:
-        ((_, values),) = pieces(file, header.path, stored)
-        return how.read(torch.from_numpy(values[0]), config).to(dtype)
-    target = torch.empty(planned.model.get_parameter(ours).shape, dtype=dtype)
-    order = None if how.as_it_is else _our_rows(how, stored.shape[0], config)
-    for first, values in pieces(file, header.path, stored):
-        piece = torch.from_numpy(values)
-        if order is None:
-            target[first : first + len(piece)] = piece
-        else:
-            rows = order[first : first + len(piece)]
-            target[rows[rows >= 0]] = (piece[rows >= 0] + how.offset).to(dtype)
-    return target
-
-
-def _our_rows(how: Stored, count: int, config: ModelConfig) -> Tensor:
-    """For each stored row its row with us, −1 for those of another parameter."""
-    mine = replace(how, offset=0.0).read(torch.arange(count), config)
-    order = torch.full((count,), -1)
-    order[mine] = torch.arange(len(mine))
-    return order
+def read_tensor(path: Path, stored: StoredTensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The numbers of a tensor; beside the result there are never more than a few of its rows in memory."""
+    rows, width = math.prod(stored.shape[:-1]), stored.shape[-1]
+    row_bytes = stored.n_bytes // rows
+    result = torch.empty(rows, width, dtype=dtype)
+    try:
+        with path.open("rb") as file:
+            file.seek(stored.start)
+            for piece in result.split(max(1, _PIECE // width)):
+                data = np.fromfile(file, dtype=np.uint8, count=len(piece) * row_bytes)
+                if data.size != len(piece) * row_bytes:
+                    raise damaged(path, f"it ends within {quoted(stored.name)}", "truncated")
+                numbers = gguf_library().quants.dequantize(data, stored.kind)
+                piece.copy_(torch.from_numpy(numbers).view_as(piece))
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    return result.view(stored.shape)

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from tinytf.checkpoints.huggingface.table import Family, Left
-from tinytf.checkpoints.huggingface.words import ACTIVATIONS
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -34,11 +33,7 @@ def _write_positions(config: ModelConfig) -> dict[str, Any]:
 _FIXED = {"causal": False, "norm_order": "post", "embed_norm": True}
 _ONLY = {"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)}
 _SETTINGS = (
-    Key("vocab_size"),
-    Key("hidden_size", "d_model"),
-    Key("num_hidden_layers", "n_layers"),
-    Key("num_attention_heads", "n_heads"),
-    Key("intermediate_size", "d_ff"),
+    *SIZES,
     Key("hidden_act", "activation", "gelu", ACTIVATIONS),
     Key("layer_norm_eps", "norm_eps", 1e-12),
     Key("type_vocab_size", "n_token_types", 2),

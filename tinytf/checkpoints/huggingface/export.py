@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from tinytf.checkpoints.huggingface.families import FAMILIES
+from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
@@ -22,7 +22,7 @@ from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
 _ROLES = {
-    "bos_token": ("<s>", "<|begin_of_text|>"),
+    "bos_token": ("<s>", "<|begin_of_text|>", "<bos>"),
     "unk_token": ("[UNK]", "<unk>"),
     "sep_token": ("[SEP]",),
     "pad_token": ("[PAD]", "<pad>"),
@@ -46,11 +46,11 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     """Write ``model`` and its tokenizer as transformers would, each file whole, the configuration last.
 
     A scale on the embeddings that no family has is multiplied into them, and the head that was tied to them keeps the
-    unscaled ones. Of some families transformers rebuilds the tokenizer in its own way; a model with another
-    one is written as the family that has one bias more, of zeros.
+    unscaled ones. For some families transformers rebuilds the tokenizer in its own way; a model with another tokenizer
+    is written as a family with one bias more, of zeros.
 
-    Raises UsageError for an architecture that is none of the families, with what stands in the way, and for a directory
-    that is not empty.
+    Raises UsageError for an architecture that no family has, with the settings that differ, and for a directory that is
+    not empty.
     """
     config = replace(model.config, dropout=0.0)
     state: Mapping[str, Tensor] = model.state_dict()
@@ -69,11 +69,13 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror}") from None
     special = _special_tokens(tokenizer)
-    ids: dict[str, Any] = {f"{role}_id": tokenizer.special_id(name) for role, name in special.items()}
+    # null where the tokenizer has none: left out, the family's own default would take its place
+    ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    ids |= {name: tokenizer.special_id(special[role]) for name in ids if (role := name.removesuffix("_id")) in special}
     if len(tokenizer.end_ids) > 1:
         ids["eos_token_id"] = list(tokenizer.end_ids)
     dtype = str(next(iter(state.values())).dtype).removeprefix("torch.")
-    settings = {"model_type": family.model_type, **written, **_token_ids(family, written, ids), "dtype": dtype}
+    settings = {"model_type": family.model_type, **ids, **written, "dtype": dtype}
     words = {"tokenizer_class": _AS_IT_STANDS, "model_max_length": config.context, **special}
     contents = {
         "model.safetensors": save_tensors(dict(_stored(family, config, state)), metadata={"format": "pt"}),
@@ -98,7 +100,7 @@ def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelCo
 
 
 def _rebuilt(family: Family, tokenizer: Tokenizer) -> bool:
-    """Whether transformers would exchange parts of the tokenizer, going by the family alone."""
+    """Whether transformers would replace parts of the tokenizer because of the family."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
@@ -117,7 +119,7 @@ def _with_output_biases(config: ModelConfig, state: Mapping[str, Tensor]) -> tup
 
 
 def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
-    """The family whose own reading of what it writes is this configuration."""
+    """The family that writes this configuration and reads the same again."""
     nearest: tuple[Family, list[str]] | None = None
     with torch.device("meta"):
         parameters = [name for name, _ in Transformer(config).named_parameters()]
@@ -125,7 +127,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         written = family.write(config)
         if written is None:
             continue
-        tensors = {family.place(name)[0]: name for name in parameters if _has_place(family, name)}
+        tensors = {family.place(name)[0]: name for name in parameters if family.has(name)}
         again = family.read(Fields(written, Path("config.json")), tensors)
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:
@@ -138,14 +140,6 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         f"this architecture is none of {', '.join(f.name for f in FAMILIES.values())}",
         f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}",
     )
-
-
-def _has_place(family: Family, name: str) -> bool:
-    try:
-        family.place(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -170,9 +164,3 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
             found[role] = name
     end = tokenizer.library.id_to_token(tokenizer.end_ids[0]) if tokenizer.end_ids else None
     return found | ({"eos_token": end} if end else {})
-
-
-def _token_ids(family: Family, written: Mapping[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
-    """Special ids for config.json; null where the tokenizer has none, so that no default of a family stands in."""
-    wanted = ("bos_token_id", "eos_token_id", "pad_token_id")
-    return {role: ids.get(role) for role in wanted if role not in written}

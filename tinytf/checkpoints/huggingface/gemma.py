@@ -4,9 +4,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.llama import LLAMA, ROPE
-from tinytf.checkpoints.huggingface.table import Family
-from tinytf.checkpoints.huggingface.words import ACTIVATIONS, LM_HEAD
+from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
 from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -53,40 +52,28 @@ def _write_scales(config: ModelConfig) -> dict[str, Any]:
     return {"query_pre_attn_scalar": round(config.score_divisor**2)}  # a whole number in transformers
 
 
-GEMMA2 = Family(
+GEMMA2 = replace(
+    LLAMA,
     name="Gemma 2",
     model_type="gemma2",
-    prefix="model.",
     classes={"none": "Gemma2Model", "lm": "Gemma2ForCausalLM"},
     only={"use_bidirectional_attention": (False,)},
     fixed={"norm": "rmsnorm", "norm_order": "both", "positions": "rotary", "gated": True, "ffn_bias": False},
     settings=(
-        Key("vocab_size"),
-        Key("hidden_size", "d_model"),
-        Key("num_hidden_layers", "n_layers"),
-        Key("num_attention_heads", "n_heads"),
-        Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
+        *SHARED,
         Key("head_dim", "d_head", 256),
-        Key("intermediate_size", "d_ff"),
-        Key("max_position_embeddings", "context"),
-        Key("rms_norm_eps", "norm_eps", 1e-6),
-        ROPE,
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
         Key("attention_bias", "qkv_bias o_bias", False),
         Group(_read_caps, lambda config: {key: getattr(config, ours) or None for key, ours, _ in _CAPS}),
         Group(_read_scales, _write_scales),
         Group(_read_windows, _write_windows),
         Key("tie_word_embeddings", "tied_head", True),
-        LM_HEAD,
+        lm_head(),
     ),
-    written={"attention_dropout": 0.0},
     stored={
         **{ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()},
         "blocks.{n}.attn_norm": Stored("layers.{n}.post_attention_layernorm", offset=1.0),
         "blocks.{n}.norm2": Stored("layers.{n}.pre_feedforward_layernorm", offset=1.0),
         "blocks.{n}.ffn_norm": Stored("layers.{n}.post_feedforward_layernorm", offset=1.0),
     },
-    left=LLAMA.left,
-    copies=LLAMA.copies,
-    outside=LLAMA.outside,
 )

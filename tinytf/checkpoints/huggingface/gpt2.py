@@ -1,8 +1,7 @@
 """GPT-2 (Radford et al. 2019): pre-norm decoder, learned positions, joint matrices, all of them (in, out)."""
 
-from tinytf.checkpoints.huggingface.table import Family, Left
-from tinytf.checkpoints.huggingface.words import ACTIVATIONS, LM_HEAD
-from tinytf.checkpoints.table import Key, Stored, fused
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
+from tinytf.checkpoints.table import Key, Left, Stored, fused
 
 GPT2 = Family(
     name="GPT-2",
@@ -25,7 +24,7 @@ GPT2 = Family(
         Key("layer_norm_epsilon", "norm_eps", 1e-5),
         Key("activation_function", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
         Key("tie_word_embeddings", "tied_head", True),
-        LM_HEAD,
+        lm_head(),
     ),
     written={"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
     stored={

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.table import Family, Left
-from tinytf.checkpoints.huggingface.words import ACTIVATIONS, LM_HEAD
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -67,22 +66,21 @@ _WINDOW = Group(
 _WINDOW_WITH_SWITCH = Group(
     lambda fields, found, tensors: _window(fields, fields.flag("use_sliding_window", False)), _write_switch
 )
-ROPE = Group(_read_rope, _write_rope)
 _BIASES = Key("attention_bias", "qkv_bias o_bias", False)
-_SETTINGS = (
-    Key("vocab_size"),
-    Key("hidden_size", "d_model"),
-    Key("num_hidden_layers", "n_layers"),
-    Key("num_attention_heads", "n_heads"),
+SHARED = (
+    *SIZES,
     Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
-    Key("head_dim", "d_head", 0),
-    Key("intermediate_size", "d_ff"),
     Key("max_position_embeddings", "context"),
     Key("rms_norm_eps", "norm_eps", 1e-6),
-    ROPE,
+    Group(_read_rope, _write_rope),
+)
+"""Keys that Gemma 2 has too."""
+_SETTINGS = (
+    *SHARED,
+    Key("head_dim", "d_head", 0),
     Key("hidden_act", "activation", "silu", ACTIVATIONS),
     Key("tie_word_embeddings", "tied_head", False),
-    LM_HEAD,
+    lm_head(),
 )
 _FIXED = {
     "norm": "rmsnorm",

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from tinytf.checkpoints.huggingface.table import Family, Left
-from tinytf.checkpoints.huggingface.words import ACTIVATIONS
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors, fused
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -25,7 +24,7 @@ def _read_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]
 
 def _write_rope(config: ModelConfig) -> dict[str, Any]:
     share = config.rope.width / config.d_head
-    if int(config.d_head * share) != config.rope.width:  # transformers cuts off what is behind the point
+    if int(config.d_head * share) != config.rope.width:  # transformers truncates the width
         share = (config.rope.width + 0.5) / config.d_head
     rope = {"rope_type": "default", "rope_theta": config.rope_theta, "partial_rotary_factor": share}
     return {"rope_parameters": rope, "rotary_pct": share, "rotary_emb_base": config.rope_theta}
@@ -33,10 +32,6 @@ def _write_rope(config: ModelConfig) -> dict[str, Any]:
 
 def _read_residual(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     return {"residual": "parallel" if fields.flag("use_parallel_residual", True) else "sequential"}
-
-
-def _read_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    return {"head": "lm" if found["tied_head"] or "embed_out.weight" in tensors else "none"}
 
 
 NEOX = Family(
@@ -47,11 +42,7 @@ NEOX = Family(
     only={"rope_scaling": (), "is_decoder": (False,)},
     fixed={"positions": "rotary"},
     settings=(
-        Key("vocab_size"),
-        Key("hidden_size", "d_model"),
-        Key("num_hidden_layers", "n_layers"),
-        Key("num_attention_heads", "n_heads"),
-        Key("intermediate_size", "d_ff"),
+        *SIZES,
         Key("max_position_embeddings", "context"),
         Key("layer_norm_eps", "norm_eps", 1e-5),
         Key("hidden_act", "activation", "gelu", ACTIVATIONS),
@@ -59,7 +50,7 @@ NEOX = Family(
         Key("tie_word_embeddings", "tied_head", False),
         Group(_read_residual, lambda config: {"use_parallel_residual": config.residual == "parallel"}),
         Group(_read_rope, _write_rope),
-        Group(_read_head),
+        lm_head("embed_out.weight"),
     ),
     written={"attention_dropout": 0.0, "hidden_dropout": 0.0},
     stored={

@@ -1,40 +1,26 @@
-"""The table of a family of transformers, read and written by it."""
+"""The table of a family of transformers, and what several families share: words, sizes, a head, harmless keys."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from tinytf.checkpoints.table import Table
+from tinytf.checkpoints.table import Found, Group, Key, Table, Tensors
 from tinytf.config import ModelConfig
-
-
-class Left(NamedTuple):
-    """Stored tensors that are passed over, and why; ``said`` is for what a user would miss."""
-
-    pattern: str
-    why: str
-    said: bool = False
+from tinytf.fields import Fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family(Table):
-    """One family of transformers. Stored names are those without ``prefix``, which all but those ``outside`` have.
+    """One family of transformers.
 
     ``classes`` are those of transformers, by our word for the head, the first for want of another. ``needs`` are fields
-    of ours that cannot be 0, ``written`` keys that are written as they are. ``copies`` are tensors that can be stored a
-    second time under another name. ``spellings`` replaces older names.
+    of ours that cannot be 0, ``written`` keys that are written as they are.
     """
 
     model_type: str
-    prefix: str
     classes: Mapping[str, str]
     needs: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
-    left: tuple[Left, ...] = ()
-    copies: Mapping[str, str] = field(default_factory=dict)
-    spellings: tuple[tuple[str, str], ...] = ()
-    outside: tuple[str, ...] = ()
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
         """A config.json for a configuration of ours, None where the family has no word for it."""
@@ -45,17 +31,54 @@ class Family(Table):
             said |= setting.write(config)
         return {**said, **self.written}
 
-    def plain(self, stored: str) -> str:
-        """A stored name without the family's prefix and in today's spelling."""
-        name = stored.removeprefix(self.prefix)
-        for old, new in self.spellings:
-            name = re.sub(old, new, name)
-        return name
 
-    def prefixed(self, plain: str) -> str:
-        """The name that transformers stores today: heads stand ``outside`` of the prefix."""
-        return plain if plain.startswith(self.outside) else self.prefix + plain
+SIZES = (
+    Key("vocab_size"),
+    Key("hidden_size", "d_model"),
+    Key("num_hidden_layers", "n_layers"),
+    Key("num_attention_heads", "n_heads"),
+    Key("intermediate_size", "d_ff"),
+)
+"""The keys that most families share."""
 
-    def why_left(self, plain: str) -> Left | None:
-        """Why a stored tensor is passed over, if the table says so."""
-        return next((left for left in self.left if re.fullmatch(left.pattern, plain)), None)
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Activations by their names in transformers, the first of each the one that is written."""
+
+
+def lm_head(tensor: str = "lm_head.weight") -> Group:
+    """A next-token head, where it is tied to the embeddings or stored."""
+
+    def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+        return {"head": "lm" if found["tied_head"] or tensor in tensors else "none"}
+
+    return Group(read)
+
+
+HARMLESS = frozenset(
+    {
+        "_attn_implementation", "_name_or_path", "_num_labels", "architectures", "attention_dropout",
+        "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map", "bos_token_id",
+        "chunk_size_feed_forward", "classifier_dropout", "cls_token_id", "directionality", "dropout", "dtype",
+        "embd_pdrop", "eos_token_id", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
+        "hidden_dropout_prob", "id2label", "initializer_range", "is_encoder_decoder", "is_llama_config",
+        "label2id", "mask_token_id", "max_window_layers", "model_type", "n_ctx", "num_labels",
+        "output_attentions", "output_hidden_states", "pad_token_id", "pooler_fc_size",
+        "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+        "pretraining_tp", "problem_type", "qa_dropout", "reorder_and_upcast_attn", "resid_pdrop",
+        "return_dict", "sep_token_id", "seq_classif_dropout", "summary_activation", "summary_first_dropout",
+        "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tie_weights_",
+        "tokenizer_class", "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id",
+        "unsloth_fixed", "unsloth_version", "use_cache",
+    }
+)  # fmt: skip
+"""Keys of config.json that say nothing about the numbers of a forward pass in evaluation."""

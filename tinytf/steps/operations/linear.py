@@ -17,8 +17,9 @@ from tinytf.steps.operations.operation import (
     side_by_side,
     summed,
 )
-from tinytf.steps.operations.protocols import Cell, Site, StepLike
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
+from tinytf.steps.table import Step
 
 
 def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class Linear(Operation):
         transposed = "E" if to.site.step.matrix == "E" else f"{to.site.step.matrix}ᵀ"
         return Summand(f"{to.symbol}·{transposed}", g.values @ to.site.weight.detach(), inputs=(g,))
 
-    def multiply_adds(self, config: ModelConfig, step: StepLike, tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
         sizes = config.sizes
         return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
 

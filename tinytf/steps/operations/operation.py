@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.steps.operations.protocols import Cell, Site, StepLike
+from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working
+from tinytf.steps.table import Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +31,12 @@ class Quantity:
 class Row:
     """Which row of a step: of the query head ``head`` where the step has heads, the token or query ``place``."""
 
-    step: StepLike
+    step: Step
     layer: int | None
     head: int | None
     place: int
 
-    def of(self, tensor: Tensor, step: StepLike, heads_per_kv: int) -> Tensor:
+    def of(self, tensor: Tensor, step: Step, heads_per_kv: int) -> Tensor:
         """This row of a tensor with the axes of ``step``; a shared head answers to each of its query heads."""
         if not step.has_heads:
             return tensor[self.place]
@@ -93,10 +94,14 @@ class Consumer:
 
 
 class Operation(ABC):
-    """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too."""
+    """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
+
+    The rows of a ``distribution`` sum to 1.
+    """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
+    distribution: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -128,10 +133,10 @@ class Operation(ABC):
         """What a step of this operation brings to one row of the gradient of its input."""
         raise TypeError(f"{self.words} has no input that a gradient could go to")
 
-    def multiply_adds(self, config: ModelConfig, step: StepLike, tokens: int, keys: int) -> int:
-        """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys; 0 for what is linear
+    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
+        """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys.
 
-        in the size of its output (norms, activations, sums), as is usual in such counts.
+        0 for what is linear in the size of its output (norms, activations, sums), as is usual in such counts.
         """
         return 0
 

@@ -51,6 +51,7 @@ class Softmax(Operation):
 
     words = "a softmax"
     fused = True
+    distribution = True
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return attention_weights(inputs[0])

@@ -2,13 +2,14 @@
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from tinytf import analysis
 from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
@@ -16,39 +17,26 @@ from tinytf.generate.beam import BeamOptions, BeamStep, searched
 from tinytf.generate.loop import Step, StreamOptions, cache_for, streamed
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_after
-from tinytf.generate.score import Score, score
+from tinytf.generate.score import Score, quantization_cost, score
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
-from tinytf.report import About, Report
-from tinytf.steps.table import StepTable
+from tinytf.report import About, Progress, Report, unheard
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.trace.address import Address
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from tinytf.analysis.attended import Attended
-    from tinytf.analysis.attribution import Attribution
-    from tinytf.analysis.census import Census
-    from tinytf.analysis.difference import Difference
-    from tinytf.analysis.explained import Explained
-    from tinytf.analysis.interventions import Ablation, AblationSweep, Intervention, Patched, PatchSweep, Reference
-    from tinytf.analysis.lens import Lens
-    from tinytf.analysis.neurons import Examples, Neurons
-    from tinytf.analysis.rollout import Rollout
-    from tinytf.analysis.tokens import Tokens
-    from tinytf.analysis.traced import Traced
+    from tinytf.analysis.interventions import Reference
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.gradients.report import Backward
     from tinytf.gradients.trace import GradientTrace
     from tinytf.training.corpus import Corpus
 
-Progress = Callable[[int, int], None]
 Found = TypeVar("Found", bound=Report)
-
-
-def _unheard(done: int, of: int) -> None:
-    """Progress that nobody follows."""
+Text = str | Trace
+"""A text, or its trace where it was recorded before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +58,9 @@ class _Searching(BeamOptions):
 class Model:
     """A transformer with its tokenizer, as ``tinytf.load`` opens it.
 
-    ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was passed over in its
-    files. ``corpus`` is a text of the kind that it was trained on, where one is known. Each method is a thin one over
-    the function that its docstring names.
+    ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known. Each method calls the function
+    that its docstring names.
     """
 
     name: str
@@ -85,7 +73,7 @@ class Model:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know: what was passed over in the files, and weights that are no finite numbers."""
+        """What a user should know: what was ignored in the files, and weights that are not finite."""
         return (*self.file_notes, *not_finite(dict(self.transformer.named_parameters())))
 
     @property
@@ -120,7 +108,7 @@ class Model:
     def encode(self, text: str, *, truncate: bool = False) -> Encoding:
         """Tokens of ``text`` as this model takes them.
 
-        Raises UsageError for a text without a word, or longer than the context; ``truncate`` cuts its end instead.
+        Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` is true.
         """
         if not text.strip():
             what = "empty" if not text else "only white space"
@@ -137,14 +125,14 @@ class Model:
         if not truncate:
             raise UsageError(
                 f"the text has {len(encoding.tokens):,} tokens, and {self.name} takes at most {limit:,}",
-                "shorten it, or cut it on purpose with --truncate",
+                "shorten it, or add --truncate",
             )
         return encoding.truncated(limit)
 
     def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
-        """Tokens of ``text`` to go on from: no end token behind it, and the start token alone where it is empty.
+        """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
 
-        Errors as of ``encode``, and UsageError for an empty text without a start token.
+        Raises UsageError as ``encode`` does, and for an empty text where there is no start token.
         """
         if not text:
             start = self.tokenizer.start()
@@ -156,9 +144,9 @@ class Model:
         return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
 
     def find_token(self, word: str, option: str = "target") -> int:
-        """The id of the one token that ``word`` is where a text goes on, or in an encoder at a mask; ``#514`` is 514.
+        """The id of the one token that ``word`` is where it continues a text, or fills a mask; ``#514`` is 514.
 
-        Raises UsageError for what is not one token of the vocabulary; it names the ``option``.
+        Raises UsageError, which names the ``option``, for what is not one token of the vocabulary.
         """
         from tinytf.gradients.targets import find_token
 
@@ -168,7 +156,7 @@ class Model:
             raise UsageError(f"{option} {word!r} has id {found}, and the model knows {count:,} tokens")
         return found
 
-    def _trace(self, text: str | Trace, *, truncate: bool = False, force: bool = False) -> Trace:
+    def _trace(self, text: Text, *, truncate: bool = False, force: bool = False) -> Trace:
         return self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
 
     def _id(self, token: str | int | None, option: str = "target") -> int | None:
@@ -179,7 +167,7 @@ class Model:
     def trace(
         self, text: str, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
     ) -> Trace:
-        """Record every step of ``text`` through the model, or those of ``layers``; errors as of ``record``."""
+        """Record every step of ``text`` through the model, or those of ``layers``. Raises as ``record`` does."""
         encoding = self.encode(text, truncate=truncate)
         return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
 
@@ -194,8 +182,8 @@ class Model:
     ) -> "GradientTrace":
         """Record ``text`` and the backward pass of the loss that ``choose_targets`` reads from the words.
 
-        The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Errors as of ``choose_targets`` and
-        ``record_gradients``.
+        The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Raises UsageError for words that
+        name no target, and as ``record_gradients`` does.
         """
         from tinytf.gradients.loss import require_head
         from tinytf.gradients.targets import choose_targets
@@ -212,93 +200,88 @@ class Model:
         return record_gradients(self.transformer, encoding, targets, force=force)
 
     def explain(
-        self, text: str | Trace, address: str, *, depth: int = 1, top: int = 8, temperature: float = 1.0
-    ) -> "Explained":
-        """The arithmetic behind the one number at ``address`` of a text, or of its trace; then what that came from.
+        self, text: Text, address: str, *, depth: int = 1, top: int = 8, temperature: float = 1.0
+    ) -> "analysis.arithmetic.Explained":
+        """The arithmetic behind the number at ``address`` of a text, or of its trace; then that of its largest terms.
 
-        One Explanation a cell, ``depth`` steps back, as ``tinytf.analysis.arithmetic.follow`` says, whose errors these
-        are too.
+        One Explanation a cell, ``depth`` steps back. Settings and errors are those of ``arithmetic.follow``.
         """
-        from tinytf.analysis.arithmetic import follow
-        from tinytf.analysis.explained import Explained
-
-        trace = self._trace(text)
-        found = follow(trace, address, depth=depth, top=top, temperature=temperature, tokenizer=self.tokenizer)
-        return self._of(Explained(tuple(found)), trace.encoding)
+        trace, tokenizer = self._trace(text), self.tokenizer
+        cells = analysis.arithmetic.follow(
+            trace, address, depth=depth, top=top, temperature=temperature, tokenizer=tokenizer
+        )
+        return self._of(analysis.arithmetic.Explained(tuple(cells)), trace.encoding)
 
     def lens(
         self,
-        text: str | Trace,
+        text: Text,
         *,
         position: str | None = None,
         top: int = 5,
         track: Sequence[str] = (),
         sublayers: bool = False,
-        on_progress: Progress = _unheard,
+        on_progress: Progress = unheard,
         truncate: bool = False,
         force: bool = False,
-    ) -> "Lens":
+    ) -> "analysis.lens.Lens":
         """What the residual stream of a text, or of its trace, says after each layer, read by the model's own head.
 
         ``position`` is as ``2``, ``0-3,7``, ``-1`` or a token of the text; ``track`` are words whose rank and
-        probability are followed, each one token. Errors as of ``tinytf.analysis.lens.lens`` and ``find_token``.
+        probability are followed, each one token. Raises UsageError for a token or position that is not there, and as
+        ``analysis.lens.lens`` does.
         """
-        from tinytf.analysis.lens import lens, require_readable
-
-        require_readable(self.transformer)
+        analysis.lens.require_readable(self.transformer)
         tracked = [self.find_token(word, "--track") for word in track]
         trace = self._trace(text, truncate=truncate, force=force)
         places = None if position is None else named_places(trace, position)
-        found = lens(trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force)
+        found = analysis.lens.lens(
+            trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force
+        )
         return self._of(found, trace.encoding)
 
     def attribute(
         self,
-        text: str | Trace,
+        text: Text,
         *,
         token: str | None = None,
         versus: str | None = None,
         position: str | None = None,
         truncate: bool = False,
         force: bool = False,
-    ) -> "Attribution":
+    ) -> "analysis.attribution.Attribution":
         """What each part of the model adds to the logit of ``token`` (the predicted one), or to its lead over another.
 
-        ``position`` is as ``-1`` or a token of the text. Errors as of ``tinytf.analysis.attribution.attribute`` and
-        ``find_token``.
+        ``position`` is as ``-1`` or a token of the text. Raises UsageError for a token or position that is not there,
+        and as ``analysis.attribution.attribute`` does.
         """
-        from tinytf.analysis.attribution import attribute, require_logits
-
-        require_logits(self.transformer)
+        analysis.attribution.require_logits(self.transformer)
         chosen, other = self._id(token, "--token"), self._id(versus, "--versus")
         trace = self._trace(text, truncate=truncate, force=force)
         places = None if position is None else named_places(trace, position)
         if places is not None and len(places) > 1:
-            raise UsageError(
-                f"--position {position!r} is {len(places)} positions", "one logit is taken apart at a time"
-            )
-        return self._of(attribute(trace, None if places is None else places[0], chosen, other), trace.encoding)
+            raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
+        place = None if places is None else places[0]
+        return self._of(analysis.attribution.attribute(trace, place, chosen, other), trace.encoding)
 
     def neurons(
         self,
-        text: str | Trace,
+        text: Text,
         *,
         layer: int | None = None,
         top: int = 3,
         by: str = "activation",
         units: Sequence[str] = (),
         tokens: int = 5,
-    ) -> "Neurons":
+    ) -> "analysis.neurons.Neurons":
         """The feed-forward units that are most active at each token of a text, or of its trace.
 
-        With ``units`` such as ``L3.17`` these; errors and settings as of ``tinytf.analysis.neurons.neurons``.
+        With ``units`` such as ``L3.17`` these; settings and errors are those of ``analysis.neurons.neurons``.
         """
-        from tinytf.analysis.neurons import neurons, parse_unit
-
-        chosen = [parse_unit(unit, self.config) for unit in units]
+        chosen = [analysis.neurons.parse_unit(unit, self.config) for unit in units]
         layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
         trace = self.trace(text, layers=layers) if isinstance(text, str) else text
-        return self._of(neurons(trace, top=top, by=by, units=chosen, tokens=tokens), trace.encoding)
+        found = analysis.neurons.neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
+        return self._of(found, trace.encoding)
 
     def top_examples(
         self,
@@ -307,15 +290,14 @@ class Model:
         *,
         top: int = 5,
         window: int | None = None,
-        on_progress: Progress = _unheard,
-    ) -> "Examples":
+        on_progress: Progress = unheard,
+    ) -> "analysis.neurons.TopExamples":
         """Where in a corpus, of ``tinytf.training.corpus.find_files``, each of ``units`` is most active.
 
         The corpus is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer);
-        ``on_progress`` is told how many of its characters were read. Errors as of ``tinytf.analysis.examples``.
+        ``on_progress`` is told how many of its characters were read. Raises UsageError for a window that is longer than
+        the context or has no room for a token, AddressError for a unit that is not there.
         """
-        from tinytf.analysis.examples import top_examples, windows_of
-        from tinytf.analysis.neurons import parse_unit
         from tinytf.training.stream import between_words
 
         length = min(self.config.context, 128) if window is None else window
@@ -323,7 +305,7 @@ class Model:
             raise UsageError(
                 f"a window of {length:,} tokens is more than the model's context of {self.config.context:,}"
             )
-        chosen = [parse_unit(unit, self.config) for unit in units]
+        chosen = [analysis.neurons.parse_unit(unit, self.config) for unit in units]
         total = sum(file.paragraph_characters for file in corpus.files)
 
         def pieces() -> Iterator[tuple[str, bool]]:
@@ -333,8 +315,8 @@ class Model:
                 read += len(text)
                 on_progress(min(read, total), total)
 
-        windows = windows_of(self.tokenizer, pieces(), length, self.config.vocab_size)
-        return top_examples(self.transformer, windows, chosen, top)
+        windows = analysis.examples.windows_of(self.tokenizer, pieces(), length, self.config.vocab_size)
+        return analysis.examples.top_examples(self.transformer, windows, chosen, top)
 
     def heads(
         self,
@@ -347,28 +329,27 @@ class Model:
         seed: int = 0,
         by: str | None = None,
         top: int | None = None,
-        progress: Progress = _unheard,
-    ) -> "Census":
-        """What every head does: its scores on random tokens said twice, and on a file or folder of text, or a ``text``.
+        progress: Progress = unheard,
+    ) -> "analysis.census.Census":
+        """What every head does: its scores on repeated random tokens, and on a file or folder of text, or a ``text``.
 
         Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Heads
-        are sorted ``by`` a score (induction, of an encoder previous), and the ``top`` ones reported. Other settings as
-        of ``tinytf.analysis.census.census``; errors too, and those of ``text_windows``.
+        are sorted ``by`` a score (induction, of an encoder previous), and the ``top`` ones reported. Other settings and
+        errors are those of ``analysis.census.census``, errors also those of ``text_windows``.
         """
-        from tinytf.analysis.census import census, copy_length, require_score
         from tinytf.training.windows import text_windows
 
-        score = require_score(by or ("induction" if self.config.causal else "previous"))
+        score = analysis.census.require_score(by or ("induction" if self.config.causal else "previous"))
         before, after = self.tokenizer.around()
         if self.config.causal:
             after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
-        copy = copy_length(self.config, length, added=len(before) + len(after))
+        copy = analysis.census.copy_length(self.config, length, added=len(before) + len(after))
         file = self.corpus if corpus is None and not random_only else corpus
         source = text if text is not None or file is None else [Path(file)]
         windows = () if source is None else text_windows(
             source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
         )  # fmt: skip
-        found = census(
+        found = analysis.census.census(
             self.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after,
             progress=progress,
         )  # fmt: skip
@@ -377,39 +358,38 @@ class Model:
 
     def rollout(
         self,
-        text: str | Trace,
+        text: Text,
         *,
         heads: str = "mean",
         layer: int | None = None,
         query: str | None = None,
         flow: Sequence[int] | str = (),
         force: bool = False,
-        progress: Progress = _unheard,
-    ) -> "Rollout":
+        progress: Progress = unheard,
+    ) -> "analysis.rollout.Rollout":
         """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
 
         ``query`` is the position that is read, by text or number; the last token without it, or the first mask.
-        Settings and errors as of ``tinytf.analysis.rollout.rollout``.
+        Settings and errors are those of ``analysis.rollout.rollout``.
         """
-        from tinytf.analysis.rollout import default_query, rollout
-
         trace = self._trace(text, force=force)
         size = len(trace.tokens)
-        place = default_query(trace, self.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
-        found = rollout(trace, heads=heads, layer=layer, query=place, flow=flow, force=force, progress=progress)
+        default = analysis.rollout.default_query(trace, self.tokenizer.mask_id)
+        place = default if query is None else trace.index(query, "query", size)
+        found = analysis.rollout.rollout(
+            trace, heads=heads, layer=layer, query=place, flow=flow, force=force, progress=progress
+        )
         return self._of(found, trace.encoding)
 
     # Whole passes as reports
 
-    def tokens(self, text: str) -> "Tokens":
+    def tokens(self, text: str) -> "analysis.tokens.Tokenized":
         """The tokens of a text, which may be longer than the context."""
-        from tinytf.analysis.tokens import Tokens
-
-        return Tokens(self.name, self.tokenizer, self.tokenizer_note, self.tokenizer.encode(text))
+        return analysis.tokens.Tokenized(self.name, self.tokenizer, self.tokenizer_note, self.tokenizer.encode(text))
 
     def traced(
         self,
-        text: str | Trace,
+        text: Text,
         *,
         layers: Sequence[int] = (0,),
         head: int = 0,
@@ -418,15 +398,12 @@ class Model:
         fail_on: Sequence[str] = (),
         truncate: bool = False,
         force: bool = False,
-    ) -> "Traced":
+    ) -> "analysis.traced.Traced":
         """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-        ``top`` predictions, and the first fault of the kinds of ``fail_on``; errors as of ``tinytf.trace.record`` and
-        ``tinytf.gradients.faults.first_fault``, and for a cell that is not there.
+        ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
+        there, and as ``record`` and ``first_fault`` do.
         """
-        from tinytf.analysis.prediction import predictions
-        from tinytf.analysis.traced import Traced
-
         trace = self._trace(text, truncate=truncate, force=force)
         addresses = _found(trace, at)
         for where in addresses:
@@ -437,13 +414,13 @@ class Model:
             from tinytf.gradients.faults import first_fault
 
             fault = first_fault(trace, fail_on)
-        foretold = predictions(trace, self.tokenizer, top)
-        found = Traced(trace, tuple(layers), head, addresses, foretold, tuple(fail_on), fault)
+        predicted = analysis.prediction.predictions(trace, self.tokenizer, top)
+        found = analysis.traced.Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault)
         return self._of(found, trace.encoding)
 
     def attention(
         self,
-        text: str | Trace,
+        text: Text,
         *,
         heads: Sequence[tuple[int, int]] = (),
         row: str | None = None,
@@ -451,16 +428,15 @@ class Model:
         window: tuple[int, int, int, int] | None = None,
         truncate: bool = False,
         force: bool = False,
-    ) -> "Attended":
+    ) -> "analysis.attended.Attended":
         """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
 
         Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
         """
-        from tinytf.analysis.attended import Attended
-
         trace = self._trace(text, truncate=truncate, force=force)
         query = None if row is None else trace.index(row, "query", len(trace.tokens))
-        return self._of(Attended(trace, tuple(heads), query, top, window), trace.encoding)
+        found = analysis.attended.Attended(trace, tuple(heads), query, top, window)
+        return self._of(found, trace.encoding)
 
     def backward(
         self,
@@ -478,16 +454,16 @@ class Model:
         check: int = 0,
         seed: int = 0,
         fail_on: Sequence[str] = (),
-        on_point: Progress = _unheard,
-        on_entry: Progress = _unheard,
+        on_point: Progress = unheard,
+        on_entry: Progress = unheard,
         truncate: bool = False,
         force: bool = False,
     ) -> "Backward":
         """The backward pass of a text, or of its trace, as a report.
 
         The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
-        with ``integrated`` gradients, of whose points ``on_point`` hears, and ``check`` finite differences drawn by
-        ``seed``, of which ``on_entry`` hears. Errors as of ``grad``, ``derive`` and ``first_fault``.
+        with ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences drawn by
+        ``seed`` (``on_entry`` counts them). Raises as ``grad``, ``derive`` and ``first_fault`` do.
         """
         from tinytf.gradients.derivation import derive, require_gradient
         from tinytf.gradients.differences import check as measured
@@ -499,7 +475,7 @@ class Model:
         if isinstance(trace, str):
             trace = self.grad(trace, target=target, positions=positions, truncate=truncate, force=force)
         addresses = _found(trace, at)
-        for where in addresses:  # what is not there is said before anything is computed
+        for where in addresses:  # an unknown cell is refused before anything is computed
             require_gradient(where)
             if where.cell:
                 trace.grad[where]
@@ -532,42 +508,39 @@ class Model:
         fail_over: float | None = None,
         truncate: bool = False,
         force: bool = False,
-    ) -> "Difference":
+    ) -> "analysis.difference.Difference":
         """What is different, step by step, on another text, or on another model (or dtype) with this text.
 
-        ``head`` is an address such as ``L3H5``. Errors and settings as of ``tinytf.analysis.difference.difference``.
+        ``head`` is an address such as ``L3H5``. Settings and errors are those of ``analysis.difference.difference``.
         """
-        from tinytf.analysis.alignment import Side
-        from tinytf.analysis.difference import difference, parse_head
-
         versus, words = (self, other) if isinstance(other, str) else (other, text)
-        sides = [Side(model.transformer, model.tokenizer, model.encode(words, truncate=truncate))
-                 for model, words in ((self, text), (versus, words))]  # fmt: skip
-        where = None if head is None else parse_head(head, StepTable(self.config))
-        found = difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
+        sides = [
+            analysis.alignment.Side(model.transformer, model.tokenizer, model.encode(words, truncate=truncate))
+            for model, words in ((self, text), (versus, words))
+        ]
+        where = None if head is None else analysis.difference.parse_head(head, table_of(self.config))
+        found = analysis.difference.difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
         runs = About(self, sides[0].encoding), About(versus, sides[1].encoding)
         return replace(found, sides=runs, fail_over=fail_over)
 
     def reference(self, file: str | Path | None = None) -> "Reference":
         """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
 
-        Raises UsageError where there is neither, and as ``read_reference`` does.
+        Raises UsageError where there is neither, and for a file that is not text.
         """
-        from tinytf.analysis.interventions import read_reference
-
-        encode = partial(self.encode, truncate=True)
+        read, encode = analysis.interventions.read_reference, partial(self.encode, truncate=True)
         if file is not None:
-            return read_reference(Path(file), str(file), encode)
+            return read(Path(file), str(file), encode)
         if self.corpus is None:
             raise UsageError(
-                f"{self.name} has no texts of its own to take a mean over or to draw from",
-                "name a file of texts, with an empty line between them: --reference FILE",
+                f"{self.name} has no texts of its own for a mean or a draw",
+                "name a file of texts, separated by empty lines: --reference FILE",
             )
-        return read_reference(self.corpus, f"{self.name}'s {self.corpus.name}", encode)
+        return read(self.corpus, f"{self.name}'s {self.corpus.name}", encode)
 
     def ablate(
         self,
-        text: str | Trace,
+        text: Text,
         at: str | Sequence[str],
         *,
         target: str | int | None = None,
@@ -575,40 +548,37 @@ class Model:
         reference: "Reference | str | Path | None" = None,
         seed: int = 0,
         top: int = 5,
-        on_progress: Progress = _unheard,
-    ) -> "Ablation":
+        on_progress: Progress = unheard,
+    ) -> "analysis.interventions.Ablation":
         """What the prediction after ``text`` becomes with the steps of ``at`` ablated together, such as ``"L3H5"``.
 
-        ``target`` is the token that is followed, the predicted one unless named. The other settings are those of
-        ``tinytf.analysis.interventions.ablate``, errors too; ``reference`` may be a file, and is the model's own corpus
-        where one is needed and none is named.
+        ``target`` is the token that is followed, by default the predicted one. Other settings and the errors are those
+        of ``analysis.interventions.ablate``; ``reference`` may be a file, and is by default the model's own corpus.
         """
-        from tinytf.analysis.interventions import ablate
-
         trace, number = self._trace(text), self._id(target)
         texts = self._reference(how, reference)
-        found = ablate(
+        found = analysis.interventions.ablate(
             trace, _listed(at), how=how, reference=texts, target=number, seed=seed, top=top, on_progress=on_progress
         )
         return self._of(found, trace.encoding)
 
     def ablation_sweep(
         self,
-        text: str | Trace,
+        text: Text,
         over: str = "heads",
         *,
         target: str | int | None = None,
         how: str = "zero",
         reference: "Reference | str | Path | None" = None,
         seed: int = 0,
-        on_progress: Progress = _unheard,
-    ) -> "AblationSweep":
-        """The same for every head, feed-forward or layer (``heads``, ``ffn``, ``layers``), each alone, batched."""
-        from tinytf.analysis.interventions import ablation_sweep
-
+        on_progress: Progress = unheard,
+    ) -> "analysis.interventions.AblationSweep":
+        """``ablate`` for every head, feed-forward or layer (``heads``, ``ffn``, ``layers``), each alone, batched."""
         trace, number = self._trace(text), self._id(target)
         texts = self._reference(how, reference)
-        found = ablation_sweep(trace, over, how=how, reference=texts, target=number, seed=seed, on_progress=on_progress)
+        found = analysis.interventions.ablation_sweep(
+            trace, over, how=how, reference=texts, target=number, seed=seed, on_progress=on_progress
+        )
         return self._of(found, trace.encoding)
 
     def _reference(self, how: str, given: "Reference | str | Path | None") -> "Reference | None":
@@ -623,81 +593,75 @@ class Model:
     ) -> Iterator[None]:
         """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
 
-        Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Errors as of ``ablate``.
+        Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Raises as ``ablate`` does.
         """
-        from tinytf.analysis.interventions import ablated
-
         interventions, _ = self._ablations(at, how, reference)
-        with ablated(self.transformer, interventions):
+        with analysis.interventions.ablated(self.transformer, interventions):
             yield
 
     def without(self, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None) -> Self:
         """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
-        from tinytf.analysis.interventions import without
-
         interventions, source = self._ablations(at, how, reference)
         note = f"without {', '.join(_listed(at))} ({source or how})"
-        transformer = without(self.transformer, interventions)
+        transformer = analysis.interventions.without(self.transformer, interventions)
         return replace(self, transformer=transformer, file_notes=(*self.file_notes, note))
 
     def _ablations(
         self, at: str | Sequence[str], how: str, reference: str | Path | None
-    ) -> "tuple[list[Intervention], str]":
+    ) -> "tuple[list[analysis.interventions.Intervention], str]":
         """What takes the place of the steps, and where it is from."""
-        from tinytf.analysis.interventions import Intervention, sites_of, values_for
-
-        sites = sites_of(_listed(at), StepTable(self.config))
+        points = analysis.interventions.hook_points(_listed(at), table_of(self.config))
         texts = None if how == "zero" else self.reference(reference)
-        values = values_for(self.transformer, sites, how, texts)
-        return [Intervention(site, values.of[site]) for site in sites], values.source
+        values = analysis.interventions.values_for(self.transformer, points, how, texts)
+        return [analysis.interventions.Intervention(point, values.of[point]) for point in points], values.source
 
     def patch(
         self,
-        clean: str | Trace,
-        corrupt: str | Trace,
+        clean: Text,
+        corrupt: Text,
         at: str | Sequence[str],
         *,
         answer: str | int | None = None,
         versus: str | int | None = None,
         positions: Sequence[int] | None = None,
         top: int = 5,
-    ) -> "Patched":
+    ) -> "analysis.interventions.Patched":
         """What the corrupt text gives with the clean run's activations at the steps of ``at`` put in.
 
-        ``answer`` and ``versus`` are the tokens whose logit difference is followed: each run's prediction unless named.
-        The other settings are those of ``tinytf.analysis.interventions.patch``, errors too.
+        ``answer`` and ``versus`` are the tokens whose logit difference is followed, by default each run's prediction.
+        Other settings and the errors are those of ``analysis.interventions.patch``.
         """
-        from tinytf.analysis.interventions import patch
-
         runs = self._trace(clean), self._trace(corrupt)
         first, second = self._id(answer, "answer"), self._id(versus, "versus")
-        return self._of(patch(*runs, _listed(at), positions=positions, answer=first, versus=second, top=top))
+        found = analysis.interventions.patch(
+            *runs, _listed(at), positions=positions, answer=first, versus=second, top=top
+        )
+        return self._of(found)
 
     def patch_sweep(
         self,
-        clean: str | Trace,
-        corrupt: str | Trace,
+        clean: Text,
+        corrupt: Text,
         over: str = "residual",
         *,
         answer: str | int | None = None,
         versus: str | int | None = None,
-        on_progress: Progress = _unheard,
-    ) -> "PatchSweep":
-        """The same for every layer and position (``residual``, ``attn``, ``ffn``), or every head (``heads``)."""
-        from tinytf.analysis.interventions import patch_sweep
-
+        on_progress: Progress = unheard,
+    ) -> "analysis.interventions.PatchSweep":
+        """``patch`` for every layer and position (``residual``, ``attn``, ``ffn``), or every head (``heads``)."""
         runs = self._trace(clean), self._trace(corrupt)
         first, second = self._id(answer, "answer"), self._id(versus, "versus")
-        return self._of(patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress))
+        found = analysis.interventions.patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress)
+        return self._of(found)
 
-    # Going on: a prompt is a text, which ``truncate`` cuts where it is too long, or what ``prompt`` made of one. Texts
-    # end at the tokenizer's end tokens unless ``ends`` names others.
+    # Generation: a prompt is a text, which ``truncate`` shortens where it is too long, or what ``prompt`` made of one.
+    # It stops at the tokenizer's end tokens unless ``ends`` names others.
 
     @by_keyword(_Streaming)
     def stream(self, prompt: str | Encoding, options: _Streaming) -> Iterator[Step]:
-        """Go on from ``prompt``, a Step a token, as soon as it is there; greedy unless ``sampling`` says otherwise.
+        """Continue ``prompt``, a Step a token, as soon as it is computed; greedy unless ``sampling`` says otherwise.
 
-        Settings are those of ``tinytf.generate.loop.StreamOptions``, errors those of ``stream`` there.
+        Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
         """
         return self._stream(prompt, options)
 
@@ -713,7 +677,7 @@ class Model:
 
     @by_keyword(_Searching)
     def beams(self, prompt: str | Encoding, options: _Searching) -> Iterator[BeamStep]:
-        """Beam search from ``prompt``; settings are ``tinytf.generate.beam.BeamOptions``, errors those of ``search``.
+        """Beam search from ``prompt``; settings are ``tinytf.generate.beam.BeamOptions``; raises as ``search`` does.
 
         The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
         """
@@ -777,12 +741,10 @@ class Model:
         return text_after(self.tokenizer.decode, before, ids)
 
     def score(self, text: str, *, truncate: bool = False, int8: bool = False) -> Score:
-        """How well the model foresaw each token of ``text``; errors as of ``encode`` and of a text of one token.
+        """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
-        With ``int8`` also what 8-bit weights cost.
+        Raises UsageError as ``encode`` does, and for a text of one token.
         """
-        from tinytf.generate.compared import quantization_cost
-
         require_decoder(self.config)
         encoding = self.encode(text, truncate=truncate)
         found = score(self.transformer, encoding.ids)

@@ -1,0 +1,56 @@
+"""The help pages: groups that tell the story, whole lines, and every way to ask for them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from driving import Tinytf
+
+from tinytf_cli.command import UNGROUPED
+from tinytf_cli.main import COMMANDS, GROUPS, cli
+
+
+def _page(name: str) -> str:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command.get_help(click.Context(command, info_name=name, terminal_width=80))
+
+
+def test_every_command_is_a_whole_line_in_its_group(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = tinytf("--help").lines
+    assert max(map(len, lines)) <= 80
+    for title, names in GROUPS.items():
+        first = lines.index(f"{title}:") + 1
+        shown = lines[first : first + len(names)]
+        assert [line.split()[0] for line in shown] == list(names)
+        assert all(line.endswith(".") and not line.endswith("...") for line in shown)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_page_fits_80_columns_and_says_what_each_option_does(name: str) -> None:
+    page = _page(name)
+    assert max(map(len, page.splitlines())) <= 80
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    assert [one.name for one in options if not one.help] == []
+    assert ("\nOutput:" in page) == (len(options) + 1 > UNGROUPED)  # --help itself is an option
+
+
+def test_help_is_a_word_too(tinytf: Tinytf) -> None:
+    assert tinytf("help", "grad").out == tinytf("grad", "--help").out
+    assert tinytf("help").out == tinytf("--help").out
+    ran = tinytf("help", "gard")
+    assert (ran.status, ran.err) == (2, "tinytf: error: there is no command 'gard'\nhint: did you mean grad?\n")
+
+
+def test_the_version_has_a_short_name(tinytf: Tinytf) -> None:
+    assert tinytf("-V").out == tinytf("--version").out
+
+
+def test_python_runs_the_package(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "tinytf", "-V"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "tinytf, version 0.1.0\n")

@@ -1,0 +1,231 @@
+"""Other values for some steps of a running model, by hooks on its own modules.
+
+Attention stays fused: what a head gives is replaced where the heads go into the output projection.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from tinytf.errors import AddressError, UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.steps.table import StepTable, table_of
+from tinytf.trace.address import parse_address
+from tinytf.trace.hooks import module_of
+from tinytf.trace.trace import Trace
+
+_EXAMPLES = "a head is L3H5, a part of a layer L3.attn or L3.ffn, both of them L3, the residual stream L3.in or L3.out"
+
+Change = Callable[[Tensor], Tensor]
+"""What is done to the tensor of a step, (B, T, width); heads lie side by side, (B, T, H·D)."""
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """A step of one layer that ``can_intervene``, by its short name; of heads one ``head``."""
+
+    step: str
+    layer: int
+    head: int | None = None
+
+    def __str__(self) -> str:
+        return f"L{self.layer}.{self.step}" if self.head is None else f"L{self.layer}H{self.head}"
+
+    @property
+    def full_name(self) -> str:
+        """The address of the step: ``L3.attn``, ``L3H5.head_out``."""
+        return str(self) if self.head is None else f"{self}.{self.step}"
+
+    def value(self, trace: Trace) -> Tensor:
+        """What a trace has there: (T, D) of a head, else (T, C)."""
+        if self.head is None:
+            return trace.step(self.step, self.layer)
+        return trace.step(self.step, self.layer, (self.head,))[0]
+
+
+def hook_points(addresses: Sequence[str], table: StepTable) -> tuple[HookPoint, ...]:
+    """The hook points of some addresses, each once, in the order of the forward pass.
+
+    An address may be a set: ``L3`` is all that a layer adds to the residual stream. Raises AddressError for what is
+    no address of this model, and for a step that cannot be replaced.
+    """
+    found = dict.fromkeys(point for address in addresses for point in _parsed(address, table))
+    order = {step.name: number for number, step in enumerate(table.layer_steps)}
+    return tuple(sorted(found, key=lambda point: (point.layer, order[point.step], point.head or 0)))
+
+
+def _parsed(text: str, table: StepTable) -> list[HookPoint]:
+    where = parse_address(text, table)
+    if where.cell:
+        raise AddressError(f"{text!r} is a cell, and a step is replaced whole", "name the step alone, such as L0.attn")
+    steps = table.added if where.step is None else (where.step,)
+    if where.step is None and where.heads is not None:
+        steps = (table.by_name[table.head_out],)
+    if not all(step.can_intervene for step in steps):
+        raise AddressError(f"{text!r} is no step that can be replaced", _EXAMPLES)
+    heads = where.heads or range(table.config.n_heads)
+    return [
+        HookPoint(step.name, layer, head)
+        for layer in where.layers or ()
+        for step in steps
+        for head in (heads if step.has_heads else (None,))
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Intervention:
+    """``value`` in the place of what a hook point has: at ``positions`` of the text, or at all of them.
+
+    The value is (D,) of a head, else (C,), the same at every position; or (T, D), (T, C).
+    """
+
+    point: HookPoint
+    value: Tensor
+    positions: tuple[int, ...] | None = None
+
+    @property
+    def first(self) -> int:
+        """The first position that it changes."""
+        return 0 if self.positions is None else min(self.positions)
+
+    def write(self, tensor: Tensor, start: int = 0) -> None:
+        """Put the value into the step (…, T, width), whose first token is at ``start``."""
+        if self.point.head is not None:
+            width = self.value.shape[-1]
+            tensor = tensor[..., self.point.head * width : (self.point.head + 1) * width]
+        self._put(tensor, start)
+
+    def replaced(self, tensor: Tensor) -> Tensor:
+        """The step (B, T, width) with the value in it."""
+        self._require_length(tensor.shape[-2])
+        tensor = tensor.clone()
+        self.write(tensor)
+        return tensor
+
+    def replaced_among_heads(self, tensor: Tensor) -> Tensor:
+        """The heads (B, H, T, D) with the value in one of them."""
+        self._require_length(tensor.shape[-2])
+        tensor = tensor.clone()
+        self._put(tensor[:, self.point.head], 0)
+        return tensor
+
+    def _put(self, view: Tensor, start: int) -> None:
+        value = self.value.to(view)
+        if self.positions is None:
+            view.copy_(value if value.dim() == 1 else value[start:])
+        else:
+            places = list(self.positions)
+            view[..., [place - start for place in places], :] = value if value.dim() == 1 else value[places]
+
+    def _require_length(self, length: int) -> None:
+        if self.value.dim() > 1 and len(self.value) != length:
+            raise UsageError(
+                f"the value for {self.point} has {len(self.value)} tokens, and the text {length}",
+                "a value that is the same at every position fits any text",
+            )
+        beyond = [place for place in self.positions or () if place >= length]
+        if beyond:
+            raise UsageError(f"{self.point} is to be changed at position {beyond[0]}, and the text has {length} tokens")
+
+
+@contextmanager
+def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> Iterator[None]:
+    """The model with a change on each step."""
+    with ExitStack() as stack:
+        for point, change in changes:
+            stack.callback(_hooked(model, point, change).remove)
+        yield
+
+
+def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHandle:
+    """Hook a change on the module that gives the step, or takes it; of heads on the one that takes them all."""
+    table = table_of(model.config)
+    step = table.by_name[point.step]
+    if step.core:
+        step = table.consumers((step.name, point.layer))[0][0]
+    assert step.seen is not None, f"{step.name} passes a module"
+    module, argument = module_of(model, step, point.layer), step.seen.argument
+    if argument is None:
+        return module.register_forward_hook(lambda module, args, result: change(result))
+
+    def taken(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*args[:argument], change(args[argument]), *args[argument + 1 :])
+
+    return module.register_forward_pre_hook(taken)
+
+
+@contextmanager
+def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[None]:
+    """Every forward pass in here, of any text, runs with the interventions; a trace too, which shows their values.
+
+    A forward pass raises UsageError for a text of another length than a value that is one of positions. A trace's
+    check leaves the replaced steps out, and names them.
+    """
+    with ExitStack() as stack:
+        stack.callback(setattr, model, "exchanged", model.exchanged)
+        for handle in _ablating(model, interventions):
+            stack.callback(handle.remove)
+        yield
+
+
+def without(model: Transformer, interventions: Sequence[Intervention]) -> Transformer:
+    """Another model of the same weights, no copies, that always runs with the interventions.
+
+    It is in evaluation, on the device where the weights are now. Its forward passes raise as those in ``ablated`` do.
+    """
+    kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    other = copy.deepcopy(model, kept).eval()
+    list(_ablating(other, interventions))  # the hooks stay
+    return other
+
+
+def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
+    """Hook each intervention on its module; a head's also where it is recorded, before the projection takes it."""
+    for one in interventions:
+        model.exchanged = (*model.exchanged, one.point.full_name)
+        yield _hooked(model, one.point, one.replaced)
+        step = table_of(model.config).by_name[one.point.step]
+        if step.core:
+            heads = one.replaced_among_heads
+            module = module_of(model, step, one.point.layer)
+            yield module.register_forward_hook(lambda module, args, result, heads=heads: heads(result))
+
+
+@contextmanager
+def evaluated(model: Transformer) -> Iterator[None]:
+    """The model without dropout."""
+    training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(training)
+
+
+def logits_with(trace: Trace, interventions: Sequence[Intervention], position: int) -> Tensor:
+    """Logits (V,) at a position of the trace's text in a forward pass with the interventions.
+
+    All else is as ``record`` does it, so that what changes nothing gives the recorded logits to the last bit.
+    """
+    return unembedded(trace, hidden_with(trace, interventions), position)
+
+
+def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
+    """The last hidden states (T, C) of the same pass."""
+    ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
+    with torch.no_grad(), evaluated(trace.model), ablated(trace.model, interventions):
+        return trace.model.hidden(ids)[0]
+
+
+def unembedded(trace: Trace, hidden: Tensor, position: int) -> Tensor:
+    """Logits (V,) of a position, computed beside those of the other positions that ``trace`` has logits of."""
+    rows = trace.recording.logit_rows
+    chosen = hidden if len(rows) == len(hidden) else hidden[list(rows)]
+    with torch.no_grad():
+        return trace.model.unembed(chosen)[rows.index(position)]

@@ -1,0 +1,82 @@
+"""The report of a finished training: examples, the loss before and after, a sample, and updates written out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tinytf.generate.loop import stream
+from tinytf.generate.samplers import Sampling
+from tinytf.report import Report
+from tinytf.training.data import IGNORED, Batch
+from tinytf.training.history import History
+from tinytf.training.losses import batch_loss
+from tinytf.training.reader import read_history
+from tinytf.training.recipe import Recipe
+from tinytf.training.setup import Setup
+from tinytf.training.update import Update
+
+_EXAMPLES, _SAMPLE_TOKENS = 3, 60
+
+
+@dataclass(frozen=True)
+class Training(Report):
+    """A trained run. ``before`` and ``after`` are the loss of the first batch in nats per token.
+
+    ``examples`` are the first rows of that batch. ``sample`` is a prompt and how a decoder continues it.
+    """
+
+    KIND = "training"
+    EVENTS: ClassVar = {"updates": "update"}
+
+    run: Path
+    recipe: Recipe
+    setup: Setup
+    history: History
+    examples: Batch
+    before: float
+    after: float
+    sample: tuple[str, str] | None
+    updates: tuple[Update, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """Losses in nats per token; null for a position that is not predicted."""
+        targets = [[None if t == IGNORED else t for t in row] for row in self.examples.targets.tolist()]
+        return {
+            "run": str(self.run),
+            "recipe": self.recipe.to_dict(),
+            "vocab_size": self.setup.tokenizer.vocab_size,
+            "examples": {"x": self.examples.ids.tolist(), "y": targets},
+            "steps": self.history.step.size,
+            "first_batch_loss": {"before": self.before, "after": self.after},
+            "held_out_loss": self.history.held_out[-1][1] if self.history.held_out else None,
+            "milestones": [{"step": step, "words": words} for step, words in self.history.milestones],
+            "sample": None if self.sample is None else "".join(self.sample),
+            "updates": [{**vars(one), "difference": one.difference} for one in self.updates],
+        }
+
+
+def report_of(run: Path, recipe: Recipe, setup: Setup, updates: Sequence[Update] = ()) -> Training:
+    """What was trained in the folder ``run``."""
+    history, batch = read_history(run), setup.examples.batch(0)
+    after = float(batch_loss(setup.model, batch).detach())
+    before, sample = float(history.loss[0]), _sample(setup)
+    return Training(run, recipe, setup, history, batch[:_EXAMPLES], before, after, sample, tuple(updates))
+
+
+def _sample(setup: Setup) -> tuple[str, str] | None:
+    """A prompt and its continuation; None for an encoder."""
+    model, tokenizer = setup.model, setup.tokenizer
+    if not model.config.causal:
+        return None
+    start = tokenizer.start()
+    ids = start.ids if start else setup.examples.batch(0).ids[0, :1].tolist()
+    steps = stream(
+        model,
+        ids,
+        max_tokens=_SAMPLE_TOKENS,
+        sampling=Sampling(temperature=0.8),
+        ends=tokenizer.end_ids,
+        decode=tokenizer.decode,
+    )
+    return tokenizer.decode(ids), "".join(step.text for step in steps)

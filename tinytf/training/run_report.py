@@ -1,0 +1,183 @@
+"""Training runs as reports: one run, several side by side, and one that is followed while it trains; free of torch."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinytf.analysis.size import parameter_count
+from tinytf.errors import TinytfError
+from tinytf.report import Report
+from tinytf.training.history import History, Series
+from tinytf.training.reader import RunReader, read_history
+from tinytf.training.run_files import find_runs
+
+
+@dataclass(frozen=True)
+class RunReport(Report):
+    """A training run so far; of a damaged one ``history`` is None, and ``problem`` says why."""
+
+    KIND = "run"
+
+    name: str
+    path: Path
+    history: History | None
+    problem: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Losses in nats per token; null for a value that is missing from a line."""
+        return {**self.data(), **({} if self.history is None else {"seconds_left": self.history.seconds_left})}
+
+    def data(self) -> dict[str, Any]:
+        """All that the files of the run say, its steps side by side."""
+        history = self.history
+        if history is None:
+            return self.summary()
+        columns = {name: list(map(_number, values.tolist())) for name, values in _columns(history).items()}
+        return {
+            **self.summary(),
+            "recipe": dict(history.recipe),
+            "config": None if history.config is None else history.config.to_dict(),
+            "metrics": {"step": history.step.tolist(), **columns},
+            "held_out": [{"step": step, "loss": loss} for step, loss in history.held_out],
+            "heads": [_heads_data(step, scores) for step, scores in history.heads],
+            "milestones": [{"step": step, "text": text} for step, text in history.milestones],
+            "sample": None if history.sample is None else vars(history.sample),
+            "checkpoints": [{"step": one.step, "path": str(one.path)} for one in history.checkpoints],
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Its progress and last numbers."""
+        history = self.history
+        said = {"name": self.name, "path": str(self.path)}
+        if history is None:
+            return {**said, "state": "damaged", "problem": self.problem}
+        last = {name: _number(float(v[-1])) if v.size else None for name, v in _columns(history).items()}
+        return {
+            **said,
+            "state": "finished" if history.finished else "unfinished",
+            "problem": "",
+            "step": history.last,
+            "steps": history.steps,
+            **last,
+            "best_held_out": None if history.best is None else {"step": history.best[0], "loss": history.best[1]},
+            "parameters": None if history.config is None else parameter_count(history.config),
+            "tokens_per_second": history.tokens_per_second,
+            "memory_bytes": history.memory_bytes,
+            "skipped_lines": history.skipped,
+        }
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The run, then its steps, each with what was measured at it, and the latest sample."""
+        history = self.history
+        if history is None:
+            yield {"type": "run", **self.summary()}
+            return
+        yield {"type": "run", **self.summary(), "recipe": dict(history.recipe)}
+        held_out, heads = dict(history.held_out), dict(history.heads)
+        milestones: dict[int, list[str]] = {}
+        for step, text in history.milestones:
+            milestones.setdefault(step, []).append(text)
+        for row, step in enumerate(history.step.tolist()):
+            at = {"name": self.name, "step": step}
+            yield {"type": "step", **at, **_row(history, row)}
+            if step in held_out:
+                yield {"type": "held_out", **at, "loss": held_out[step]}
+            if step in heads:
+                yield {"type": "heads", "name": self.name, **_heads_data(step, heads[step])}
+            for text in milestones.get(step, ()):
+                yield {"type": "milestone", **at, "text": text}
+        if history.sample is not None:
+            yield {"type": "sample", "name": self.name, **vars(history.sample)}
+
+
+@dataclass(frozen=True)
+class RunsReport(Report):
+    """The runs in some folders, the one with the lowest held-out loss first, the damaged ones last."""
+
+    KIND = "runs"
+
+    runs: tuple[RunReport, ...]
+    folders: tuple[Path, ...]
+
+    def fields(self) -> dict[str, Any]:
+        return {"runs": [run.data() for run in self.runs]}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events of each run."""
+        for run in self.runs:
+            yield from run.events()
+
+
+def _columns(history: History) -> dict[str, Series]:
+    return {"loss": history.loss, "lr": history.lr, "grad_norm": history.grad_norm}
+
+
+def _row(history: History, row: int) -> dict[str, float | None]:
+    return {name: _number(float(values[row])) for name, values in _columns(history).items()}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _heads_data(step: int, scores: Mapping[str, Series]) -> dict[str, Any]:
+    return {"step": step, **{kind: values.tolist() for kind, values in scores.items()}}
+
+
+def compare_runs(folders: Sequence[Path], *, must_open: bool = False) -> RunsReport:
+    """The runs in ``folders``, see ``find_runs``; a run that is named itself has to be whole where it ``must_open``.
+
+    Raises UsageError for a folder that does not exist.
+    """
+    found: dict[Path, RunReport] = {}
+    for folder in folders:
+        for path in find_runs(folder):
+            name = str(path.relative_to(folder)) if len(folders) == 1 and path != folder else str(path)
+            name = path.resolve().name if name == "." else name
+            try:
+                run = RunReport(name, path, read_history(path))
+            except TinytfError as error:
+                if must_open and path == folder:
+                    raise
+                run = RunReport(name, path, None, error.message)
+            found.setdefault(path.resolve(), run)
+    return RunsReport(tuple(sorted(found.values(), key=_order)), tuple(folders))
+
+
+def _order(run: RunReport) -> tuple[int, float, str]:
+    if run.history is None:
+        return 2, 0.0, run.name
+    return (0, run.history.best[1], run.name) if run.history.best else (1, 0.0, run.name)
+
+
+def follow(name: str, reader: RunReader, every: int, interval: float) -> Iterator[dict[str, Any]]:
+    """Yield the run as it is now, then the news of it, until it is finished; ``interval`` is in seconds."""
+    history = reader.read()
+    yield {"type": "run", **RunReport(name, reader.directory, history).summary()}
+    last = history.last
+    while not history.finished:
+        time.sleep(interval)
+        history = reader.read()
+        yield from _news(history, last, every)
+        last = history.last
+
+
+def _news(history: History, after: int, every: int) -> Iterator[dict[str, Any]]:
+    """Events of the steps later than ``after``: every so many steps, and everything that was measured."""
+    found: list[tuple[int, int, dict[str, Any]]] = []
+    start = int(np.searchsorted(history.step, after, side="right"))
+    later = history.step[start:]
+    for row in (np.flatnonzero((later % every == 0) | (later == history.steps)) + start).tolist():
+        more = {"tokens_per_second": history.tokens_per_second, "seconds_left": history.seconds_left}
+        found.append((int(history.step[row]), 0, {"type": "step", **_row(history, row), **more}))
+    found += [(step, 1, {"type": "held_out", "loss": loss}) for step, loss in history.held_out if step > after]
+    found += [(step, 2, {"type": "milestone", "text": text}) for step, text in history.milestones if step > after]
+    if history.sample is not None and history.sample.step > after:
+        found.append((history.sample.step, 3, {"type": "sample", **vars(history.sample)}))
+    for step, _, event in sorted(found, key=lambda one: one[:2]):
+        yield {"type": event["type"], "step": step, "steps": history.steps, **event}
