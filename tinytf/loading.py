@@ -60,15 +60,15 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
-    transformer, ignored = source.weigh(DTYPES[dtype], seed)
+    weighed = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     return Model(
         source.name,
-        transformer.to(device=where),
+        weighed.transformer.to(device=where),
         vocabulary.tokenizer,
         words,
         vocabulary.note,
-        (*notes, *ignored),
+        (*notes, *weighed.notes),
         source.corpus(),
     )
 
@@ -81,10 +81,10 @@ def info(model: str, opened: Model | None = None) -> "Info":
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)
     if opened is None:
-        transformer, ignored = source.weigh(torch.float32, seed=0)
-        parameters = dict(transformer.named_parameters())
+        weighed = source.weigh(torch.float32, seed=0)
+        parameters = dict(weighed.transformer.named_parameters())
         counted = sum(parameter.numel() for parameter in parameters.values())
-        notes = (*ignored, *not_finite(parameters))
+        notes = (*weighed.notes, *not_finite(parameters))
     else:
         counted, notes = opened.n_parameters, opened.notes
     return Info(source.name, source.config(), source.family, counted, notes, source.card())

@@ -8,12 +8,15 @@ from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
+    from tinytf_cli.interrupt import Interrupt
     from tinytf_cli.output import Output
     from tinytf_cli.terminal import Terminal
 
 
 class Host:
     """What a command takes from its host where its own options do not say otherwise."""
+
+    interrupt: "Interrupt"
 
     @property
     def model(self) -> "Model":

@@ -1,4 +1,4 @@
-"""Ctrl-C: remembered, since a library that is being imported can swallow the exception, and held off while writing."""
+"""Ctrl-C: remembered, because an import can swallow the exception, and held back while output is written."""
 
 import signal
 import threading
@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import click
+
+from tinytf_cli.host import host
+
 
 class Interrupt:
-    """The handler of one run; ``happened`` says whether Ctrl-C was pressed."""
+    """The SIGINT handler of one run; ``happened`` says whether Ctrl-C was pressed."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -20,14 +24,14 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def listen(self) -> Any:
-        """Take over the signal, where that can be done; the answer is the handler of before."""
+        """Install this handler in the main thread, and return the previous one; elsewhere return None."""
         if threading.current_thread() is not threading.main_thread():
             return None
         return signal.signal(signal.SIGINT, self)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A stretch that the first Ctrl-C does not break: it waits for ``let_in``. The second one does."""
+        """Hold back the first Ctrl-C until ``let_in``; a second one interrupts at once."""
         self._held = True
         try:
             yield
@@ -36,7 +40,7 @@ class Interrupt:
 
     @contextmanager
     def let_in(self) -> Iterator[None]:
-        """Within ``held``, a stretch that Ctrl-C breaks, also one that was pressed before."""
+        """Within ``held``, let Ctrl-C interrupt, including one that was held back."""
         held, self._held = self._held, False
         try:
             if held and self.happened:
@@ -46,18 +50,9 @@ class Interrupt:
             self._held = held
 
 
-class _Now:
-    """The run that is going on; a program has one, tests have one after the other."""
-
-    interrupt = Interrupt()
-
-
-def begin() -> Interrupt:
-    """A new run."""
-    _Now.interrupt = Interrupt()
-    return _Now.interrupt
-
-
 def current() -> Interrupt:
-    """That of the run that is going on."""
-    return _Now.interrupt
+    """The handler of the running command; outside any command, a new one that never fires."""
+    context = click.get_current_context(silent=True)
+    lender = host()
+    found = context.find_object(Interrupt) if context is not None else None
+    return found or (lender.interrupt if lender is not None else Interrupt())

@@ -1,6 +1,5 @@
 """The lessons on a terminal, one a screen: what is on it, what each key does, and where a learner left."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output import Output as Screen
 from rich.cells import cell_len
 
-from tinytf.errors import CheckpointError, TinytfError
+from tinytf.errors import CheckpointError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.lessons import NAMES
 from tinytf.lessons.course import lesson
@@ -25,7 +24,7 @@ from tinytf_cli.output import Output
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.screen import clean_exit
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.views.blocks import Line, Span
 from tinytf_cli.views.explain import ExplainView
 from tinytf_cli.views.learn import LessonView
 
@@ -185,13 +184,8 @@ class Pages:
 
     def _explanation(self, terminal: Terminal) -> list[str]:
         prose = replace(terminal, width=min(terminal.width, _PROSE))
-        blocks: Iterable[Block]
-        try:
-            found = self.live.model.explain(self.live.trace, self.lesson().cell)
-            blocks = ExplainView(self.live.model, found).blocks(prose)
-        except TinytfError as error:
-            blocks = [Line(printable(error.message, spaces=False))]
-        return list(paint(blocks, prose))
+        found = self.live.model.explain(self.live.trace, self.lesson().cell)
+        return list(paint(ExplainView(self.live.model, found).blocks(prose), prose))
 
     def _foot(self, *, longer: bool) -> Line:
         """What the keys do, and which model and text this is; or a note."""

@@ -13,7 +13,7 @@ import click
 from tinytf import __version__
 from tinytf.nearest import did_you_mean
 from tinytf_cli.failing import explained, say
-from tinytf_cli.interrupt import Interrupt, begin
+from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import ReaderGone
 
 GROUPS = {
@@ -91,7 +91,7 @@ def run(arguments: list[str] | None = None) -> int:
     if sys.stdout is None:
         say("there is no standard output to write to")
         return 1
-    interrupt = begin()
+    interrupt = Interrupt()
     before = interrupt.listen()
     try:
         status = _run(arguments, interrupt)
@@ -117,7 +117,7 @@ def _without_arguments() -> list[str]:
 
 def _run(arguments: list[str], interrupt: Interrupt) -> int:
     try:
-        status = cli.main(arguments or _without_arguments(), prog_name="tinytf", standalone_mode=False)
+        status = cli.main(arguments or _without_arguments(), prog_name="tinytf", standalone_mode=False, obj=interrupt)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (ReaderGone, BrokenPipeError):

@@ -1,20 +1,16 @@
-"""Numbers as they are shown: the same digits in all of a block, so that columns line up."""
+"""How numbers are shown: the same digits throughout a block, so that columns line up."""
 
 import math
-from contextvars import ContextVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-digits: ContextVar[int | None] = ContextVar("digits", default=None)
-"""Digits after the point that somebody asked for; None leaves them to ``number_format``."""
+SHARE = "%.3f"
+"""The printf format of a share of 1."""
 
 
 def number_format(values: NDArray[np.float32]) -> str:
-    """A printf format that suits the largest finite magnitude: about four significant digits, never cut to 0."""
-    asked = digits.get()
-    if asked is not None:
-        return f"%.{asked}f"
+    """A printf format that suits the largest finite magnitude: about four significant digits, never rounded to 0."""
     finite = np.abs(values[np.isfinite(values)])
     largest = float(finite.max()) if finite.size else 0.0
     if largest and not 1e-3 <= largest < 1e5:
@@ -25,19 +21,13 @@ def number_format(values: NDArray[np.float32]) -> str:
     return f"%.{max(0, 3 - whole if whole >= 0 else max(3, 2 - whole))}f"
 
 
-def share_format() -> str:
-    """The printf format of a share of 1."""
-    asked = digits.get()
-    return f"%.{3 if asked is None else asked}f"
-
-
 def probability(value: float) -> str:
-    """A share of 1 with four digits after the point, or its size where those would be next to nothing."""
+    """A share of 1 with four digits after the point, or in powers of ten if it is below 0.0001."""
     return f"{value:.4f}" if not 0 < value < 1e-4 else f"{value:.0e}"
 
 
 def number(value: float, form: str = "") -> str:
-    """One number; infinities and NaN by name. No minus sign on a rounded zero."""
+    """One number; infinities and NaN by name, and no minus sign on a rounded zero."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -48,7 +38,7 @@ def number(value: float, form: str = "") -> str:
 
 
 def widest(values: NDArray[np.float32], form: str) -> int:
-    """Columns that the widest of ``numbers(values, form)`` takes: one of the ends, or what is no number."""
+    """The width of the widest of ``numbers(values, form)``: the smallest, the largest or a non-finite one."""
     finite = values[np.isfinite(values)]
     ends = [finite.min(), finite.max()] if finite.size else []
     return max((len(number(float(v), form)) for v in [*ends, *values[~np.isfinite(values)][:100]]), default=1)
@@ -66,7 +56,7 @@ def numbers(values: NDArray[np.float32], form: str) -> list[list[str]]:
 
 
 def in_bytes(number: int) -> str:
-    """A size in the largest binary unit that it fills: ``4.0 MiB``."""
+    """A size in the largest binary unit that fits: ``4.0 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= size:
             return f"{number / size:,.1f} {unit}"

@@ -17,7 +17,7 @@ from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
-from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     import torch
@@ -143,13 +143,16 @@ class Drawing:
     GROUP: ClassVar = "Output"
 
     color: str = option(type=click.Choice(["auto", "always", "never"]), shown="auto", help="When to use colour.")
+    theme: str = option(type=click.Choice(THEMES), shown="auto", help="Background: auto asks the terminal.")
+    colormap: str = option(type=click.Choice(COLORMAPS), shown="viridis", help="Colours of values from 0 to 1.")
+    precision: int | None = option(type=click.IntRange(0, 9), help="Digits after the point.")
     width: int | None = option(type=click.IntRange(20, 1000), help="Columns to draw in.")
     ascii: bool = option(is_flag=True, help="Draw with 7-bit characters only.")
     plain: bool = option(is_flag=True, help="Sentences instead of tables and maps, for screen readers.")
 
     def terminal(self) -> Terminal:
         """What stdout can show."""
-        return detect(sys.stdout, color=self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+        return detect(sys.stdout, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -242,7 +245,7 @@ def _picture(result: Result, extension: str, terminal: Terminal) -> str:
     from tinytf_cli.picture import picture
 
     screen = replace(terminal, depth="truecolor", cuts=True, ascii=False, plain=False)
-    return picture(paint(result.blocks(screen), screen), extension, screen.width)
+    return picture(paint(result.blocks(screen), screen), extension, screen)
 
 
 def to_json(data: Mapping[str, Any], *, one_line: bool = False) -> str:

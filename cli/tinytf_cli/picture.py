@@ -1,22 +1,27 @@
-"""HTML and SVG of what a true-colour terminal would show, by rich's exporters, with fonts of the reader's machine."""
+"""HTML and SVG of what a true-colour terminal would show, written by rich, with the reader's own fonts."""
 
 from collections.abc import Iterable
 from io import StringIO
 
+from rich.color import Color
 from rich.console import Console
+from rich.terminal_theme import TerminalTheme
 from rich.text import Text
+
+from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS
+from tinytf_cli.terminal import Terminal
 
 _FONTS = 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
-# The names in braces are filled in by rich.Console.export_svg.
+# rich.Console.export_svg fills in the names in braces; GROUND is the background.
 _SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" xml:space="preserve">
 <style>
 .{{unique_id}}-matrix {{{{ font-family: {_FONTS}; font-size: {{char_height}}px; line-height: {{line_height}}px; }}}}
 {{styles}}
 </style>
 <defs>{{lines}}</defs>
-<rect width="100%" height="100%" rx="8" fill="#292929"/>
-<g transform="translate({{terminal_x}}, {{terminal_y}})">
+<rect width="100%" height="100%" rx="8" fill="GROUND"/>
+<g transform="translate({{terminal_x}}, 24)">
 {{backgrounds}}
 <g class="{{unique_id}}-matrix">
 {{matrix}}
@@ -41,11 +46,13 @@ pre {{{{ font-family: {_FONTS}; line-height: 1.2; }}}}
 """
 
 
-def picture(lines: Iterable[str], extension: str, width: int) -> str:
-    """Lines with true-colour escape codes as an ``.svg`` or ``.html`` document ``width`` columns wide."""
-    console = Console(record=True, width=width, file=StringIO(), color_system="truecolor", legacy_windows=False)
+def picture(lines: Iterable[str], extension: str, screen: Terminal) -> str:
+    """Lines painted for ``screen``, in true colour, as an ``.svg`` or ``.html`` document in its theme."""
+    console = Console(record=True, width=screen.width, file=StringIO(), color_system="truecolor", legacy_windows=False)
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
+    ground, text = BACKGROUNDS[screen.theme], FOREGROUNDS[screen.theme]
+    theme = TerminalTheme(Color.parse(ground).get_truecolor(), Color.parse(text).get_truecolor(), [(0, 0, 0)] * 8)
     if extension == ".html":
-        return console.export_html(code_format=_HTML)
-    return console.export_svg(code_format=_SVG, unique_id="tinytf")
+        return console.export_html(code_format=_HTML, theme=theme)
+    return console.export_svg(code_format=_SVG.replace("GROUND", ground), unique_id="tinytf", theme=theme)

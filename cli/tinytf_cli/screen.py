@@ -1,4 +1,4 @@
-"""A picture that is drawn again in its place, below what the terminal showed before."""
+"""A picture that is redrawn in place, below the earlier output."""
 
 import shutil
 import signal
@@ -13,9 +13,9 @@ _AT_ONCE, _DONE = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Screen:
-    """Redraws by moving the cursor up over the last picture; nothing of the terminal is changed that would have to
+    """Redraw by moving the cursor up over the last picture.
 
-    be changed back: no alternate screen, the cursor stays visible and rests on the line under the picture.
+    No terminal mode needs to be restored: there is no alternate screen, and the cursor rests below the picture.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -28,10 +28,10 @@ class Screen:
         return shutil.get_terminal_size((80, 24))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show ``lines`` in place of those of before; what has no room on the screen is left out at the end."""
+        """Replace the last picture by ``lines``; lines that do not fit on the screen are omitted at the end."""
         columns, rows = self.size
         lines = lines[: max(1, rows - 1)]
-        # Lines that were drawn on a wider screen have become several.
+        # A line drawn on a wider screen now takes several rows.
         up = min(rows - 1, sum(max(1, -(-width // max(1, columns))) for width in self._drawn))
         back = f"\x1b[{up}A\r" if up else "\r"
         body = "".join(f"{line}\x1b[0m\x1b[K\n" for line in lines)
@@ -40,21 +40,18 @@ class Screen:
         self._drawn = [cell_len(Text.from_ansi(line).plain) for line in lines]
 
     def forget(self) -> None:
-        """Draw the next picture below whatever is there now."""
+        """Draw the next picture below the present one."""
         self._drawn = []
 
 
 @contextmanager
 def clean_exit(redraw: Callable[[], None]) -> Iterator[None]:
-    """Leave as usual when told to end, and call ``redraw`` after a stop (Ctrl-Z)."""
+    """Exit cleanly on SIGTERM, and call ``redraw`` after a stop (Ctrl-Z)."""
 
     def end(*_: Any) -> None:
         raise SystemExit(128 + signal.SIGTERM)
 
-    def again(*_: Any) -> None:
-        redraw()
-
-    wanted = {"SIGTERM": end, "SIGCONT": again}
+    wanted = {"SIGTERM": end, "SIGCONT": lambda *_: redraw()}
     before = {
         getattr(signal, name): signal.signal(getattr(signal, name), handler)
         for name, handler in wanted.items()

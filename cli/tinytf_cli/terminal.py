@@ -1,22 +1,30 @@
-"""What the place that output goes to can show; decided once, here."""
+"""What the output stream can show: decided here, once, and passed to everything that draws."""
 
 import os
 import re
 import shutil
+import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TextIO
 
 PIPE_WIDTH = 100
 WIDEST = 1000
 DEPTHS = ("none", "16", "256", "truecolor")
+COLORMAPS = ("viridis", "cividis", "grey")
+THEMES = ("auto", "dark", "light")
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """``depth`` of colour (one of DEPTHS), ``ascii`` for 7-bit signs only, ``plain`` for sentences.
+    """``depth`` is one of DEPTHS, ``ascii`` limits output to 7-bit characters, ``plain`` asks for sentences.
 
-    ``cuts`` is true for a screen, where what is too wide is shortened; elsewhere nothing asked for is cut.
+    ``cuts`` is true on a screen, where wide lines are shortened; elsewhere nothing is cut. ``palette`` is the map for
+    values in 0…1 (one of COLORMAPS). ``theme`` is ``dark`` or ``light``, like the background. ``digits`` is the
+    requested number of digits after the point; with None each number has what suits it.
     """
 
     width: int = PIPE_WIDTH
@@ -24,10 +32,18 @@ class Terminal:
     ascii: bool = False
     plain: bool = False
     cuts: bool = False
+    height: int = 24
+    palette: str = "viridis"
+    digits: int | None = None
+    theme: str = "dark"
 
     @property
     def coloured(self) -> bool:
         return self.depth != "none"
+
+    def form(self, usual: str) -> str:
+        """The printf format of a number: the requested digits, or else ``usual``."""
+        return usual if self.digits is None else f"%.{self.digits}f"
 
 
 def _is_off(value: str) -> bool:
@@ -35,7 +51,7 @@ def _is_off(value: str) -> bool:
 
 
 def colour_depth(choice: str, environ: Mapping[str, str], is_terminal: bool) -> str:
-    """The colour depth by ``--color``, over NO_COLOR, over FORCE_COLOR (``0`` is off), over TERM=dumb, over isatty."""
+    """The colour depth. ``--color`` wins over NO_COLOR, then FORCE_COLOR (``0`` is off), TERM=dumb, isatty."""
     best = _depth_of_terminal(environ)
     if choice != "auto":
         return best if choice == "always" else "none"
@@ -60,6 +76,66 @@ def _depth_of_terminal(environ: Mapping[str, str]) -> str:
     return "16" if term not in ("", "dumb", "unknown") else "truecolor"
 
 
+_UNASKED = ("CI", "SSH_CONNECTION", "SSH_TTY")
+"""If one of these is set, do not query the terminal: nobody is watching, or the reply could arrive as typed keys."""
+_BACKGROUND = re.compile(
+    rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
+)
+_ATTRIBUTES = re.compile(rb"\x1b\[\?[0-9;]*c")
+_PATIENCE = 0.1  # seconds
+
+
+def detect_theme(environ: Mapping[str, str], *, ask: bool) -> str:
+    """``dark`` or ``light``: the terminal's own reply if ``ask`` is true, else COLORFGBG, else dark."""
+    term = environ.get("TERM", "dumb")
+    if ask and term not in ("", "dumb", "unknown", "linux") and not any(environ.get(name) for name in _UNASKED):
+        answered = _ask_background()
+        if answered is not None:
+            return answered
+    # As in "15;0" or "15;default;0"; the last number is the background, one of the 16 colours.
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    return "light" if background in ("7", "9", "10", "11", "12", "13", "14", "15") else "dark"
+
+
+@cache
+def _ask_background() -> str | None:
+    """The theme for the background colour that the terminal reports (OSC 11); asked once per process.
+
+    None if stdin or stdout is not a terminal, if keys are waiting to be read, or if no reply comes in time. The query
+    ends with DA1, which every terminal answers, so that one without OSC 11 does not cost the whole timeout.
+    """
+    try:
+        import fcntl
+        import select
+        import termios
+        import tty
+
+        source, target = sys.stdin.fileno(), sys.stdout.fileno()
+        if not (os.isatty(source) and os.isatty(target)) or os.tcgetpgrp(source) != os.getpgrp():
+            return None
+        before = termios.tcgetattr(source)
+    except (ImportError, AttributeError, OSError, ValueError):  # Windows, or a stream without a file descriptor
+        return None
+    reply, until = b"", time.monotonic() + _PATIENCE
+    try:
+        tty.setcbreak(source, termios.TCSANOW)  # TCSANOW discards no input
+        if select.select([source], [], [], 0)[0]:
+            return None
+        os.write(target, b"\x1b]11;?\x1b\\\x1b[c")
+        while not _ATTRIBUTES.search(reply) and select.select([source], [], [], max(0.0, until - time.monotonic()))[0]:
+            reply += os.read(source, 256)
+    finally:
+        termios.tcsetattr(source, termios.TCSANOW, before)
+    found = _BACKGROUND.search(reply)
+    with suppress(OSError):  # put back keys pressed meanwhile, where the system allows it
+        for key in _ATTRIBUTES.sub(b"", _BACKGROUND.sub(b"", reply)):
+            fcntl.ioctl(source, termios.TIOCSTI, bytes([key]))
+    if found is None:
+        return None
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    return "light" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "dark"
+
+
 def _encodes_unicode(stream: TextIO) -> bool:
     try:
         "·▀█√⊙".encode(getattr(stream, "encoding", None) or "ascii")
@@ -69,16 +145,25 @@ def _encodes_unicode(stream: TextIO) -> bool:
 
 
 def detect(
-    stream: TextIO, *, color: str = "auto", width: int | None = None, ascii: bool = False, plain: bool = False
+    stream: TextIO,
+    *,
+    color: str = "auto",
+    width: int | None = None,
+    ascii: bool = False,
+    plain: bool = False,
+    precision: int | None = None,
+    colormap: str = "viridis",
+    theme: str = "auto",
 ) -> Terminal:
-    """The capabilities of ``stream``, under the options that a user gave."""
+    """What ``stream`` can show, given the user's options."""
     is_terminal = stream.isatty()
+    size = shutil.get_terminal_size((PIPE_WIDTH, 24))
     if width is None:
         columns = os.environ.get("COLUMNS", "")
         if re.fullmatch("[0-9]{1,9}", columns) and int(columns):
             width = min(WIDEST, int(columns))
         else:
-            width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if is_terminal else PIPE_WIDTH
+            width = size.columns if is_terminal else PIPE_WIDTH
     depth = "none" if plain else colour_depth(color, os.environ, is_terminal)
     return Terminal(
         width=max(20, width),
@@ -86,4 +171,8 @@ def detect(
         ascii=ascii or not _encodes_unicode(stream),
         plain=plain,
         cuts=is_terminal,
+        height=size.lines,
+        palette=colormap,
+        digits=precision,
+        theme=detect_theme(os.environ, ask=is_terminal and depth != "none") if theme == "auto" else theme,
     )

@@ -14,7 +14,6 @@ from io import StringIO
 import numpy as np
 from _timing import Row, in_turns, milliseconds, options, ratio, show, show_machine, spread
 from numpy.typing import NDArray
-from rich.color import Color
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
@@ -47,13 +46,13 @@ def tinytf(block: Thumbnails, terminal: Terminal) -> str:
 @cache
 def cell(upper: int, lower: int) -> tuple[str, Style | None]:
     """The sign and style of two matrix cells, one above the other; EMPTY is a masked one or a gap."""
-    colours = ramp("unit")
+    colours = ramp("unit", Terminal(depth="truecolor"))
     if upper == lower == EMPTY:
         return " ", None
     if upper == EMPTY:
-        return "▄", Style(color=Color.from_rgb(*map(int, colours[lower])))
-    back = None if lower == EMPTY else Color.from_rgb(*map(int, colours[lower]))
-    return "▀", Style(color=Color.from_rgb(*map(int, colours[upper])), bgcolor=back)
+        return "▄", Style(color=colours[lower])
+    back = None if lower == EMPTY else colours[lower]
+    return "▀", Style(color=colours[upper], bgcolor=back)
 
 
 def rich_cells(block: Thumbnails) -> Iterator[list[tuple[str, Style | None]]]:
@@ -104,8 +103,8 @@ def seen(line: str, start: int = 0) -> list[Seen]:
 
 
 def require_same_picture(ours: str, theirs: str) -> None:
-    """The maps, without header and labels, show the same signs in the same colours."""
-    drawn = [seen(line, LABEL) for line in ours.splitlines()[1:]]
+    """The maps, without header, labels and scale, show the same signs in the same colours."""
+    drawn = [seen(line, LABEL) for line in ours.splitlines()[1:-1]]
     peer = [seen(line) for line in theirs.splitlines() if line]
     if len(drawn) != len(peer):
         raise SystemExit(f"{len(drawn)} lines are drawn, and rich draws {len(peer)}")

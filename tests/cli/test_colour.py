@@ -2,12 +2,19 @@
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from driving import SENTENCE, Stream, Tinytf
+from rich.color import Color
+from rich.style import Style
 
-from tinytf_cli.terminal import colour_depth, detect
+from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS, LEVELS, accents, ramp, role_style
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import COLORMAPS, Terminal, colour_depth, detect
+from tinytf_cli.views.blocks import Block, Grid, Heat, Thumbnails, Values
 
 XTERM = {"TERM": "xterm-256color"}
 FULL = {**XTERM, "COLORTERM": "truecolor"}
@@ -181,3 +188,178 @@ def test_plain_tells_every_weight_that_the_map_shows(tinytf: Tinytf, decoder: Pa
     for weights, row in zip(head["weights"], rows, strict=True):
         assert row.count("masked") == weights.count(None)
         assert re.findall(r"\d\.\d{3}", row) == [f"{w:.3f}" for w in weights if w is not None]
+
+
+# Contrast and order, computed from the numbers of the colours (WCAG 2.2).
+
+_XTERM = (
+    "000000 cd0000 00cd00 cdcd00 0000ee cd00cd 00cdcd e5e5e5 7f7f7f ff0000 00ff00 ffff00 5c5cff ff00ff 00ffff ffffff"
+)
+_VGA = "000000 aa0000 00aa00 aa5500 0000aa aa00aa 00aaaa aaaaaa 555555 ff5555 55ff55 ffff55 5555ff ff55ff 55ffff ffffff"
+PALETTES = [[tuple(bytes.fromhex(word)) for word in palette.split()] for palette in (_XTERM, _VGA)]
+STEPS = (0, 95, 135, 175, 215, 255)
+
+THEMES = ("dark", "light")
+SCALES = [("signed", "viridis"), *(("unit", name) for name in COLORMAPS)]
+SCREENS = [
+    Terminal(depth=depth, theme=theme, palette=palette)
+    for depth in ("truecolor", "256", "16")
+    for theme in THEMES
+    for palette in COLORMAPS
+]
+
+
+def rgb(colour: Color, palette: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """What a terminal with this palette of 16 colours shows."""
+    if colour.triplet is not None:
+        return tuple(colour.triplet)
+    assert colour.number is not None
+    if colour.number < 16:
+        return palette[colour.number]
+    if colour.number >= 232:
+        return (8 + 10 * (colour.number - 232),) * 3
+    cube = colour.number - 16
+    return STEPS[cube // 36], STEPS[cube // 6 % 6], STEPS[cube % 6]
+
+
+def luminance(colour: tuple[int, ...]) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def grounds(theme: str) -> list[tuple[int, ...]]:
+    """What text of a theme may stand on: the extreme, and the background of pictures."""
+    return [(0, 0, 0) if theme == "dark" else (255, 255, 255), tuple(bytes.fromhex(BACKGROUNDS[theme][1:]))]
+
+
+def colour_of(style: Style, *, ground: bool = False) -> Color:
+    found = style.bgcolor if ground else style.color
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("palette", PALETTES, ids=["xterm", "vga"])
+@pytest.mark.parametrize("screen", SCREENS[::3], ids=lambda one: f"{one.depth}-{one.theme}")
+def test_every_role_is_readable_on_its_background(screen: Terminal, palette: list[tuple[int, ...]]) -> None:
+    for role in (*accents(screen.theme), "good", "bad", "even", "odd", "special"):
+        style = role_style(role, screen)
+        if (screen.depth, role) == ("16", "dim"):
+            assert style.dim  # the terminal chooses
+            continue
+        for ground in grounds(screen.theme)[: 1 if screen.depth == "16" else 2]:  # pictures are in true colour
+            assert contrast(rgb(colour_of(style), palette), ground) >= 4.5, role
+
+
+@pytest.mark.parametrize("palette", PALETTES, ids=["xterm", "vga"])
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.depth}-{one.theme}-{one.palette}")
+def test_the_text_on_every_cell_is_readable(screen: Terminal, palette: list[tuple[int, ...]]) -> None:
+    for scale in ("unit", "signed"):
+        for index in range(LEVELS):
+            style = role_style(f"{scale}:{index}", screen)
+            assert contrast(rgb(colour_of(style), palette), rgb(colour_of(style, ground=True), palette)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_text_of_a_picture_is_readable(theme: str) -> None:
+    assert contrast(tuple(bytes.fromhex(FOREGROUNDS[theme][1:])), grounds(theme)[1]) >= 7
+
+
+@pytest.mark.parametrize("palette", PALETTES, ids=["xterm", "vga"])
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(("scale", "colormap"), SCALES)
+@pytest.mark.parametrize("depth", ["truecolor", "256", "16"])
+def test_a_scale_goes_away_from_the_background_step_by_step(
+    depth: str, scale: str, colormap: str, theme: str, palette: list[tuple[int, ...]]
+) -> None:
+    """More is brighter on a dark background and darker on a light one; no two neighbours are the same colour."""
+    colours = ramp(scale, Terminal(depth=depth, theme=theme, palette=colormap))
+    assert len(colours) == LEVELS
+    distinct = [colour for place, colour in enumerate(colours) if not place or colour != colours[place - 1]]
+    assert len(set(distinct)) == len(distinct)
+    assert len(distinct) >= {"truecolor": 200, "256": 7, "16": 3}[depth]
+    zero = len(distinct) // 2 if scale == "signed" else 0
+    up = 1 if theme == "dark" else -1
+    for side in (distinct[zero:], distinct[zero::-1]) if zero else (distinct,):
+        light = [luminance(rgb(colour, palette)) * up for colour in side]
+        assert all(a < b + (2e-3 if depth == "truecolor" else 0) for a, b in pairwise(light))
+    least = contrast(rgb(distinct[zero], palette), grounds(theme)[0])
+    most = [
+        contrast(rgb(end, palette), grounds(theme)[0])
+        for end in ((distinct[0], distinct[-1]) if zero else distinct[-1:])
+    ]
+    assert all(end > 4 * least or end > 4.5 for end in most)
+    if scale == "signed":
+        assert least < 1.6
+
+
+def test_the_weights_that_were_one_grey_in_256_colours_differ() -> None:
+    colours = ramp("unit", Terminal(depth="256"))
+    assert colours[round(0.161 * 255)] != colours[round(0.267 * 255)]
+
+
+_MAPS = np.linspace(0, 1, 32, dtype=np.float32).reshape(2, 4, 4)
+SCALED: dict[str, tuple[Block, str, tuple[str, ...]]] = {
+    "unit map": (Heat(_MAPS[0], "abcd", "abcd", "unit"), "unit", ("0 ", " 1")),
+    "signed map": (Heat(_MAPS[0], "abcd", "abcd", "signed", limit=2.5), "signed", ("-2.5", " 2.5")),
+    "small cells": (Heat(np.ones((1, 60), dtype=np.float32), "a", ["b" * 8] * 60, "signed"), "signed", ("-1", " 1")),
+    "words": (Grid([["a"] * 4] * 4, _MAPS[0], "abcd", "abcd"), "unit", ("0 ", " 1")),
+    "thumbnails": (Thumbnails([_MAPS], None), "unit", ("0 ", " 1")),
+    "strips": (Values("ab", np.array([[1, -3.5] * 20] * 2, dtype=np.float32), 4, ""), "signed", ("±3.5",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        (name, depth)
+        for name in SCALED
+        for depth in ("none", "truecolor", "256", "16")
+        if (name, depth) != ("words", "none")  # without colour there is no scale: every share is written
+    ],
+)
+@pytest.mark.parametrize("width", [60, 100])
+def test_every_scale_says_its_ends(name: str, depth: str, width: int) -> None:
+    block, scale, ends = SCALED[name]
+    screen = Terminal(width, depth, cuts=True)
+    colours = {"unit": " █", "signed": "▁▇"}[scale] if depth == "none" else [
+        ";".join(ramp(scale, screen)[end].get_ansi_codes()) for end in (0, -1)
+    ]  # fmt: skip
+    assert any(all(word in line for word in (*ends, *colours)) for line in paint([block], screen))
+
+
+def test_a_strip_keeps_its_signs_without_colour() -> None:
+    values = np.array([[-2.0, -1.0, 0.0, 1.0, 2.0] * 2], dtype=np.float32)
+    block = Values("a", values, 2, "")
+    assert list(paint([block], Terminal(60)))[1].endswith("▁▂ ▆▇" * 2)
+    assert list(paint([block], Terminal(60, ascii=True)))[1].endswith("=- +#=- +#")
+
+
+@pytest.mark.parametrize("extension", ["svg", "html"])
+def test_a_picture_has_the_background_and_the_colours_of_its_theme(
+    tinytf: Tinytf, decoder: Path, tmp_path: Path, extension: str
+) -> None:
+    found = {}
+    for theme in THEMES:
+        path = tmp_path / f"{theme}.{extension}"
+        assert tinytf("attention", SENTENCE, "-m", decoder, "--theme", theme, "-o", path).status == 0
+        found[theme] = path.read_text("utf-8").lower()
+        assert BACKGROUNDS[theme] in found[theme]
+        assert FOREGROUNDS[theme] in found[theme]
+        assert accents(theme)["attention"] in found[theme]
+    assert accents("dark")["attention"] not in found["light"]
+
+
+def test_precision_colours_and_theme_are_options_of_a_command(tinytf: Tinytf, decoder: Path) -> None:
+    asked = ("attention", SENTENCE, "-m", decoder, "--head", "L0H0")
+    usual = tinytf(*asked, "--color", "always").out
+    assert "1.000" in usual
+    precise = tinytf(*asked, "--color", "always", "--precision", "5").out
+    assert "1.00000" in precise
+    assert len({usual, *(tinytf(*asked, "--color", "always", "--colormap", name).out for name in COLORMAPS)}) == 3
+    assert tinytf(*asked, "--color", "always", "--theme", "light").out != usual
+    assert tinytf(*asked).out == tinytf(*asked, "--theme", "light", "--colormap", "grey").out

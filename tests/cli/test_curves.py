@@ -104,7 +104,7 @@ def test_two_curves_are_told_apart_with_colour_and_without() -> None:
         assert min(drawn.count("*"), drawn.count("o")) > 20
         assert "* up   o down" in list(paint([block], terminal))[-1]
     coloured = list(paint([block], Terminal(60, "truecolor")))
-    assert all(any(colour in text for text in coloured) for colour in ("38;2;18;116;228", "38;2;186;92;10"))
+    assert all(any(colour in text for text in coloured) for colour in ("38;2;90;162;255", "38;2;240;144;60"))
     assert list(paint([block], Terminal(plain=True))) == [
         "up: loss 0.01 at step 1, 1 at step 100, lowest 0.01 at step 1.",
         "down: loss 0.99 at step 1, 0 at step 100, lowest 0 at step 100.",

@@ -100,7 +100,7 @@ def test_what_a_screen_has_no_room_for_is_said_and_off_a_screen_nothing_is_left_
 ) -> None:
     count = len(opened.encode(LONG).tokens)
     screen = tinytf("lens", LONG, "-m", decoder, "--width", "80", screen=True).out
-    said = re.search(r"left out: (\d+) of (\d+) positions \(0 to (\d+)\)", screen)
+    said = re.search(r"omitted: (\d+) of (\d+) positions \(0 to (\d+)\)", screen)
     assert said is not None
     assert (int(said[2]), int(said[3])) == (count, int(said[1]) - 1)
     pipe = tinytf("lens", LONG, "-m", decoder, "--width", "80")
@@ -151,7 +151,7 @@ def test_a_narrow_coloured_grid_drops_the_numbers_first_then_columns() -> None:
 
     assert bare(16)[1] == "  a one   two"
     assert bare(11)[1] == "  a two"
-    assert " ".join(line.strip() for line in bare(11)[3:]).startswith("left out: 1 of 2 columns (x);")
+    assert " ".join(line.strip() for line in bare(11)[3:]).startswith("omitted: 1 of 2 columns (x);")
 
 
 # attribute

@@ -182,7 +182,7 @@ def _decoded(lines: list[str], heads: int, side: int) -> list[list[list[list[tup
 def test_a_thumbnail_has_the_right_colour_in_every_cell_and_nothing_where_it_is_masked(size: int, masked: bool) -> None:
     maps, seen = _maps(size)
     lines = drawn(Thumbnails(maps, seen if masked else None), TRUE)
-    pictures = _decoded(lines[1:], 2, size)
+    pictures = _decoded(lines[1:-1], 2, size)
     assert len(pictures) == 2
     for layer, head in itertools.product(range(2), range(2)):
         picture = pictures[layer][head]
@@ -211,10 +211,10 @@ def test_a_thumbnail_that_is_too_large_is_pooled_and_says_by_how_much() -> None:
     quiet = np.zeros((1, size, size), dtype=np.float32)
     quiet[0, 57, 13] = 1.0  # one strong weight among nothing must not drown
     lines = drawn(Thumbnails([quiet], None), Terminal(80, "truecolor"))
-    said = without_colour(lines[-1])
+    said = without_colour(lines[-2])  # the last line is the scale
     factor = int(said.rsplit("pooled by ", 1)[1].rstrip(")"))
     side = -(-size // factor)
-    picture = _decoded(lines[1:-1], 1, side)[0][0]
+    picture = _decoded(lines[1:-2], 1, side)[0][0]
     bright = [(r, c) for r, row in enumerate(picture) for c, colour in enumerate(row) if colour == _viridis(255)]
     assert bright == [(57 // factor, 13 // factor)]
 
@@ -224,7 +224,7 @@ def test_without_colour_a_thumbnail_is_dark_where_a_weight_is_large_and_blank_wh
     weights = np.eye(size, dtype=np.float32)[None]
     seen = np.tril(np.ones((size, size), dtype=bool))
     for terminal, full in ((BARE, "█"), (ASCII, "@")):
-        rows = [line[5:].ljust(size) for line in drawn(Thumbnails([weights], seen), terminal)[1:]]
+        rows = [line[5:].ljust(size) for line in drawn(Thumbnails([weights], seen), terminal)[1:-1]]
         assert len(rows) == size
         for r, row in enumerate(rows):
             assert row[r] == full

@@ -79,7 +79,7 @@ def test_in_sentences_nothing_is_drawn_and_colour_changes_no_number(tinytf: Tiny
     arguments = ("rollout", SENTENCE, "-m", decoder)
     assert not re.search("[░▒▓█▁▂▃▏▎▍▌]", tinytf(*arguments, "--plain").out)
     numbers, coloured = (
-        [re.findall(r"\d\.\d{3}", without_colour(line)) for line in tinytf(*arguments, *more).lines]
+        re.findall(r"\d\.\d{3}", without_colour("\n".join(x for x in tinytf(*arguments, *more).lines if "▄" not in x)))
         for more in ((), ("--color", "always"))
     )
     assert numbers == coloured

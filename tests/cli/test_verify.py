@@ -61,7 +61,7 @@ def test_claimed_true_and_difference_stand_side_by_side(tinytf: Tinytf, own: Pat
 
 def test_right_and_wrong_are_told_apart_without_colour_and_with_it(tinytf: Tinytf, own: Path) -> None:
     coloured = tinytf("verify", own, "--color", "always").out
-    assert "\x1b[32m✓" in coloured.replace("\x1b[0m", "")
+    assert re.search("\x1b\\[38;[0-9;]+m✓", coloured.replace("\x1b[0m", ""))
     plain = tinytf("verify", own, "--color", "never").lines
     assert [line.rstrip() for line in without_colour(coloured).splitlines()] == [line.rstrip() for line in plain]
     assert "6.1x" in tinytf("verify", own, "--ascii").out

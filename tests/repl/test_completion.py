@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tinytf.errors import TinytfError
 from tinytf.trace.address import parse_address
 from tinytf_cli.main import COMMANDS
-from tinytf_cli.paint.colour import ACCENTS
+from tinytf_cli.paint.colour import accents
 from tinytf_cli.repl.addressing import cell_words
-from tinytf_cli.repl.colouring import STYLE, coloured
+from tinytf_cli.repl.colouring import coloured, style_of
 from tinytf_cli.repl.completing import offered
 from tinytf_cli.repl.line import pieces_of, read_line
 from tinytf_cli.repl.models import Models
@@ -267,8 +267,9 @@ def test_an_address_has_its_colour_before_a_model_is_open() -> None:
     assert ("class:role.attention", "L0.weights") in coloured(Session(VERBS), "break L0.weights")
 
 
-def test_colours_that_are_typed_in_are_readable_on_black_and_on_white() -> None:
-    """The accents are (test_colour.py); nothing else is used for what stands on the terminal's own background."""
-    for name, rule in STYLE.style_rules:
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_what_is_typed_has_only_the_accents_of_its_theme(theme: str) -> None:
+    """They are readable on its background (test_colour.py); nothing else stands on the terminal's own."""
+    for name, rule in style_of(theme).style_rules:
         colours = {part for part in rule.split() if part.startswith("#")}
-        assert colours <= set(ACCENTS.values()) or "bg:" in rule, name
+        assert colours <= set(accents(theme).values()) or "bg:" in rule, name

@@ -17,7 +17,6 @@ from driving import Tinytf
 from talking import SENTENCE, Talk
 
 from tinytf.loading import Model
-from tinytf_cli.interrupt import begin
 from tinytf_cli.repl import plain
 
 
@@ -91,7 +90,6 @@ def test_a_line_that_fails_leaves_the_session_as_it_was(ran: Talk) -> None:
 
 
 def test_an_interrupted_run_leaves_the_session_sound(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin()
     before, place = ran.session.state, ran.session.place
     model = ran.session.model.transformer
     hooks = sum(len(module._forward_hooks) for module in model.modules())
@@ -112,7 +110,7 @@ def test_an_interrupted_run_leaves_the_session_sound(ran: Talk, monkeypatch: pyt
 
 
 def test_ctrl_c_stops_the_line_that_runs_and_not_the_session(ran: Talk) -> None:
-    interrupt = begin()
+    interrupt = ran.session.interrupt
     before = interrupt.listen()
     try:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Curves in one chart: dots of braille where a colour tells them apart, a sign of its own for each elsewhere."""
+"""Curves in one chart: braille dots where colour tells the curves apart, otherwise one character per curve."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tinytf_cli.views.blocks import Curve, Curves
 MARKS = "*o+x#@%&"
 _BRAILLE = 0x2800
 _BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""What each of the 4 × 2 dots of a braille cell adds to its code."""
+"""What each of the 4 × 2 dots in a braille cell adds to its code point."""
 _POINT = "•"
 _LEAST, _WIDEST = 4, 160
 _TICK_ROWS = 3
@@ -39,7 +39,7 @@ class _Axis:
 
 
 def finite_points(curve: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The points of a curve that can be drawn."""
+    """The points of a curve with a finite value."""
     finite = np.isfinite(curve.y)
     return curve.x[finite], curve.y[finite]
 
@@ -52,7 +52,7 @@ def _round_step(span: float, ticks: int) -> float:
 
 
 def value_axis(low: float, high: float, rows: int) -> _Axis:
-    """An axis from low to high, with as many round numbers between as have room."""
+    """An axis from low to high, with as many round numbers as fit."""
     if not high > low:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     for parts in range(max(2, (rows - 1) // _TICK_ROWS), 100):
@@ -66,7 +66,7 @@ def value_axis(low: float, high: float, rows: int) -> _Axis:
 
 
 def step_axis(low: float, high: float, width: int) -> _Axis:
-    """An axis of whole numbers from low to high, with as many round ones as have room."""
+    """An axis of whole numbers from low to high, with as many round ones as fit."""
     high = max(high, low + 1)
     label = len(f"{high:,.0f}") + 3
     step = max(1.0, _round_step(high - low, max(1, width // label)))
@@ -76,13 +76,13 @@ def step_axis(low: float, high: float, width: int) -> _Axis:
 
 
 def _cells(share: NDArray[np.float64], cells: int, finest: int, each: int) -> NDArray[np.int64]:
-    """Places along ``cells`` with ``each`` dots; whatever that is, a place is in the cell that the finest has it in."""
+    """Dots along ``cells`` of ``each`` dots; every resolution puts a point in the same cell as the finest does."""
     place = np.rint(share * (cells * finest - 1)).astype(np.int64).clip(0, cells * finest - 1)
     return place // (finest // each)
 
 
 def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: bool = False) -> NDArray[np.bool_]:
-    """What a curve lights, the top row first: cells (height, width), or 4 × 2 dots in each; neighbours touch."""
+    """The cells a curve fills, top row first (height, width), or 4 × 2 dots per cell; neighbours touch."""
     down, along = (4, 2) if fine else (1, 1)
     rows, columns = height * down, width * along
     lit = np.zeros((rows, columns), dtype=bool)
@@ -96,12 +96,12 @@ def dots(curve: Curve, across: _Axis, up: _Axis, width: int, height: int, fine: 
     if curve.points:
         lit[_cells(1 - up.share(mean), height, 4, down), taken] = True
         return lit
-    # A column without a point is on the straight line between its neighbours with one.
+    # A column without a point lies on the straight line between the nearest columns with one.
     drawn = np.arange(taken[0], taken[-1] + 1)
     row = _cells(1 - up.share(np.interp(drawn, taken, mean)), height, 4, down)
     before = np.concatenate([row[:1], row[:-1]])
     for at, to, was in zip(drawn.tolist(), row.tolist(), before.tolist(), strict=True):
-        # The dots between two rows belong to the later column, all but that which the earlier one has.
+        # Dots between two rows go to the later column, except the one the earlier column already has.
         start, end = (min(was + 1, to), to) if was < to else (to, max(was - 1, to))
         lit[start : end + 1, at] = True
     return lit
@@ -113,7 +113,7 @@ def _tick_rows(up: _Axis, height: int) -> dict[int, str]:
 
 
 def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
-    """Where ticks are, and their numbers beneath; one that would touch its neighbour, or has no room, is left out."""
+    """Where ticks are, and their numbers beneath; a number that does not fit is omitted with its tick."""
     places, text = set(), " " * width
     free = 0
     columns = _cells(across.share(across.ticks), width, 2, 1)
@@ -128,11 +128,11 @@ def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
 
 
 def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) -> list[PaintedLine]:
-    """The curves by name, as many a line as fit."""
+    """The names of the curves, as many per line as fit."""
     lines: list[PaintedLine] = []
     line: PaintedLine = []
     for curve, mark in zip(block.curves, marks, strict=True):
-        style = role_style(curve.role)
+        style = role_style(curve.role, terminal)
         entry = [Segment(mark, style), Segment(" " + shown(curve.label, terminal))]
         if line and line_width(line) + 3 + line_width(entry) > terminal.width:
             lines.append(line)
@@ -143,9 +143,9 @@ def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) ->
 
 
 def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
-    """A chart as wide as the terminal: numbers, axes, curves, legend; one line of text where there is no point."""
+    """A chart as wide as the terminal: numbers, axes, curves, legend; one line of text if there is no point."""
     points = [finite_points(curve) for curve in block.curves]
-    dim = role_style("dim")
+    dim = role_style("dim", terminal)
     if not any(x.size for x, _ in points):
         return [cut([Segment(shown(f"  no {block.y_title} yet", terminal), dim)], terminal.width, terminal)]
     lows, highs = zip(*((y.min(), y.max()) for _, y in points if y.size), strict=True)
@@ -160,7 +160,11 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     marks = [MARKS[i % len(MARKS)] for i in range(len(block.curves))]
     if braille:
         marks = [_POINT if curve.points else "──" for curve in block.curves]
-    cells = _braille_cells(block, across, up, width) if braille else _mark_cells(block, across, up, width, marks)
+    cells = (
+        _braille_cells(block, across, up, width, terminal)
+        if braille
+        else _mark_cells(block, across, up, width, marks, terminal)
+    )
     places, beneath = _tick_line(across, width)
     lines: list[PaintedLine] = [[Segment(shown(f"  {block.y_title} by {block.x_title}", terminal), dim)]]
     for row, line in enumerate(cells):
@@ -172,8 +176,8 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     return lines + _legend(block, marks, label_width + 4, terminal)
 
 
-def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[PaintedLine]:
-    """Eight dots a cell, or one point. Where curves share a cell, the first of them has it."""
+def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal: Terminal) -> list[PaintedLine]:
+    """Eight dots per cell, or one point. Where curves share a cell, the first one is drawn."""
     codes = np.zeros((block.height, width), dtype=np.int64)
     owner = np.zeros(codes.shape, dtype=np.int64)
     for place, curve in reversed(list(enumerate(block.curves))):
@@ -185,7 +189,7 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[
         parts = lit.reshape(block.height, 4, width, 2).transpose(0, 2, 1, 3)  # (rows, columns, 4, 2)
         code = (parts * _BITS).sum(axis=(-2, -1))
         codes, owner = np.where(code, code + _BRAILLE, codes), np.where(code, place, owner)
-    styles = [role_style(curve.role) for curve in block.curves]
+    styles = [role_style(curve.role, terminal) for curve in block.curves]
     return [
         [
             Segment(chr(code), styles[at]) if code else Segment(" ")
@@ -195,10 +199,12 @@ def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int) -> list[
     ]  # fmt: skip
 
 
-def _mark_cells(block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str]) -> list[PaintedLine]:
-    """One sign a cell. Where curves share a cell, the first of them has it."""
+def _mark_cells(
+    block: Curves, across: _Axis, up: _Axis, width: int, marks: list[str], terminal: Terminal
+) -> list[PaintedLine]:
+    """One character per cell. Where curves share a cell, the first one is drawn."""
     signs = np.full((block.height, width), " ")
     for curve, mark in reversed(list(zip(block.curves, marks, strict=True))):
         signs[dots(curve, across, up, width, block.height)] = mark
-    styles = dict(zip(marks, (role_style(curve.role) for curve in block.curves), strict=True))
+    styles = dict(zip(marks, (role_style(curve.role, terminal) for curve in block.curves), strict=True))
     return [[Segment(sign, styles.get(sign)) for sign in row] for row in signs.tolist()]

@@ -1,4 +1,4 @@
-"""Grids of words in coloured cells, made to fit: with numbers, without, shorter words, fewer columns."""
+"""Grids of words in coloured cells. To fit, drop the numbers, then shorten words, then drop columns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import legend
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Grid, Heat
+from tinytf_cli.views.blocks import Grid
 
 _LONGEST = (14, 10, 7)
-"""Cells that a word may take on a screen: the most that fits, then the next."""
+"""Widest words on a screen; the first that fits is taken."""
 _LABEL = 14
-_NUMBER = 5  # a blank and 0.00
+_NUMBER = 5  # a space and 0.00
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which columns are drawn, how wide each one's words are, and whether their shares are written."""
+    """Which columns are drawn, how wide the words of each are, and whether their shares are written."""
 
     columns: range
     widths: tuple[int, ...]
@@ -33,7 +33,7 @@ class _Layout:
 
 
 def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
-    """On a screen as much as fits, and what was left out; elsewhere everything, in strips of columns."""
+    """On a screen as much as fits, and a note of what is omitted; elsewhere everything, in strips of columns."""
     label_width = max((cell_len(shown(label, terminal)) for label in block.row_labels), default=0)
     label_width = min(label_width, _LABEL) if terminal.cuts else label_width
     beside = [(title, cells, max(len(text) for text in (title, *cells))) for title, cells in block.beside]
@@ -51,7 +51,7 @@ def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
                 pad_text(shown(names[c], terminal), layout.cells(c) - 1, terminal) + " " for c in layout.columns
             )
             gap = " " if beside else ""
-            lines.append([Segment(" " * (label_width + 3) + titles + gap + head, role_style("dim"))])
+            lines.append([Segment(" " * (label_width + 3) + titles + gap + head, role_style("dim", terminal))])
         for row, label in enumerate(block.row_labels):
             line = [Segment("  " + pad_text(shown(label, terminal), label_width, terminal) + " ")]
             line += [Segment(cells[row].rjust(width) + " ") for _, cells, width in beside]
@@ -60,12 +60,12 @@ def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
             lines.append(line)
         lines += _left_out(block, layout, terminal)
     if terminal.coloured:
-        lines.append(legend(Heat(block.shares, (), (), "unit"), terminal))
+        lines.append(legend("unit", 1.0, terminal))
     return lines
 
 
 def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
-    """One that fits a screen, or as many strips as hold everything."""
+    """One layout that fits a screen, or as many strips as hold everything."""
     widths = tuple(
         max(cell_len(shown(text, terminal)) for text in (name, *(row[c] for row in block.words)))
         for c, name in enumerate(block.column_labels)
@@ -96,7 +96,7 @@ def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
 
 
 def _fitting(layout: _Layout, order: range, room: int) -> int:
-    """How many columns, in this order, fit; at least one."""
+    """How many columns fit, taken in this order; at least one."""
     total = np.cumsum([layout.cells(c) for c in order])
     return max(1, int((total <= room).sum()))
 
@@ -110,16 +110,16 @@ def _cell(block: Grid, row: int, column: int, layout: _Layout, terminal: Termina
         yield Segment(text + " ")
         return
     index = int(level(np.array([share], dtype=np.float32), "unit", 1.0)[0])
-    yield Segment(text + " ", cell_style("unit", index))
+    yield Segment(text + " ", cell_style("unit", index, terminal))
 
 
 def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedLine]:
-    """What a screen has no room for, in words."""
+    """Say which columns a screen has no room for."""
     count = len(block.column_labels)
     missing = [c for c in range(count) if c not in layout.columns]
     if not terminal.cuts or not missing:
         return []
     names = block.above or block.column_labels
     ends = names[missing[0]] if len(missing) == 1 else f"{names[missing[0]]} to {names[missing[-1]]}"
-    said = f"left out: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
-    return wrap([Segment("  " + shown(said, terminal), role_style("dim"))], terminal.width, 2)
+    said = f"omitted: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
+    return wrap([Segment("  " + shown(said, terminal), role_style("dim", terminal))], terminal.width, 2)

@@ -1,11 +1,12 @@
-"""Heat maps: numbers in coloured cells, shades where there is no colour, small cells where there is no room."""
+"""Heat maps: numbers in coloured cells, with shades instead of colour, and small cells if there is no room."""
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 
-from tinytf_cli.numbers import number, number_format, numbers, share_format, widest
+from tinytf_cli.numbers import SHARE, number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
@@ -20,8 +21,13 @@ def shades(terminal: Terminal) -> str:
     return ASCII_SHADES if terminal.ascii else SHADES
 
 
+def signed_shades(terminal: Terminal) -> str:
+    """The characters for a signed scale without colour, from lowest to highest; 0 is in the middle."""
+    return "=- +#" if terminal.ascii else "▁▂▃ ▅▆▇"
+
+
 def shade(share: float, terminal: Terminal) -> str:
-    """The shade of a share of 1; anything above 0 gets more than a blank."""
+    """The shade of a share of 1; anything above 0 is visible."""
     signs = shades(terminal)
     if not share > 0:
         return signs[0]
@@ -29,7 +35,7 @@ def shade(share: float, terminal: Terminal) -> str:
 
 
 def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) of each factor × factor square; masked cells do not count."""
+    """The largest magnitude (with its sign) in each factor × factor square; masked cells do not count."""
     if factor == 1:
         return values, visible
     rows, columns = (-(-n // factor) for n in values.shape)
@@ -50,19 +56,21 @@ def _label_width(labels: list[str], terminal: Terminal) -> int:
 
 
 def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
-    """Numbers if they fit (or were asked for, off a screen, in several strips of columns), else small cells."""
+    """Numbers if they fit, or, off a screen, if they are asked for, in strips of columns; otherwise small cells."""
     rows = [shown(label, terminal) for label in block.row_labels]
     columns = [shown(label, terminal) for label in block.column_labels]
     label_width = _label_width(rows, terminal)
-    form = _form(block)
+    form = number_form(block, terminal)
     widest_number = widest(block.values, form)
     widest_label = max((cell_len(c) for c in columns), default=1)
     if terminal.cuts:
         widest_label = min(widest_label, max(widest_number, 8))
     width = max(widest_number, widest_label) + 1
     room = max(1, (terminal.width - label_width - 2) // width)
+    if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
+        width += 1  # a space on either side of a number
     if len(columns) > room and not (block.asked and not terminal.cuts):
-        return [*_small_cells(block, rows, label_width, terminal), legend(block, terminal)]
+        return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
@@ -70,32 +78,38 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
             lines.append([])
         part = range(first, min(len(columns), first + room))
         head = " " * label_width + " " + "".join(pad_text(columns[c], width - 1, terminal, "right") + " " for c in part)
-        lines.append([Segment("  " + head, role_style("dim"))])
+        lines.append([Segment("  " + head, role_style("dim", terminal))])
         for r, label in enumerate(rows):
             line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
-            line += [_number_cell(block, r, c, texts[r][c], width, terminal) for c in part]
+            line += [_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
-    return [*lines, legend(block, terminal)]
+    return [*lines, _heat_legend(block, terminal)]
 
 
-def _form(block: Heat) -> str:
+def number_form(block: Heat, terminal: Terminal) -> str:
+    """The printf format of the numbers of a map."""
     if block.digits is not None:
-        return f"%.{block.digits}f"
-    return share_format() if block.scale == "unit" else number_format(block.values)
+        return terminal.form(f"%.{block.digits}f")
+    return terminal.form(SHARE if block.scale == "unit" else number_format(block.values))
 
 
-def _is_visible(block: Heat, row: int, column: int) -> bool:
-    return block.visible is None or bool(block.visible[row, column])
-
-
-def _number_cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
-    if not _is_visible(block, row, column):
-        return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim"))
+def _cell(block: Heat, row: int, column: int, text: str, width: int, terminal: Terminal) -> Segment:
+    """One cell, ``width`` columns wide; a small cell is two wide and has no text."""
+    if block.visible is not None and not block.visible[row, column]:
+        return Segment(shown("·", terminal).rjust(width - 1) + " ", role_style("dim", terminal))
     value = float(block.values[row, column])
     if terminal.coloured:
-        return Segment(text.rjust(width - 1) + " ", cell_style(block.scale, _level(value, block)))
-    share = abs(value) / block.limit if block.limit else 0.0
-    return Segment(text.rjust(width - 1) + shade(share, terminal))
+        return Segment(text.rjust(width - 1) + " ", cell_style(block.scale, _level(value, block), terminal))
+    sign = _sign(value, block, terminal)
+    return Segment(text.rjust(width - 1) + sign if text else sign * 2)
+
+
+def _sign(value: float, block: Heat, terminal: Terminal) -> str:
+    """The character for a value without colour."""
+    if block.scale == "unit":
+        return shade(value / (block.limit or 1.0), terminal)
+    signs = signed_shades(terminal)
+    return signs[_level(value, block) * len(signs) // LEVELS]
 
 
 def _level(value: float, block: Heat) -> int:
@@ -103,7 +117,7 @@ def _level(value: float, block: Heat) -> int:
 
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
-    """One cell of two columns a value, or a max-pooled square where even that is too wide."""
+    """Two columns per value, or per max-pooled square where even that is too wide."""
     label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
     factor = -(-len(block.column_labels) // room)
@@ -116,14 +130,7 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
         names = [shown(f"{first}–{last}" if last > first else f"{first}", terminal) for first, last in ends]
     for r in range(values.shape[0]):
         line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
-        for c in range(values.shape[1]):
-            if not _is_visible(small, r, c):
-                line.append(Segment(shown("·", terminal) + " ", role_style("dim")))
-            elif terminal.coloured:
-                line.append(Segment("  ", cell_style(block.scale, _level(float(values[r, c]), small))))
-            else:
-                share = abs(float(values[r, c])) / (block.limit or 1.0)
-                line.append(Segment(shade(share, terminal) * 2))
+        line += [_cell(small, r, c, "", 2, terminal) for c in range(values.shape[1])]
         lines.append(line)
     if factor > 1:
         lines += pooling_note(factor, 2, terminal)
@@ -131,24 +138,29 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
 
 
 def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
-    """What a pooled cell stands for."""
+    """Say what a pooled cell shows."""
     said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
-    return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim"))], terminal.width, indent)
+    return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 
-def legend(block: Heat, terminal: Terminal) -> PaintedLine:
-    """The scale: from which value to which, and its colours or shades."""
-    high = "1" if block.limit == 1.0 and block.scale == "unit" else number(block.limit)
-    low = "0" if block.scale == "unit" else f"-{high}"
-    line = [Segment(f"  {low} ", role_style("dim"))]
-    if terminal.coloured:
-        steps = np.linspace(0, LEVELS - 1, 16).astype(int)
-        line += [Segment(" ", cell_style(block.scale, int(i))) for i in steps]
-    elif block.scale == "unit":
-        line.append(Segment(shades(terminal)))
-    else:
-        line.append(Segment(shades(terminal)[:0:-1] + shades(terminal)))
-    line.append(Segment(f" {high}", role_style("dim")))
-    if block.visible is not None:
-        line.append(Segment(shown("   · masked", terminal), role_style("dim")))
-    return line
+def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
+    masked = [] if block.visible is None else [Segment(shown("   · masked", terminal), role_style("dim", terminal))]
+    return [*legend(block.scale, block.limit, terminal), *masked]
+
+
+def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
+    """The scale of a map, drawn below it: its two end values, with its colours or shades between."""
+    high = "1" if limit == 1.0 and scale == "unit" else number(limit, terminal.form(""))
+    low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
+    bar = scale_bar(scale, 16, terminal, "▄")
+    return [Segment(" " * indent), Segment(f"{low} ", dim), *bar, Segment(f" {high}", dim)]
+
+
+def scale_bar(scale: str, cells: int, terminal: Terminal, half: str) -> PaintedLine:
+    """The colours of a scale, half a line high so that it does not touch the map; without colour, its shades."""
+    if not terminal.coloured:
+        return [Segment(shades(terminal) if scale == "unit" else signed_shades(terminal))]
+    styles = [cell_style(scale, int(i), terminal) for i in np.linspace(0, LEVELS - 1, cells)]
+    if terminal.ascii:
+        return [Segment(" ", style) for style in styles]
+    return [Segment(half, Style(color=style.bgcolor)) for style in styles]

@@ -1,4 +1,4 @@
-"""The same blocks as sentences, for screen readers: no boxes, no blocks, no columns."""
+"""The same blocks as sentences for screen readers: no boxes, bars or columns."""
 
 import re
 from collections.abc import Callable
@@ -6,54 +6,43 @@ from typing import Any
 
 import numpy as np
 
-from tinytf_cli.numbers import number, number_format, share_format
+from tinytf_cli.numbers import number, number_format
 from tinytf_cli.paint.curves import finite_points
+from tinytf_cli.paint.heat import number_form
+from tinytf_cli.paint.tables import bar_text, figure_text
 from tinytf_cli.paint.text import shown, spans
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import (
-    Bars,
-    Block,
-    Cell,
-    Curves,
-    Grid,
-    Heading,
-    Heat,
-    Histogram,
-    Line,
-    Meter,
-    Pieces,
-    RowBars,
-    Table,
-    Thumbnails,
-    Values,
-)
+from tinytf_cli.views import blocks
+from tinytf_cli.views.blocks import Block
 
 _SPOKEN = {"×": "by", "→": "to", "⊙": "times", "+": "plus", "/": "over"}
 
 
-def _said(cell: Cell) -> str:
-    if isinstance(cell, Histogram):
+def _said(cell: blocks.Cell, terminal: Terminal) -> str:
+    if isinstance(cell, blocks.Histogram):
         return ""
-    if isinstance(cell, Meter):
+    if isinstance(cell, blocks.Figure):
+        return figure_text(cell, terminal)
+    if isinstance(cell, blocks.Meter):
         return cell.shown.strip()
     return "".join(span.text for span in spans(cell)).strip()
 
 
-def _line(block: Line) -> list[str]:
+def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
     text = block.said or "".join(span.text for span in spans(block.words)).strip()
     return [text] if text else []
 
 
-def _heading(block: Heading) -> list[str]:
+def _heading(block: blocks.Heading, terminal: Terminal) -> list[str]:
     return ["", block.title + (f", {block.note}" if block.note else "") + "."]
 
 
-def _table(block: Table) -> list[str]:
+def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
     lines = []
     for row in range(len(block.columns[0].cells)):
         parts = []
         for column in block.columns:
-            text = _said(column.cells[row])
+            text = _said(column.cells[row], terminal)
             if text:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
@@ -61,18 +50,18 @@ def _table(block: Table) -> list[str]:
     return lines
 
 
-def _values(block: Values) -> list[str]:
+def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     first = min(block.first, block.values.shape[1])
     return [
-        f"{label}: {', '.join(number(float(v), number_format(like)) for v in row[:first])}"
+        f"{label}: {', '.join(number(float(v), terminal.form(number_format(like))) for v in row[:first])}"
         + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
         for label, row in zip(block.labels, block.values, strict=True)
         for like in (row if block.several else block.values,)
     ]
 
 
-def _heat(block: Heat) -> list[str]:
-    form = share_format() if block.scale == "unit" else number_format(block.values)
+def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
+    form = number_form(block, terminal)
     lines = []
     for r, label in enumerate(block.row_labels):
         parts = []
@@ -83,7 +72,7 @@ def _heat(block: Heat) -> list[str]:
     return lines
 
 
-def _grid(block: Grid) -> list[str]:
+def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
     lines = []
     for row, label in enumerate(block.row_labels):
         parts = [f"{title} {cells[row]}" for title, cells in block.beside]
@@ -95,18 +84,18 @@ def _grid(block: Grid) -> list[str]:
     return lines
 
 
-def _bars(block: Bars) -> list[str]:
-    return [f"{b.label}: {b.shown}." for b in block.bars]
+def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
+    return [f"{b.label}: {bar_text(b, terminal)}." for b in block.bars]
 
 
-def _row_bars(block: RowBars) -> list[str]:
+def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
     return [
         f"{label} {block.verb} {', '.join(f'{name} {share * 100:.0f} percent' for name, share in row)}."
         for label, row in block.rows
     ]
 
 
-def _thumbnails(block: Thumbnails) -> list[str]:
+def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
     for offset, maps in enumerate(block.maps):
         for head, weights in enumerate(maps):
@@ -118,7 +107,7 @@ def _thumbnails(block: Thumbnails) -> list[str]:
     return lines
 
 
-def _curves(block: Curves) -> list[str]:
+def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
     lines = []
     for curve in block.curves:
         x, y = finite_points(curve)
@@ -132,32 +121,33 @@ def _curves(block: Curves) -> list[str]:
     return lines
 
 
-def _pieces(block: Pieces) -> list[str]:
+def _pieces(block: blocks.Pieces, terminal: Terminal) -> list[str]:
     return [f"{len(block.pieces)} tokens: {', '.join(block.pieces)}."]
 
 
-_SENTENCES: dict[type[Any], Callable[[Any], list[str]]] = {
-    Line: _line,
-    Heading: _heading,
-    Table: _table,
-    Values: _values,
-    Heat: _heat,
-    Grid: _grid,
-    Bars: _bars,
-    RowBars: _row_bars,
-    Thumbnails: _thumbnails,
-    Curves: _curves,
-    Pieces: _pieces,
+_SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
+    blocks.Line: _line,
+    blocks.Heading: _heading,
+    blocks.Table: _table,
+    blocks.Values: _values,
+    blocks.Heat: _heat,
+    blocks.Grid: _grid,
+    blocks.Bars: _bars,
+    blocks.RowBars: _row_bars,
+    blocks.Thumbnails: _thumbnails,
+    blocks.Scale: lambda block, terminal: [],
+    blocks.Curves: _curves,
+    blocks.Pieces: _pieces,
 }
 
 
 def sentences(block: Block, terminal: Terminal) -> list[str]:
     """One block as lines of plain text."""
-    return [shown(_spoken(line), terminal) for line in _SENTENCES[type(block)](block)]
+    return [shown(_spoken(line), terminal) for line in _SENTENCES[type(block)](block, terminal)]
 
 
 _PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain)")
-"""The sign of a product in a formula, such as E[ids] · 11.3 and x̂ · gain; elsewhere it stands between two things."""
+"""The dot of a product, as in E[ids] · 11.3 and x̂ · gain; any other dot separates two items."""
 
 
 def _spoken(line: str) -> str:

@@ -6,28 +6,30 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from tinytf_cli.numbers import number_format, numbers
-from tinytf_cli.paint.colour import cell_style, level, role_style
-from tinytf_cli.paint.heat import shade
+from tinytf_cli.numbers import SHARE, number, number_format, numbers
+from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
+from tinytf_cli.paint.heat import scale_bar, signed_shades
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Bars, Cell, Histogram, Meter, Pieces, RowBars, Table, Values
+from tinytf_cli.views.blocks import Array, Bar, Bars, Cell, Figure, Histogram, Meter, Pieces, RowBars, Table, Values
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _METER = 8
-_NAME = 8  # columns of a named dimension, at most, where its numbers need no more
+_STRIP = 64
+"""The widest strip, in cells."""
+_NAME = 8  # widest column title of a named dimension whose numbers are narrower
 
 
 def histogram(counts: Sequence[int], terminal: Terminal, full: int = 0) -> str:
-    """Counts as bars of eighths of ``full`` or the largest; a count above 0 is never blank."""
+    """Counts as bars in eighths of ``full``, or of the largest; a count above 0 is always visible."""
     signs, most = (_ASCII_BARS if terminal.ascii else _BARS), full or max(counts, default=0)
     return "".join(signs[0] if not c else signs[max(1, round(c / most * (len(signs) - 1)))] for c in counts)
 
 
 def bar(share: float, width: int, terminal: Terminal) -> str:
-    """A horizontal bar of ``share`` of ``width`` cells, in eighths of a cell; more than 0 is never blank."""
+    """A horizontal bar: ``share`` of ``width`` cells, in eighths of a cell; anything above 0 is visible."""
     share = min(1.0, max(0.0, share if share == share else 0.0))
     if terminal.ascii:
         return "#" * (max(1, round(share * width)) if share > 0 else 0)
@@ -35,17 +37,29 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
+def figure_text(figure: Figure, terminal: Terminal) -> str:
+    """The number as this terminal shows it."""
+    return number(figure.value, terminal.form(figure.form))
+
+
+def bar_text(bar: Bar, terminal: Terminal) -> str:
+    """The text beside a bar: its own, or its value as a share of 1."""
+    return bar.shown or number(bar.value, terminal.form(SHARE))
+
+
 def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
     if isinstance(cell, Histogram):
-        return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role))]
+        return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role, terminal))]
+    if isinstance(cell, Figure):
+        return [Segment(figure_text(cell, terminal), role_style(cell.role, terminal))]
     if isinstance(cell, Meter):
         drawn = bar(cell.share, _METER, terminal)
-        return [Segment(cell.shown + " "), Segment(drawn.ljust(_METER), role_style(cell.role))]
+        return [Segment(cell.shown + " "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
     return segments(cell, terminal)
 
 
 class _Layout:
-    """The columns of a table while they are made to fit: cells, widths, and the gap between."""
+    """The columns of a table while it is fitted to a width: cells, widths and the gap between them."""
 
     def __init__(self, table: Table, terminal: Terminal) -> None:
         self.table, self.terminal, self.gap = table, terminal, 2
@@ -63,13 +77,13 @@ class _Layout:
 
     @property
     def least(self) -> int:
-        """The width when every shrinkable column is as narrow as it may be."""
+        """The width with every shrinkable column as narrow as allowed."""
         return self.total - sum(
             max(0, w - c.shrink) for w, c in zip(self.widths, self.columns, strict=True) if c.shrink
         )
 
     def fit(self) -> None:
-        """Where width is short: narrow cells, a smaller gap, fewer columns; then cut the shrinkable ones."""
+        """If the table is too wide, use narrow cells, a smaller gap and fewer columns; then shrink columns."""
         room = self.terminal.width
         if self.total > room:
             for i, column in enumerate(self.columns):
@@ -99,12 +113,12 @@ class _Layout:
 
 
 def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
-    """Aligned columns, made to fit a screen; elsewhere nothing is cut or dropped."""
+    """Aligned columns, fitted to a screen; elsewhere nothing is cut or dropped."""
     layout = _Layout(block, terminal)
     layout.fit()
     lines: list[PaintedLine] = []
     if block.header:
-        dim = role_style("dim")
+        dim = role_style("dim", terminal)
         lines.append(layout.line([[Segment(shown(c.title, terminal), dim)] for c in layout.columns]))
     for row in range(len(block.columns[0].cells)):
         lines.append(layout.line([cells[row] for cells in layout.cells]))
@@ -114,14 +128,14 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
 
 
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
-    """The first dimensions as numbers; all of them as a strip, pooled to what is left of the width."""
+    """The first dimensions as numbers; all of them as a strip, pooled to the width that is left."""
     labels = [shown(label, terminal) for label in block.labels]
     label_width = max((cell_len(label) for label in labels), default=0)
     label_width = min(label_width, 14) if terminal.cuts else label_width
     dims = block.values.shape[1]
     first = min(block.first, dims)
     alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
-    texts = [row for part in alike for row in numbers(part[:, :first], number_format(part[:, :first]))]
+    texts = [row for part in alike for row in numbers(part[:, :first], terminal.form(number_format(part[:, :first])))]
     columns = [shown(name, terminal) for name in block.columns[:first]] or [f"d{d}" for d in range(first)]
     least = max((cell_len(name) for name in columns), default=0)
     width = max([len(t) for row in texts for t in row] + [min(least, _NAME)]) + 1
@@ -138,47 +152,73 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        if with_strip:
-            head += f"   all {dims}"
-        lines.append([Segment(head, role_style("dim"))])
+        over = _strip_head(block, left - 1, terminal) if with_strip else []
+        lines.append([Segment(head, role_style("dim", terminal)), *over])
         for r, label in enumerate(labels):
-            of = alike[r if block.several else 0]
-            limit = float(np.abs(of[np.isfinite(of)]).max(initial=0.0)) or 1.0
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
             if with_strip:
                 line.append(Segment("   "))
-                line += _strip(block.values[r], limit, min(left - 1, 64), terminal)
+                line += _strip(block.values[r], _largest(alike[r if block.several else 0]), left - 1, terminal)
             lines.append(line)
     return lines
 
 
-def _strip(values: np.ndarray, limit: float, width: int, terminal: Terminal) -> PaintedLine:
-    factor = -(-len(values) // width)
+def _largest(values: Array) -> float:
+    """The largest finite magnitude, which is where the scale ends."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+
+def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
+    """How many values a strip shows, how they are pooled, and the ends of its scale, as far as there is room."""
+    dims, factor, dim = block.values.shape[1], _pooled_by(block.values.shape[1], room), role_style("dim", terminal)
+    if block.several:
+        return cut([Segment(f"   all {dims}, each row on a scale of its own", dim)], room + 3, terminal)
+    ends = shown(f"±{number(_largest(block.values), terminal.form(''))} ", terminal)
+    pooled = shown(f", each cell the strongest of {factor}", terminal) if factor > 1 else ""
+    for title in (f"all {dims}{pooled}   ", f"all {dims}  ", ""):
+        for cells in (16, 8, 4):
+            bar = scale_bar("signed", cells, terminal, "▀")
+            if len(title + ends) + line_width(bar) <= room:
+                return [Segment(f"   {title}{ends}", dim), *bar]
+    return [Segment(f"   {ends}", dim)]
+
+
+def _pooled_by(dims: int, room: int) -> int:
+    """How many values one cell of a strip shows, with room for ``room`` cells."""
+    return -(-dims // min(room, _STRIP))
+
+
+def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> PaintedLine:
+    """All values of a row as coloured cells, or as characters that rise from −limit to limit."""
+    factor = _pooled_by(len(values), room)
     padded = np.zeros(-(-len(values) // factor) * factor, dtype=np.float32)
     padded[: len(values)] = np.nan_to_num(values)
     groups = padded.reshape(-1, factor)
     strongest = np.take_along_axis(groups, np.abs(groups).argmax(-1)[:, None], -1)[:, 0]
+    levels = level(strongest, "signed", limit or 1.0)
     if terminal.coloured:
-        return [Segment(" ", cell_style("signed", int(i))) for i in level(strongest, "signed", limit)]
-    return [Segment("".join(shade(abs(float(v)) / limit * 0.999, terminal) for v in strongest))]
+        return [Segment(" ", cell_style("signed", int(i), terminal)) for i in levels]
+    signs = signed_shades(terminal)
+    return [Segment("".join(signs[int(i) * len(signs) // LEVELS] for i in levels))]
 
 
 def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
-    """One labelled bar a line."""
+    """One labelled bar per line."""
     labels = [shown(b.label, terminal) for b in block.bars]
     label_width = max((cell_len(label) for label in labels), default=0)
     if terminal.cuts:
         label_width = min(label_width, max(10, terminal.width // 3))
-    value_width = max((len(b.shown) for b in block.bars), default=0)
+    texts = [bar_text(b, terminal) for b in block.bars]
+    value_width = max(map(len, texts), default=0)
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
     return [
         [
             Segment("  " + pad_text(label, label_width, terminal) + "  "),
-            Segment(b.shown.rjust(value_width) + "  "),
-            Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role)),
+            Segment(text.rjust(value_width) + "  "),
+            Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role, terminal)),
         ]
-        for label, b in zip(labels, block.bars, strict=True)
+        for label, text, b in zip(labels, texts, block.bars, strict=True)
     ]
 
 
@@ -193,17 +233,20 @@ def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
     lines: list[PaintedLine] = []
     for label, (_, row) in zip(labels, block.rows, strict=True):
-        line = [Segment("  " + pad_text(label, label_width, terminal)), Segment(f"  {block.verb}  ", role_style("dim"))]
+        line = [
+            Segment("  " + pad_text(label, label_width, terminal)),
+            Segment(f"  {block.verb}  ", role_style("dim", terminal)),
+        ]
         for name, share in row[:room]:
             drawn = bar(share, 10, terminal)
             line += [Segment(pad_text(shown(name, terminal), widest, terminal) + f"{share * 100:4.0f} % ")]
-            line += [Segment(drawn, role_style("attention")), Segment(" " * (13 - cell_len(drawn) - 1))]
+            line += [Segment(drawn, role_style("attention", terminal)), Segment(" " * (13 - cell_len(drawn) - 1))]
         lines.append(line)
     return lines
 
 
 def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
-    """Tokens in alternating colours (and between bars where there is no colour), wrapped to the width."""
+    """Tokens in alternating colours, or separated by │ without colour, wrapped to the width."""
     line: PaintedLine = [Segment("  ")]
     special = block.special or [False] * len(block.pieces)
     lines: list[PaintedLine] = []
@@ -215,6 +258,6 @@ def paint_pieces(block: Pieces, terminal: Terminal) -> list[PaintedLine]:
         if used + cell_len(gap + text) > terminal.width - 1 and used > 2:
             lines.append(line)
             line, used = [Segment("  ")], 2
-        line += [Segment(gap, role_style("dim")), Segment(text, role_style(role))]
+        line += [Segment(gap, role_style("dim", terminal)), Segment(text, role_style(role, terminal))]
         used += cell_len(gap + text)
     return [*lines, line]

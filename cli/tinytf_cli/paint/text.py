@@ -1,7 +1,6 @@
 """Lines of styled text: measuring in cells, padding, cutting, and the 7-bit form."""
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -18,13 +17,13 @@ _ASCII = {
     "₀": "0", "₁": "1", "₂": "2", "⊙": "*", "█": "#", "▌": "#", "│": "|", "─": "-", "⁄": "/", "÷": "/", "☐": "_",
     "–": "-", "‖": "||", "Σ": "sum", "γ": "gain", "β": "bias", "μ": "mean", "σ": "std", "◌": "o", "²": "^2", "↓": "v",
     "∂": "d", "ĝ": "g_hat", "\u0302": "_hat", "′": "'", "ε": "eps", "Φ": "Phi", "φ": "phi", "π": "pi", "³": "^3",
-    "θ": "theta", "λ": "lambda", "✓": "+", "✗": "x", "━": "=", "←": "<-",
+    "θ": "theta", "λ": "lambda", "✓": "+", "✗": "x", "━": "=", "←": "<-", "±": "+-",
 }  # fmt: skip
-_BETAS = {"β₁": "beta1", "β₂": "beta2"}  # of Adam; alone it is a bias
+_BETAS = {"β₁": "beta1", "β₂": "beta2"}  # in Adam; β alone is a bias
 
 
 def shown(text: str, terminal: Terminal) -> str:
-    """``text`` as this terminal can show it; in 7 bits, signs are written out and other characters escaped."""
+    """``text`` as this terminal can show it; in 7 bits, symbols are spelled out and other characters escaped."""
     if not terminal.ascii or text.isascii():
         return text
     for sign, words in _BETAS.items():
@@ -36,15 +35,15 @@ def shown(text: str, terminal: Terminal) -> str:
 
 
 def spans(words: Words) -> Sequence[Span]:
-    """Words in any of their forms as spans."""
+    """Words in any of their forms, as spans."""
     if isinstance(words, str):
         return [Span(words)]
     return [words] if isinstance(words, Span) else words
 
 
 def segments(words: Words, terminal: Terminal) -> PaintedLine:
-    """Styled segments of some words."""
-    return [Segment(shown(span.text, terminal), role_style(span.role)) for span in spans(words)]
+    """Words as styled segments."""
+    return [Segment(shown(span.text, terminal), role_style(span.role, terminal)) for span in spans(words)]
 
 
 def line_width(line: PaintedLine) -> int:
@@ -52,7 +51,7 @@ def line_width(line: PaintedLine) -> int:
 
 
 def ellipsis(terminal: Terminal) -> str:
-    """What stands for what was cut."""
+    """The mark of cut text."""
     return shown("…", terminal)
 
 
@@ -66,7 +65,7 @@ def fit(line: PaintedLine, width: int, terminal: Terminal, align: str = "left") 
 
 
 def cut(line: PaintedLine, width: int, terminal: Terminal) -> PaintedLine:
-    """At most ``width`` cells of a line, its last one a … where something is missing."""
+    """At most ``width`` cells of a line, ending in … (or ..) if it was cut."""
     if line_width(line) <= width:
         return line
     mark = ellipsis(terminal)
@@ -85,11 +84,7 @@ def cut(line: PaintedLine, width: int, terminal: Terminal) -> PaintedLine:
 
 def pad_text(text: str, width: int, terminal: Terminal, align: str = "left") -> str:
     """Plain text cut or padded to ``width`` cells."""
-    if cell_len(text) > width:
-        mark = ellipsis(terminal)
-        text = set_cell_size(text, max(0, width - cell_len(mark))) + mark
-    gap = " " * (width - cell_len(text))
-    return gap + text if align == "right" else text + gap
+    return "".join(segment.text for segment in fit([Segment(text)], width, terminal, align))
 
 
 def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
@@ -104,7 +99,7 @@ def wrap(line: PaintedLine, width: int, indent: int = 0) -> list[PaintedLine]:
                 used = indent
             parts[-1].append(Segment(word, segment.style))
             used += size
-    for part in parts[:-1]:  # the blank before a break has no place at the end of a full line
+    for part in parts[:-1]:  # drop the space before a break
         part[-1] = Segment(part[-1].text.rstrip(), part[-1].style)
     return parts
 
@@ -119,7 +114,7 @@ def _words(text: str) -> Iterable[str]:
 
 
 def render(line: PaintedLine, depth: str) -> str:
-    """A line as characters with escape codes of this colour depth (none for ``none``); no trailing spaces."""
+    """A line with the escape codes of this colour depth (none for ``none``), without trailing spaces."""
     if depth == "none":
         return "".join(segment.text for segment in line).rstrip()
     system = SYSTEMS[depth]
@@ -133,12 +128,4 @@ def render(line: PaintedLine, depth: str) -> str:
             merged.append((segment.text, style))
     if merged and not merged[-1][1].bgcolor:
         merged[-1] = (merged[-1][0].rstrip(), merged[-1][1])
-    return "".join(
-        _at_depth(style, depth).render(text, color_system=system) if style else text for text, style in merged
-    )
-
-
-@lru_cache(maxsize=4096)
-def _at_depth(style: Style, depth: str) -> Style:
-    """A copy of a style for each depth, since a style remembers the codes that it was first rendered with."""
-    return Style(color=style.color, bgcolor=style.bgcolor, bold=style.bold, dim=style.dim, italic=style.italic)
+    return "".join(style.render(text, color_system=system) if style else text for text, style in merged)

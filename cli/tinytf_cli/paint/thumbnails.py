@@ -1,11 +1,11 @@
-"""Many small maps at once: one pre-built string a line, put together by array look-ups."""
+"""Many small maps at once: one string per line, built with array look-ups."""
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.segment import Segment
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
-from tinytf_cli.paint.heat import pool, pooling_note, shades
+from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
 from tinytf_cli.paint.text import PaintedLine, shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Thumbnails
@@ -15,7 +15,7 @@ _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
 def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
-    """(cells a side, heads a row) that fit ``width``: every head in one row if each gets 3 cells or more."""
+    """(cells per side, heads per row) that fit ``width``: all heads in one row if each gets at least 3 cells."""
     label = 5
     side = min(length, _LARGEST, (width - label) // n_heads - 1)
     if side >= min(3, length):
@@ -24,11 +24,11 @@ def thumbnail_size(length: int, n_heads: int, width: int) -> tuple[int, int]:
     return side, max(1, (width - label) // (side + 1))
 
 
-def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
-    """Two matrix rows a line, in colour: levels (2n, m) of 0…255, LEVELS for nothing.
+def half_blocks(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
+    """Two matrix rows per line, in colour: levels (2n, m) of 0…255, LEVELS for an empty cell.
 
-    A cell is ``▀`` in the upper colour on the lower; where the upper half is empty ``▄`` on the default
-    background, where both are a blank. A colour is said only where it changes.
+    A cell is ``▀`` in the upper colour on the lower one; ``▄`` on the default background if the upper half is empty;
+    a space if both are. A colour code is written only where the colour changes.
     """
     upper, lower = levels[0::2], levels[1::2]
     upper_empty = upper == LEVELS
@@ -36,15 +36,15 @@ def half_blocks(levels: NDArray[np.int64], depth: str) -> list[str]:
     front, back = np.where(upper_empty, lower, upper), np.where(upper_empty, LEVELS, lower)
     unchanged = (front[:, 1:] == front[:, :-1]) & (back[:, 1:] == back[:, :-1])
     front[:, 1:][unchanged] = back[:, 1:][unchanged] = SAME
-    fore, rear = colour_codes("unit", depth)
+    fore, rear = colour_codes("unit", terminal)
     cells = np.empty(upper.shape, dtype=[("front", fore.dtype), ("back", rear.dtype), ("sign", _SIGNS.dtype)])
     cells["front"], cells["back"], cells["sign"] = fore[front], rear[back], _SIGNS[sign]
-    # Shorter entries are filled up with NUL, which goes; a token's text is never in here.
+    # numpy pads shorter entries with NUL, which is removed; token text never gets here.
     return [row.tobytes().translate(None, b"\0").decode("utf-8") + "\x1b[0m" for row in cells]
 
 
 def _picture(maps: Array, visible: NDArray[np.bool_] | None, side: int) -> NDArray[np.int64]:
-    """Levels of one row of maps (heads, T, T) with a blank column between: (rows, heads · (side + 1) - 1)."""
+    """Levels of one row of maps (heads, T, T) with an empty column between them: (rows, heads · (side + 1) - 1)."""
     factor = -(-maps.shape[-1] // side)
     pooled = []
     seen = visible
@@ -73,7 +73,7 @@ def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
 
 
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
-    """A grid, one row of maps a layer; half blocks in colour, shades without."""
+    """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
     side, a_row = thumbnail_size(length, n_heads, terminal.width)
     lines: list[PaintedLine] = []
@@ -83,15 +83,15 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
             if offset == 0 or a_row < n_heads:
                 width = -(-length // -(-length // side)) + 1
                 heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
-                lines.append([Segment("     " + heads, role_style("dim"))])
+                lines.append([Segment("     " + heads, role_style("dim", terminal))])
             levels = _picture(part, block.visible, side)
-            rows = half_blocks(levels, terminal.depth) if terminal.coloured and not terminal.ascii else _shaded(
+            rows = half_blocks(levels, terminal) if terminal.coloured and not terminal.ascii else _shaded(
                 levels[: -(-length // -(-length // side))], terminal
             )  # fmt: skip
             for place, text in enumerate(rows):
                 label = f"L{block.first_layer + offset}" if place == 0 else ""
-                lines.append([Segment(f"{label:<5}", role_style("dim")), Segment(text)])
+                lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     factor = -(-length // side)
     if factor > 1:
         lines += pooling_note(factor, 5, terminal)
-    return lines
+    return [*lines, legend("unit", 1.0, terminal, indent=5)]

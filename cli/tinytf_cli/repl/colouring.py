@@ -10,38 +10,43 @@ from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.styles import Style
 
 from tinytf.steps.table import STEPS
-from tinytf_cli.paint.colour import ACCENTS
+from tinytf_cli.paint.colour import BACKGROUNDS, FOREGROUNDS, accents
 from tinytf_cli.repl.line import Piece, pieces_of
 from tinytf_cli.repl.session import Session
 
 LONGEST = 2_000
 """Characters of a line beyond which it is shown as it is: nobody reads it, and it is drawn at every key."""
 
-# The accents have the same contrast on black and on white; bold, underlines and italics say the same without colour.
-STYLE = Style.from_dict(
-    {
-        "prompt": f"bold {ACCENTS['q']}",
-        "verb": "bold",
-        "wrong": f"underline {ACCENTS['output']}",
-        "option": ACCENTS["embed"],
-        "string": ACCENTS["v"],
-        "number": ACCENTS["k"],
-        "sign": f"bold {ACCENTS['attention']}",
-        "comment": f"italic {ACCENTS['residual']}",
-        "keyword": f"bold {ACCENTS['ffn']}",
-        **{f"role.{role}": colour for role, colour in ACCENTS.items()},
-        "auto-suggestion": f"italic {ACCENTS['residual']}",
-        "bottom-toolbar": "noreverse",
-        "bar": ACCENTS["residual"],
-        "bar.model": f"bold {ACCENTS['residual']}",
-        "completion-menu.completion": "bg:#e4e6ea #1c1f24",
-        "completion-menu.completion.current": f"noreverse bold bg:{ACCENTS['q']} #ffffff",
-        "scrollbar.background": "bg:#d3d6dc",
-        "scrollbar.button": f"bg:{ACCENTS['residual']}",
-        "completion-menu.meta.completion": "bg:#d3d6dc #3f4550",
-        "completion-menu.meta.completion.current": f"bg:{ACCENTS['q']} #ffffff",
-    }
-)
+
+def style_of(theme: str) -> Style:
+    """The colours of a dark or light theme; bold, underlines and italics say the same without colour."""
+    colours, ground, text = accents(theme), BACKGROUNDS[theme], FOREGROUNDS[theme]
+    raised, edge = {"dark": ("#2a2d34", "#3a3e47"), "light": ("#e4e6ea", "#d3d6dc")}[theme]
+    return Style.from_dict(
+        {
+            "prompt": f"bold {colours['q']}",
+            "verb": "bold",
+            "wrong": f"underline {colours['output']}",
+            "option": colours["embed"],
+            "string": colours["v"],
+            "number": colours["k"],
+            "sign": f"bold {colours['attention']}",
+            "comment": f"italic {colours['residual']}",
+            "keyword": f"bold {colours['ffn']}",
+            **{f"role.{role}": colour for role, colour in colours.items()},
+            "auto-suggestion": f"italic {colours['residual']}",
+            "bottom-toolbar": "noreverse",
+            "bar": colours["residual"],
+            "bar.model": f"bold {colours['residual']}",
+            "completion-menu.completion": f"bg:{raised} {text}",
+            "completion-menu.completion.current": f"noreverse bold bg:{colours['q']} {ground}",
+            "scrollbar.background": f"bg:{edge}",
+            "scrollbar.button": f"bg:{colours['residual']}",
+            "completion-menu.meta.completion": f"bg:{edge} {text}",
+            "completion-menu.meta.completion.current": f"bg:{colours['q']} {ground}",
+        }
+    )
+
 
 _STEP = re.compile(r"(?:L(?:[0-9]+(?:-[0-9]+)?|\*)(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")

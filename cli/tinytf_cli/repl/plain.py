@@ -1,6 +1,5 @@
 """A session at a terminal, with nothing but a prompt: what there is without prompt_toolkit."""
 
-from tinytf_cli.interrupt import current
 from tinytf_cli.repl.script import PROMPT
 from tinytf_cli.repl.session import Session
 
@@ -14,7 +13,7 @@ def interact(session: Session) -> int:
             session.streams.stdout.write("\n")
             return 0
         except KeyboardInterrupt:
-            current().happened = False
+            session.interrupt.happened = False
             session.streams.stdout.write("\n")
             continue
         outcome = session.execute(line)

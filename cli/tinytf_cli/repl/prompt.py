@@ -17,12 +17,11 @@ from rich.cells import cell_len
 
 from tinytf import __version__
 from tinytf.text.printable import printable
-from tinytf_cli.interrupt import current
 from tinytf_cli.repl import keys
 from tinytf_cli.repl.bindings import bindings, listed
 from tinytf_cli.repl.bottom_bar import Bar, bar_of
 from tinytf_cli.repl.bursts import bracketed
-from tinytf_cli.repl.colouring import STYLE, LineLexer
+from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history_file import FileHistory, history_path
 from tinytf_cli.repl.script import PROMPT
@@ -62,7 +61,6 @@ class Prompt:
             auto_suggest=AutoSuggestFromHistory(),
             enable_history_search=True,
             lexer=LineLexer(session),
-            style=STYLE,
             include_default_pygments_style=False,
             bottom_toolbar=self._fitted_bar,
             key_bindings=bindings(self._keep),
@@ -89,13 +87,14 @@ class Prompt:
                 except EOFError:
                     break
                 except KeyboardInterrupt:  # of the line, or between two
-                    current().happened = False
+                    self.session.interrupt.happened = False
         return end.status
 
     def _one(self, end: "End") -> bool:
         """Read once, and run what was typed; whether that was the end."""
         self._bar = bar_of(self.session)
-        self._prompt.color_depth = _DEPTHS[self.session.terminal().depth]
+        terminal = self.session.terminal()
+        self._prompt.color_depth, self._prompt.style = _DEPTHS[terminal.depth], style_of(terminal.theme)
         begun, self._begun = self._begun, Document()
         typed = self._prompt.prompt(default=begun)
         self._say_trouble()

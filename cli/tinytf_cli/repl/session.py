@@ -33,7 +33,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -44,8 +44,8 @@ from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
 from tinytf_cli.failing import explained, say
 from tinytf_cli.host import Host
-from tinytf_cli.interrupt import current
-from tinytf_cli.output import Output, ReaderGone, Result
+from tinytf_cli.interrupt import Interrupt
+from tinytf_cli.output import Drawing, Output, ReaderGone, Result
 from tinytf_cli.repl.commands import adjust
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.lexicon import Lexicon, Verb
@@ -79,11 +79,12 @@ class Session(Host):
         settings: Settings | None = None,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
         self.place: int | None = None
         self.lexicon, self.models, self.log = Lexicon(verbs), Models(), Log()
-        self.streams = Streams(stdout, stderr)
+        self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
         self.last_error: BaseException | None = None
@@ -202,7 +203,7 @@ class Session(Host):
     def execute(self, line: str) -> Outcome:
         """Run one line."""
         began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
-        interrupt = current()
+        interrupt = self.interrupt
         interrupt.happened = False
         failure, status, heard = None, 0, Heard(Ear())
         self.typed = Typed(line)
@@ -287,7 +288,7 @@ class Session(Host):
         spec, settings = self.state.spec, self.settings
         opened = {"model": spec.name, "device": spec.device, "dtype": spec.dtype, "seed": spec.seed}
         values: dict[str, Any] = {
-            name: getattr(settings, name) for name in ("color", "width", "ascii", "plain", "dims", "rows")
+            name: getattr(settings, name) for name in (*(one.name for one in fields(Drawing)), "dims", "rows")
         }
         names = {parameter.name for parameter in command.params}
         if opened.keys() <= names:

@@ -6,7 +6,8 @@ from typing import Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.terminal import Terminal, detect
+from tinytf_cli.output import Drawing
+from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 AUTO = "auto"
 
@@ -19,6 +20,7 @@ class Settings:
     dims: int = 8
     rows: int | None = None
     colormap: str = "viridis"
+    theme: str = AUTO
     color: str = AUTO
     width: int | None = None
     ascii: bool = False
@@ -29,7 +31,8 @@ class Settings:
 
     def terminal(self, stream: TextIO, color: str = "") -> Terminal:
         """What a stream can show, as the settings say; ``color`` in place of theirs."""
-        return detect(stream, color=color or self.color, width=self.width, ascii=self.ascii, plain=self.plain)
+        drawing = {field.name: getattr(self, field.name) for field in fields(Drawing)}
+        return detect(stream, **{**drawing, "color": color or self.color})
 
 
 _SWITCH = ("on", "off")
@@ -61,7 +64,6 @@ class Setting:
         return int(word)
 
 
-_MAPS = ("viridis", "cividis", "grey")
 _COLORS = (AUTO, "always", "never")
 _ANY = range(10**6 + 1)
 
@@ -71,7 +73,8 @@ SETTINGS: dict[str, Setting] = {
         Setting("precision", "digits after the point", "auto or 0 to 9", (AUTO,), range(10)),
         Setting("dims", "dimensions shown as numbers", "1 or more", (), _ANY[1:]),
         Setting("rows", "tokens shown in a table; 0 is all", "auto or a number", (AUTO,), _ANY),
-        Setting("colormap", "colours of values in 0…1", ", ".join(_MAPS), _MAPS),
+        Setting("colormap", "colours of values in 0…1", ", ".join(COLORMAPS), COLORMAPS),
+        Setting("theme", "background to draw for", ", ".join(THEMES), THEMES),
         Setting("color", "whether to use colour", ", ".join(_COLORS), _COLORS),
         Setting("width", "columns to draw in", "auto or 20 to 1000", (AUTO,), range(20, 1001)),
         Setting("ascii", "7-bit signs only", "on or off", _SWITCH),

@@ -1,15 +1,12 @@
 """What becomes of the output of a session: shown, kept, piped, written to a file or paged."""
 
 import contextlib
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import UsageError
-from tinytf_cli.numbers import digits
-from tinytf_cli.paint.colour import choose_unit_map
 from tinytf_cli.repl.heard import Ear, Heard, HeardOutput
 from tinytf_cli.repl.line import Typed
 from tinytf_cli.repl.pager import page
@@ -50,14 +47,10 @@ class Streams:
         encoding = getattr(stream, "encoding", None) or "utf-8"
         ear = Ear(terminal=not to and stream.isatty(), encoding=encoding) if waits else Ear(stream, encoding=encoding)
         before, self._now = self._now, Heard(ear)
-        precision = digits.set(settings.precision)
-        choose_unit_map(settings.colormap)
         try:
             with contextlib.redirect_stdout(ear):
                 yield self._now
         finally:
-            digits.reset(precision)
-            choose_unit_map(Settings().colormap)
             self._now = before
 
     def deliver(self, heard: Heard, typed: Typed, settings: Settings, *, live: bool) -> None:
@@ -71,7 +64,7 @@ class Streams:
         elif typed.sign == ">":
             to_file(chosen, typed.target, self.stderr, settings, typed.words)
         elif self._pages(settings, live):
-            if heard.ear.text.count("\n") >= shutil.get_terminal_size().lines:
+            if heard.ear.text.count("\n") >= settings.terminal(self._stream).height:
                 self.page(heard.ear.text)
             else:
                 self._stream.write(heard.ear.text)

@@ -7,9 +7,21 @@ import numpy as np
 from tinytf.analysis.values import figures, single_addresses, tensor_at
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Histogram, Line, Span, Table, Values
+from tinytf_cli.views.blocks import (
+    Array,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Heading,
+    Heat,
+    Histogram,
+    Line,
+    Span,
+    Table,
+    Values,
+)
 from tinytf_cli.views.steps import address_blocks, as_array, labels, largest, step_heading, visible_array
 
 _LABEL = 18
@@ -47,7 +59,7 @@ def statistics_blocks(trace: Trace, where: Address) -> Iterator[Block]:
     steps: list[Cell] = [Span(str(one.where), one.where.step.role if one.where.step else "") for one in found]
     columns = [Column("step", steps, said="")]
     for name in dict.fromkeys(name for one in found for name in one.values):
-        columns.append(Column(name, [number(one.values[name]) if name in one.values else "" for one in found], "right"))
+        columns.append(Column(name, [Figure(one.values[name]) if name in one.values else "" for one in found], "right"))
     columns.append(Column("", [Histogram(one.histogram) for one in found], drop=1))
     yield Table(columns)
 

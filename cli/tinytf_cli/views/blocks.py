@@ -1,4 +1,4 @@
-"""What a view consists of: plain data, without colour codes, widths or printing."""
+"""What a view is made of: plain data, without colour codes, widths or printing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ Words: TypeAlias = "str | Span | Sequence[Span]"
 
 @dataclass(frozen=True)
 class Line:
-    """One line, or a paragraph that may wrap between spans; a ``single`` one is cut where it is too long instead.
+    """One line, or a paragraph that wraps; with ``single`` it is cut instead of wrapped.
 
-    ``said`` is how a screen reader should hear it. What is wrapped stands ``hanging`` columns further in.
+    ``said`` is what a screen reader should read. Wrapped lines are indented by another ``hanging`` columns.
     """
 
     words: Words
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Heading:
-    """The start of a part."""
+    """The title of a section."""
 
     title: str
     note: str = ""
@@ -46,8 +46,17 @@ class Heading:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A cell of a table: a number in a printf format (if empty, one that suits it), or with the digits asked for."""
+
+    value: float
+    form: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True)
 class Histogram:
-    """A cell of a table: counts drawn as small bars; ``full`` is the count of a whole bar, if not the largest."""
+    """A cell of a table: counts as small bars; ``full`` is the count of a whole bar, by default the largest."""
 
     counts: tuple[int, ...]
     full: int = 0
@@ -56,21 +65,22 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Meter:
-    """A cell of a table: a number, and its share of 1 as a short bar."""
+    """A cell of a table: a number, with its share of 1 as a short bar."""
 
     share: float
     shown: str
     role: str = ""
 
 
-Cell: TypeAlias = "str | Span | Sequence[Span] | Histogram | Meter"
+Cell: TypeAlias = "str | Span | Sequence[Span] | Figure | Histogram | Meter"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. When width is short: ``narrow`` cells replace ``cells``, a ``shrink`` column is cut,
+    """A column of a table; ``said`` replaces the title in sentences.
 
-    and columns with a ``drop`` number go, the highest first. ``said`` replaces the title in sentences.
+    If the table is too wide, ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest first, and
+    a ``shrink`` column is cut to no less than that width.
     """
 
     title: str
@@ -84,7 +94,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; ``rule_after`` are rows after which a thin gap helps the eye."""
+    """Columns of equal length; an empty line follows each row in ``rule_after``."""
 
     columns: Sequence[Column]
     header: bool = True
@@ -93,10 +103,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Values:
-    """One row a token, ``first`` dimensions as numbers, all of them as a strip of colour.
+    """One row per token: the ``first`` dimensions as numbers, all of them as a strip of colour.
 
-    Rows of ``several`` quantities have digits and a scale of their own each. ``columns`` are names of the dimensions
-    that have one.
+    With ``several`` quantities each row has its own digits and scale. ``columns`` names dimensions that have a name.
     """
 
     labels: Sequence[str]
@@ -111,8 +120,8 @@ class Values:
 class Heat:
     """A matrix with numbers in coloured cells. ``visible`` is false where a cell is masked.
 
-    ``scale`` is ``unit`` (0…1, fixed) or ``signed`` (symmetric about 0, to ``limit``). ``asked`` asks for
-    every number even where they need more width than there is; ``digits`` fixes the digits after the point.
+    ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
+    numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
     """
 
     values: Array
@@ -127,11 +136,11 @@ class Heat:
 
 @dataclass(frozen=True)
 class Grid:
-    """A word in every cell, coloured by its share of 1, which is written out where there is no colour.
+    """A word in every cell, coloured by its share of 1; without colour the share is written.
 
-    ``above`` is a first line over the columns' labels, ``beside`` are columns of text (title, cells) before the words.
-    On a screen as many columns are drawn as fit, the last ones if ``keep_last``; ``many`` are what is then said to be
-    left out, and ``remedy`` how to see them. ``verb`` is for sentences.
+    ``above`` is a line above the column labels; ``beside`` are columns of text (title, cells) before the words. A
+    screen shows as many columns as fit, the last ones with ``keep_last``, and says how many of ``many`` are omitted,
+    and with ``remedy`` how to see them. ``verb`` is used in sentences.
     """
 
     words: Sequence[Sequence[str]]
@@ -148,9 +157,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
+    """``shown`` is written beside the bar; if it is empty, the value is, as a share of 1."""
+
     label: str
     value: float
-    shown: str
+    shown: str = ""
     role: str = ""
 
 
@@ -164,7 +175,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class RowBars:
-    """One line a row: a label, then its largest entries, each with a short bar; values are shares of 1."""
+    """One line per row: a label, then its largest entries, each with a short bar; values are shares of 1."""
 
     rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]
     verb: str = "looks at"
@@ -172,7 +183,7 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T); ``visible`` serves them all."""
+    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T); ``visible`` applies to all."""
 
     maps: Sequence[Array]
     visible: Visible
@@ -180,10 +191,19 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One line of a chart: ``y`` at ``x``, which rises; what has no finite ``y`` is not drawn.
+class Scale:
+    """The scale that words are coloured by: ``unit`` from 0 to ``limit``, ``signed`` from −limit to ``limit``."""
 
-    Of one with ``points`` only these are drawn, and nothing between them.
+    scale: str
+    limit: float
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart: ``y`` at increasing ``x``; points without a finite ``y`` are not drawn.
+
+    With ``points`` only the points are drawn, and no line between them.
     """
 
     label: str
@@ -195,9 +215,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines in one chart with axes and a legend, ``height`` rows of cells; the first is on top where they meet.
+    """Lines in one chart with axes and a legend, ``height`` rows high; where lines meet, the first is on top.
 
-    Where several points fall on one column their mean is drawn, and straight lines where points are far apart.
+    Points that share a column are drawn as their mean; straight lines connect points that are further apart.
     """
 
     curves: Sequence[Curve]
@@ -214,4 +234,4 @@ class Pieces:
     special: Sequence[bool] = field(default_factory=tuple)
 
 
-Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Curves | Pieces
+Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Scale | Curves | Pieces

@@ -12,7 +12,7 @@ from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
-from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.parts import bar_column, full_scale, head_map, plural, row_limit, titled, verdict
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
@@ -183,8 +183,8 @@ class DifferenceView:
                     shrink=10,
                     drop=2,
                 ),
-                Column("A", [number(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
-                Column("B", [number(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
+                Column("A", [Figure(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
+                Column("B", [Figure(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
             ],
             rule_after=frozenset(
                 i for i in range(len(steps) - 1) if _parted(steps[i].layer, steps[i + 1].layer, self.full)

@@ -11,7 +11,7 @@ from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Meter, Span, Table
 
 _ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
 
@@ -110,5 +110,5 @@ def _terms(one: Explanation) -> Table:
 def _factors(one: Explanation, place: int, rows: int) -> list[Cell]:
     found = [term.factors[place] if term.factors else None for term in one.terms]
     form = number_format(np.array([value for value in found if value is not None], dtype=np.float32))
-    cells: list[Cell] = ["" if value is None else number(value, form) for value in found]
+    cells: list[Cell] = ["" if value is None else Figure(value, form) for value in found]
     return cells + [""] * (rows - len(cells))

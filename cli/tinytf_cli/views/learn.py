@@ -10,7 +10,7 @@ from tinytf.lessons import NAMES, TITLES, LessonList
 from tinytf.lessons.lesson import Figures, Lesson
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table, Values
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table, Values
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -91,13 +91,17 @@ class LessonView:
 
     def _choice(self, place: int, wide: int) -> Iterator[Span]:
         """A number and a choice, as wide before an answer as after it."""
-        choice, number, role, mark = self.lesson.question.choices[place], "strong", "", ""
-        if self.chosen is not None:
-            right, chosen = place == self.lesson.question.answer, place == self.chosen
-            role, mark = ("good", " ✓") if right else ("bad", " ✗") if chosen else ("dim", "")
-            number = role
-        yield Span(f"{place + 1} ", number)
-        yield Span(f"{choice}{mark}", role)
+        choice = self.lesson.question.choices[place]
+        if self.chosen is None:
+            roles, mark = ("strong", ""), ""
+        elif place == self.lesson.question.answer:
+            roles, mark = ("good", "good"), " ✓"
+        elif place == self.chosen:
+            roles, mark = ("bad", "bad"), " ✗"
+        else:
+            roles, mark = ("dim", "dim"), ""
+        yield Span(f"{place + 1} ", roles[0])
+        yield Span(f"{choice}{mark}", roles[1])
         yield Span(" " * (wide - cell_len(f"{choice}{mark}")))
 
     def answer(self) -> Line:
@@ -133,7 +137,9 @@ class LessonView:
         assert step is not None
         values = as_array(trace[where])
         names = labels(trace)
-        keep = self._around(rows)
+        # The tokens up to the one that the question is about, and those after it where there is room.
+        first = max(0, min(self.lesson.focus, len(names) - 1) + 1 - rows)
+        keep = list(range(first, min(len(names), first + rows)))
         said = f"  {step.title} = {step.formula}" if step.formula else f"  {step.title}"
         yield Line([Span(address, step.role), Span(said, "dim")], single=True)
         if step.is_map:
@@ -146,12 +152,6 @@ class LessonView:
         if len(keep) < len(names):
             which = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
             yield Line(Span(f"  {which} of {len(names)}", "dim"))
-
-    def _around(self, rows: int) -> list[int]:
-        """The tokens up to the one that the question is about, and those after it where there is room."""
-        count, focus = self.live.length, self.lesson.focus
-        first = max(0, min(focus, count - 1) + 1 - rows)
-        return list(range(first, min(count, first + rows)))
 
 
 def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
@@ -183,7 +183,7 @@ def _cells(values: Sequence[str | int | float]) -> list[Cell]:
     even = sizes and max(sizes) < 30 * min(sizes)
     form = number_format(np.array(floats, dtype=np.float32)) if even else ""
     return [
-        value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else number(value, form)
+        value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else Figure(value, form)
         for value in values
     ]
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from tinytf.config import ModelConfig
 from tinytf.trace.summary import Row, Statistics
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import digits, number
-from tinytf_cli.views.blocks import Block, Cell, Column, Histogram, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Span, Table
 
 _LETTERS = {
     "token": "T", "d_model": "C", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
@@ -34,17 +33,14 @@ def shape_legend(config: ModelConfig) -> str:
     return "shapes: " + ", ".join(f"{letter} {axis}" for axis, letter in letters.items())
 
 
-def _figures(rows: Sequence[Row], name: str) -> list[str]:
+def _figures(rows: Sequence[Row], name: str) -> list[Cell]:
     return ["" if r.statistics is None else _figure(getattr(r.statistics, name), r.statistics) for r in rows]
 
 
-def _figure(value: float, among: Statistics) -> str:
+def _figure(value: float, among: Statistics) -> Figure:
     """A figure with the digits that its row's range needs; one too small for them in powers of ten."""
-    asked = digits.get()
-    if asked is not None:
-        return number(value, f"%.{asked}f")
     largest = max(abs(among.min), abs(among.max))
-    return number(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
+    return Figure(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
 def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> list[Block]:

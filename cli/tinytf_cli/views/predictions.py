@@ -6,7 +6,6 @@ from tinytf.analysis.prediction import Prediction
 from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number, share_format
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 
 _NAMED = 6
@@ -23,7 +22,7 @@ def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Blo
             yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
         else:
             yield Heading("fill", f"[MASK] at {one.position}", "output")
-        yield Bars([Bar(c.token, c.probability, number(c.probability, share_format()), "output") for c in one.top])
+        yield Bars([Bar(c.token, c.probability, role="output") for c in one.top])
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from tinytf.analysis.rollout import ALLOWED, Rollout
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Scale, Span, Table
 from tinytf_cli.views.parts import bar_column, note, row_limit, verdict
 from tinytf_cli.views.steps import as_array, left_out, shown_rows
 
@@ -57,7 +57,8 @@ class RolloutView:
         for name, share in zip(names, shares, strict=True):
             coloured += [Span(name, f"unit:{round(255 * share / most)}"), Span(" ")]
         yield Line(coloured, indent=2)
-        yield note(f"rollout, dark 0 to bright {most:.3f}; each layer is ½·attention + ½·itself")
+        yield Scale("unit", most)
+        yield note(f"rollout, at most {most:.3f}; each layer is ½·attention + ½·itself")
         yield Line("")
         keep = shown_rows(len(names), row_limit(terminal, self.rows, _ROWS_ON_A_SCREEN))
         columns = [
@@ -78,11 +79,10 @@ class RolloutView:
 
     def _check(self) -> Line:
         found, flow = self.found, self.found.flow
-        said = (
-            f"the shares in each position sum to 1, {f'off by {found.deviation:.1e}' if found.deviation else 'exactly'}"
-        )
+        off = f"off by {found.deviation:.1e}" if found.deviation else "exactly"
+        said = f"the shares in each position sum to 1, {off}"
         if not found.holds:
-            said = f"the shares in a position do not sum to 1, off by {found.deviation:.1e} (allowed {ALLOWED:.0e})"
+            said = f"the shares in a position do not sum to 1, {off} (allowed {ALLOWED:.0e})"
         if flow is not None:
             count = flow.values.numel()
             each = "the flow" if count == 1 else f"each of {count} flows"

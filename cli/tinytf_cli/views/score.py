@@ -7,7 +7,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
 
 _MOST_BITS = 16.0
@@ -28,9 +28,10 @@ class ScoreView:
         """The text in colours, a line for each token, and the perplexity."""
         yield from banner(self.model, self.found.encoding)
         tokens, scored = self.found.encoding.tokens, self.found.tokens
-        yield Heading("surprise", f"0 to {_MOST_BITS:g} bits, dark to bright; the first token is not foreseen")
+        yield Heading("surprise", "−log₂ p of each token, in bits; the first is not predicted")
         coloured = [Span(tokens[one.position].shown, _role(one.surprise)) for one in scored]
         yield Line([Span(tokens[0].shown, "dim"), *coloured])
+        yield Scale("unit", _MOST_BITS, "bits")
         yield Line("")
         yield Table(
             [

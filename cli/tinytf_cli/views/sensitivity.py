@@ -9,7 +9,7 @@ from tinytf.gradients.saliency import HeadSaliency, Integrated
 from tinytf.gradients.trace import GradientTrace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.backward import figure
-from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Heat, Line, Scale, Span, Table
 from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role
 
 
@@ -35,6 +35,7 @@ def token_blocks(
     names = labels(trace)
     coloured = [Span(name, signed_role(value, most)) for name, value in zip(names, shown, strict=True)]
     yield Line(coloured, indent=2)
+    yield Scale("signed", most)
     yield Line("")
     keep = shown_rows(len(names), limit)
     columns = [
