@@ -88,7 +88,7 @@ def test_a_tracked_token_has_its_rank_and_probability_in_every_row(
 
 def test_an_encoder_shows_its_masks_and_says_how_it_is_read(tinytf: Tinytf, encoder: Path) -> None:
     ran = tinytf("lens", MASKED, "-m", encoder, "--sublayers")
-    assert "there is no final norm, each block" in ran.out
+    assert "there is no final norm: each block" in ran.out
     assert re.findall(r"^position (\d+)", ran.out, re.MULTILINE) == ["2", "6"]
     assert re.search(r"^  L1\.norm2 ", ran.out, re.MULTILINE)
     assert "no [MASK], so every position" in tinytf("lens", SENTENCE, "-m", encoder).out
