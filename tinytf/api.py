@@ -29,6 +29,7 @@ from tinytf.trace.trace import Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.interventions import Reference
+    from tinytf.checkpoints.huggingface.export import Exported
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.gradients.report import Backward
     from tinytf.gradients.trace import GradientTrace
@@ -485,7 +486,7 @@ class Model:
             tuple(layers),
             head,
             addresses,
-            tuple(derive(trace, trace.targets, where) for where in _found(trace, derived)),
+            tuple(derive(trace, where) for where in _found(trace, derived)),
             by,
             lr,
             integrated_gradients(*of, on_point) if integrated else None,
@@ -494,6 +495,15 @@ class Model:
             first_fault(trace, fail_on) if fail_on else None,
         )
         return self._of(found, trace.encoding)
+
+    def export(self, directory: str | Path) -> "Exported":
+        """Write model and tokenizer to a new or empty ``directory``, as transformers opens them.
+
+        Raises UsageError for an architecture that transformers has no family for, and for a directory with files.
+        """
+        from tinytf.checkpoints.huggingface.export import export
+
+        return replace(export(self.transformer, self.tokenizer, Path(directory)), model=self.name)
 
     # Changing, and comparing
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from tinytf.analysis.size import parameter_count
 from tinytf.checkpoints.hub import cached
@@ -10,16 +11,19 @@ from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.presets import PRESETS
+from tinytf.report import Data, Report, plain
 from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, RunSource, Source, find_source, source_at
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Data):
     """An available model: ``name`` is what --model takes, ``place`` where it was found.
 
-    ``config`` and ``family`` are None and "" where it cannot be opened, and ``problem`` says why. ``bytes`` are those
-    of its weight files, 0 for a preset.
+    Where it cannot be opened, ``problem`` says why, ``config`` is None and ``family`` empty. ``bytes`` is the size of
+    its weight files, 0 for a preset.
     """
+
+    ALSO: ClassVar = ("opens", "parameters")
 
     name: str
     place: str
@@ -29,13 +33,39 @@ class Entry:
     problem: str = ""
 
     @property
+    def opens(self) -> bool:
+        return not self.problem
+
+    @property
     def parameters(self) -> int | None:
         """How many parameters the configuration amounts to."""
         return parameter_count(self.config) if self.config else None
 
 
-def catalogue(folder: Path) -> Iterator[Entry]:
-    """Every available model, read by its headers alone; ``folder`` and the folders in it are searched."""
+@dataclass(frozen=True)
+class Catalogue(Report):
+    """The available models; ``folder`` is where directories and files were searched for."""
+
+    KIND = "models"
+
+    entries: tuple[Entry, ...]
+    folder: Path
+
+    def fields(self) -> dict[str, Any]:
+        return {"models": plain(self.entries)}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """One event per model."""
+        for entry in self.entries:
+            yield {"type": "model", **entry.to_dict()}
+
+
+def catalogue(folder: Path) -> Catalogue:
+    """Every available model, read by its headers alone; searches ``folder`` and two levels of folders in it."""
+    return Catalogue(tuple(_entries(folder)), folder)
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
     for name in BUILT_IN:
         yield entry_of("built in", RunSource(name, "built in", ASSETS / name))
     for name in PRESETS:
@@ -53,7 +83,7 @@ def catalogue(folder: Path) -> Iterator[Entry]:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """What in a folder, or in the folders of it, looks like a model."""
+    """What looks like a model in a folder and the folders in it."""
     configs = (path for pattern in ("*/config.json", "*/*/config.json") for path in folder.glob(pattern))
     files = (path for pattern in ("*.gguf", "*/*.gguf", "*/*/*.gguf") for path in folder.glob(pattern))
     return sorted({*(path.parent for path in configs), *files})

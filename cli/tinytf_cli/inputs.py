@@ -1,4 +1,4 @@
-"""The text to look at: from the argument, from ``-``, or from a pipe."""
+"""The text of a command: from its argument, from ``-``, or from a pipe."""
 
 import sys
 
@@ -7,16 +7,16 @@ from tinytf_cli.host import host
 
 
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
-    """The texts that a user gave; one, or with ``lines`` one a line (blank lines left out).
+    """The given text, or with ``lines`` one text per line (blank lines are skipped).
 
-    Raises UsageError when there is none, or when it is not UTF-8.
+    Raises UsageError where there is none, or where it is not UTF-8.
     """
     text = " ".join(words) if words and words != ("-",) else _standard_input(asked=bool(words))
     if not lines:
         return [text]
     texts = [line for line in text.splitlines() if line.strip()]
     if not texts:
-        raise UsageError("the text has no line with a word in it", "give one text a line")
+        raise UsageError("the text has no line with a word in it", "give one text per line")
     return texts
 
 
@@ -39,6 +39,6 @@ def _standard_input(*, asked: bool) -> str:
 
 
 def with_session_text(words: tuple[str, ...], wanted: int) -> tuple[str, ...]:
-    """Inside a session, where one text of those ``wanted`` is left out, the session's is the first."""
+    """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
     lender = host()
     return (lender.require_text(), *words) if lender is not None and len(words) == wanted - 1 else words

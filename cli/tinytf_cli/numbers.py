@@ -71,6 +71,11 @@ def count(number: int) -> str:
     return str(number)
 
 
+def plural(number: int, what: str) -> str:
+    """``1 token``, ``2,048 tokens``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """``45 s``, ``2.1 min``, ``3.4 h``."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):

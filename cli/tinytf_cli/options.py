@@ -161,7 +161,7 @@ class Texts:
         return iter(self.given)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Traced:
     """Texts to record on a model, and where what is found in each goes."""
 
@@ -182,7 +182,7 @@ class Traced:
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""
-        from tinytf_cli.several import show_views
+        from tinytf_cli.joining import show_views
 
         views = (view_of(self.trace(text, layers)) for text in self.texts)
         return show_views(self.output, views, plural, self.texts.lines)

@@ -155,7 +155,7 @@ class Drawing:
         return detect(sys.stdout, **vars(self))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Destination:
     """In which form to write, where to, and how to draw."""
 

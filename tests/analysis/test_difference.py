@@ -17,8 +17,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import StepTable
-from tinytf.trace.record import record
-from tinytf.trace.walk import walk
+from tinytf.trace.record import record, walk
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 OTHERS = [3, 14, 15, 11, 2, 6, 5]  # one token is another

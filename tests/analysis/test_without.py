@@ -15,7 +15,7 @@ from tinytf.analysis.difference import difference
 from tinytf.analysis.interventions import Intervention, ablated, hook_points, without
 from tinytf.errors import AddressError, UsageError
 from tinytf.generate.loop import stream
-from tinytf.gradients.agreement import agreement
+from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import record_gradients
 from tinytf.loading import load

@@ -57,8 +57,8 @@ def cell(upper: int, lower: int) -> tuple[str, Style | None]:
 
 def rich_cells(block: Thumbnails) -> Iterator[list[tuple[str, Style | None]]]:
     """Line by line, the cells of all heads of a layer."""
-    for maps in block.maps:
-        levels = np.where(block.visible, np.clip(maps * 255 + 0.5, 0, 255).astype(int), EMPTY)
+    for maps, visible in zip(block.maps, block.visible, strict=True):
+        levels = np.where(visible, np.clip(maps * 255 + 0.5, 0, 255).astype(int), EMPTY)
         levels = np.pad(levels, ((0, 0), (0, 0), (0, 1)), constant_values=EMPTY)
         wide = levels.transpose(1, 0, 2).reshape(LENGTH, -1)[:, :-1].tolist()  # (T, H · (T + 1) - 1)
         for upper, lower in zip(wide[0::2], wide[1::2], strict=True):
@@ -116,7 +116,7 @@ def require_same_picture(ours: str, theirs: str) -> None:
 def main() -> int:
     chosen = options(__doc__, repeat=9).parse_args()
     show_machine("rich", "numpy")
-    block = Thumbnails(causal_softmax(), np.tri(LENGTH, dtype=bool))
+    block = Thumbnails(causal_softmax(), [np.tri(LENGTH, dtype=bool)] * LAYERS)
     terminal = Terminal(width=WIDTH, depth="truecolor", cuts=True)
     picture = tinytf(block, terminal)
     for peer in (rich_text(block), rich_segments(block)):

@@ -22,9 +22,9 @@ def main() -> int:
     import torch.nn.functional as F
 
     from tinytf.config import ModelConfig
-    from tinytf.gradients.agreement import agreement
+    from tinytf.gradients.by_hand import agreement
     from tinytf.gradients.loss import Targets
-    from tinytf.gradients.pipeline import backward_rows
+    from tinytf.gradients.report import backward_rows
     from tinytf.gradients.trace import record_gradients
     from tinytf.model.transformer import Transformer
     from tinytf.text.tokenizer import Encoding, Token

@@ -255,7 +255,7 @@ def refused(parts: Parts, tmp_path: Path) -> str:
         ("llama.attention.sliding_window", 16, "a sliding window of 16 tokens is not implemented for llama"),
         ("llama.rope.scaling.type", "yarn", "rope.scaling.type 'yarn' is not implemented"),
         ("llama.rope.scaling.attn_factor", 1.5, "rope.scaling.attn_factor 1.5 is not implemented"),
-        ("llama.rope.dimension_count", 4, "rope.dimension_count 4 is not implemented beside a head width of 8"),
+        ("llama.rope.dimension_count", 4, "rope.dimension_count 4 is not implemented with a head width of 8"),
         ("llama.attention.value_length", 4, "attention.value_length 4 is not implemented"),
         ("llama.logit_scale", 0.5, "the key 'llama.logit_scale' is not known"),
         ("llama.attention.head_count_kv", [2, 2], "head_count_kv is an array of 2, and has to be a whole number"),

@@ -5,16 +5,19 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from architectures import config_of, encoding_of, lively
 from driving import SENTENCE, Tinytf
 
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.loading import Model
+from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.attention import AttentionView
+from tinytf_cli.views.attention import AttentionView, thumbnails
 
 
 class Known(Trace):
@@ -165,3 +168,11 @@ def test_grouped_heads_are_all_there(tinytf: Tinytf) -> None:
     data = json.loads(tinytf("attention", SENTENCE, "-m", "preset:llama-tiny", "--json", "--truncate").out)
     assert len(data["measures"]["entropy"]) == 4
     assert {len(row) for row in data["measures"]["entropy"]} == {8}
+
+
+def test_thumbnails_show_each_layer_through_its_own_window() -> None:
+    model = lively(config_of("gemma 2, norms around each part and windows by layer"))
+    seen = thumbnails(record(model, encoding_of([3, 14, 15, 9, 2, 6, 5]))).visible
+    causal = np.tri(7, dtype=bool)
+    assert [np.array_equal(one, causal) for one in seen] == [False, True]
+    assert np.array_equal(seen[0], causal & ~np.tri(7, k=-4, dtype=bool))

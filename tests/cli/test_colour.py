@@ -308,7 +308,7 @@ SCALED: dict[str, tuple[Block, str, tuple[str, ...]]] = {
     "signed map": (Heat(_MAPS[0], "abcd", "abcd", "signed", limit=2.5), "signed", ("-2.5", " 2.5")),
     "small cells": (Heat(np.ones((1, 60), dtype=np.float32), "a", ["b" * 8] * 60, "signed"), "signed", ("-1", " 1")),
     "words": (Grid([["a"] * 4] * 4, _MAPS[0], "abcd", "abcd"), "unit", ("0 ", " 1")),
-    "thumbnails": (Thumbnails([_MAPS], None), "unit", ("0 ", " 1")),
+    "thumbnails": (Thumbnails([_MAPS], [None]), "unit", ("0 ", " 1")),
     "strips": (Values("ab", np.array([[1, -3.5] * 20] * 2, dtype=np.float32), 4, ""), "signed", ("±3.5",)),
 }
 

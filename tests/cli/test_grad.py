@@ -126,7 +126,7 @@ def test_a_failed_check_is_status_1(tinytf: Tinytf, decoder: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("The",), "no other comes after it"),
+        (("The",), "and none comes after it"),
         ((SENTENCE, "--target", "catastrophically"), "tokens: "),
         ((SENTENCE, "--positions", "99"), "there is no position 99"),
         ((SENTENCE, "--at", "L9.out"), "there is no layer 9"),
@@ -189,8 +189,8 @@ def test_over_the_vocabulary_the_tokens_with_the_largest_gradients_are_named(
 def test_slow_parts_say_on_a_terminal_how_far_they_are(
     tinytf: Tinytf, decoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tinytf_cli.counted._SECONDS_BEFORE_THE_FIRST", 0.0)
-    monkeypatch.setattr("tinytf_cli.counted._SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr("tinytf_cli.progress_line._SECONDS_BEFORE_THE_FIRST", 0.0)
+    monkeypatch.setattr("tinytf_cli.progress_line._SECONDS_BETWEEN", 0.0)
     arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--check", "2", "--integrated")
     said = tinytf(*arguments, screen=True).err
     assert "tinytf: finite differences: entry 1 of 2, " in said

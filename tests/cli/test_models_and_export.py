@@ -11,7 +11,7 @@ import tinytf as library
 from tinytf.checkpoints.huggingface.export import export
 from tinytf.config import ModelConfig
 from tinytf.loading import Model, load
-from tinytf.trace import memory
+from tinytf.trace import record as recording
 
 LLAMA = {
     "d_model": 24,
@@ -127,11 +127,11 @@ def test_export_says_what_stands_in_the_way(tinytf: Tinytf, tmp_path: Path) -> N
 def test_a_recording_that_does_not_fit_is_refused_and_forced(
     tinytf: Tinytf, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "UNASKED", 0)
+    monkeypatch.setattr(recording, "UNASKED", 0)
     config = load(str(llama)).config
     tokens = len(library.load(str(llama)).encode(SENTENCE).tokens)
-    one = memory.recording_bytes(config, tokens, 1, 4, (0,))
-    monkeypatch.setattr(memory, "free_bytes", lambda device: one)
+    one = recording.recording_bytes(config, tokens, 1, 4, (0,))
+    monkeypatch.setattr(recording, "free_bytes", lambda device: one)
     for command in ("trace", "attention"):
         ran = tinytf(command, SENTENCE, "-m", llama)
         assert ran.status == 1

@@ -181,7 +181,7 @@ def _decoded(lines: list[str], heads: int, side: int) -> list[list[list[list[tup
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_thumbnail_has_the_right_colour_in_every_cell_and_nothing_where_it_is_masked(size: int, masked: bool) -> None:
     maps, seen = _maps(size)
-    lines = drawn(Thumbnails(maps, seen if masked else None), TRUE)
+    lines = drawn(Thumbnails(maps, [seen if masked else None] * len(maps)), TRUE)
     pictures = _decoded(lines[1:-1], 2, size)
     assert len(pictures) == 2
     for layer, head in itertools.product(range(2), range(2)):
@@ -210,7 +210,7 @@ def test_a_thumbnail_that_is_too_large_is_pooled_and_says_by_how_much() -> None:
     size = 100
     quiet = np.zeros((1, size, size), dtype=np.float32)
     quiet[0, 57, 13] = 1.0  # one strong weight among nothing must not drown
-    lines = drawn(Thumbnails([quiet], None), Terminal(80, "truecolor"))
+    lines = drawn(Thumbnails([quiet], [None]), Terminal(80, "truecolor"))
     said = without_colour(lines[-2])  # the last line is the scale
     factor = int(said.rsplit("pooled by ", 1)[1].rstrip(")"))
     side = -(-size // factor)
@@ -224,7 +224,7 @@ def test_without_colour_a_thumbnail_is_dark_where_a_weight_is_large_and_blank_wh
     weights = np.eye(size, dtype=np.float32)[None]
     seen = np.tril(np.ones((size, size), dtype=bool))
     for terminal, full in ((BARE, "█"), (ASCII, "@")):
-        rows = [line[5:].ljust(size) for line in drawn(Thumbnails([weights], seen), terminal)[1:-1]]
+        rows = [line[5:].ljust(size) for line in drawn(Thumbnails([weights], [seen]), terminal)[1:-1]]
         assert len(rows) == size
         for r, row in enumerate(rows):
             assert row[r] == full
@@ -336,7 +336,7 @@ BLOCKS: dict[str, Block] = {
                  np.tril(np.ones((9, 9), dtype=bool)), 12345.678),
     "pooled heat": Heat(np.zeros((200, 200), dtype=np.float32), [_TOKEN] * 200, [_TOKEN] * 200, "unit",
                         np.tril(np.ones((200, 200), dtype=bool))),
-    "thumbnails": Thumbnails([np.zeros((40, 200, 200), dtype=np.float32)], None),
+    "thumbnails": Thumbnails([np.zeros((40, 200, 200), dtype=np.float32)], [None]),
     "curves": Curves([Curve(_TOKEN * 9, np.arange(9), np.arange(9) * 1e5, "q")] * 9, _TOKEN, _TOKEN),
     "meters": Table([Column("title", [Meter(0.5, "0.50")] * 2)] * 2),
     "pieces": Pieces([_TOKEN, "a" * 300, "猫" * 100]),

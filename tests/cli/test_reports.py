@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from driving import SENTENCE, Tinytf
 
-from tinytf.loading import Model, info
+from tinytf.catalogue import catalogue
+from tinytf.loading import Model, info, load
 from tinytf.report import Report
 from tinytf_cli.output import to_json
 
@@ -86,3 +87,16 @@ def test_a_report_without_a_model_has_ids_and_no_names(opened: Model) -> None:
     assert "model" not in data
     assert data["target"]["token"] is None
     assert data["target"]["id"] == opened.attribute(SENTENCE).token
+
+
+def test_a_catalogue_is_the_json_of_models(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("models", tmp_path, "--json")
+    assert json.loads(ran.out) == json.loads(to_json(catalogue(tmp_path).to_dict()))
+
+
+def test_an_export_is_its_json(tinytf: Tinytf, tmp_path: Path) -> None:
+    ran = tinytf("export", "tiny", tmp_path / "tiny", "--to", "huggingface", "--json")
+    again = load("tiny").export(tmp_path / "again").to_dict()
+    assert (again["kind"], again["model"]) == ("export", "tiny")
+    assert all((tmp_path / "again" / one["path"]).stat().st_size == one["bytes"] for one in again["files"])
+    assert json.loads(ran.out.replace(str(tmp_path / "tiny"), str(tmp_path / "again"))) == again

@@ -12,6 +12,9 @@ from followed import CONFIG, line, made
 from rich.cells import cell_len
 
 from tinytf.analysis.size import parameter_count
+from tinytf.training.reader import read_history
+from tinytf.training.run_report import RunReport, compare_runs
+from tinytf_cli.output import to_json
 
 
 def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -> None:
@@ -49,6 +52,15 @@ def test_json_is_what_the_files_say(tinytf: Tinytf, two: Path) -> None:
     events = [json.loads(text) for text in tinytf("runs", two, "--format", "ndjson").lines]
     assert [event["step"] for event in events if event["type"] == "step"] == [*range(1, 16), *range(1, 21)]
     assert sum(event["type"] == "milestone" for event in events) == 4
+
+
+def test_python_has_what_the_commands_print(tinytf: Tinytf, two: Path) -> None:
+    found = compare_runs([two])
+    assert json.loads(to_json(found.to_dict())) == json.loads(tinytf("runs", two, "--json").out)
+    events = [json.loads(text) for text in tinytf("runs", two, "--format", "ndjson").lines]
+    assert [json.loads(to_json(event)) for event in found.events()] == events
+    one = RunReport("good", two / "good", read_history(two / "good"))
+    assert json.loads(to_json(one.to_dict())) == json.loads(tinytf("watch", two / "good", "--json").out)
 
 
 def test_a_damaged_run_is_a_row_but_an_error_where_it_is_named(tinytf: Tinytf, two: Path) -> None:

@@ -171,8 +171,8 @@ def test_off_a_screen_every_token_is_in_the_table_of_values(tinytf: Tinytf, deco
 def test_on_a_screen_long_tables_leave_out_the_middle_and_say_so(tinytf: Tinytf, decoder: Path) -> None:
     text = " ".join([SENTENCE] * 5)
     out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--color", "never", screen=True).out
-    assert "are left out" in out
-    assert "are left out" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
+    assert "are omitted" in out
+    assert "are omitted" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_table_has_at_most_the_rows_that_were_asked_for(
     lines = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", str(limit)).lines
     rows = [line.split()[0] for line in lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
     assert len(rows) == min(limit, len(names))
-    said = [line for line in lines if "left out" in line]
+    said = [line for line in lines if "omitted" in line]
     assert bool(said) == (limit < len(names))
     if said:
         first, last, missing = map(int, re.findall(r"\d+", said[0])[:3])

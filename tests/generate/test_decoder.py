@@ -158,7 +158,7 @@ def test_a_hook_sees_every_token_and_the_tokens_stay_the_same(kind: str, place: 
     register = getattr(model.get_submodule(place), hook)
     handle = register(lambda module, args, *result: lengths.append(args[0].shape[1]))
     assert not Decoder.fits(model)
-    with pytest.raises(UsageError, match="the model is watched"):
+    with pytest.raises(UsageError, match="the model has hooks"):
         Decoder(model, model.cache())
     assert tokens_of(model) == expected
     assert lengths == [len(PROMPT), *[1] * 11]  # the last token is not fed
@@ -208,9 +208,9 @@ def test_a_full_cache_is_refused_with_the_numbers_and_keeps_what_is_in(texts: in
     for column in ids[:, :3].unbind(1):
         decoder(column)
     before = cache.layers[1].keys.clone()
-    with pytest.raises(UsageError, match="room for 3 tokens: 3 are in, and 1 more came"):
+    with pytest.raises(UsageError, match="room for 3 tokens: it holds 3, 1 more came"):
         decoder(ids[:, 3])
-    with pytest.raises(UsageError, match=f"{texts + 1} texts cannot go on in a cache that was made for {texts}"):
+    with pytest.raises(UsageError, match=f"{texts + 1} texts cannot continue in a cache that was made for {texts}"):
         decoder(torch.zeros(texts + 1, dtype=torch.int64))
     assert cache.position == 3
     assert torch.equal(cache.layers[1].keys, before)

@@ -134,7 +134,7 @@ def test_what_cannot_work_is_said_before_the_first_token() -> None:
             stream(transformer, PROMPT, **wrong)
     with pytest.raises(UsageError, match="40 tokens are more than the model's context of 32"):
         stream(transformer, PROMPT * 10)
-    with pytest.raises(UsageError, match="nothing to go on from"):
+    with pytest.raises(UsageError, match="no token to continue"):
         stream(transformer, [])
     for kind in ("bert with a masked head", "bert with a pooler"):
         with pytest.raises(UsageError, match="predicts masked tokens"):

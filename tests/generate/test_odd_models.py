@@ -36,7 +36,7 @@ def test_every_sample_says_what_it_looked_at(ends: bool) -> None:
 def test_a_hooked_model_is_not_looked_at_and_not_quantised_in_silence(settings: dict) -> None:
     model = untied("gpt2")
     model.final_norm.register_forward_hook(lambda *_: None)
-    with pytest.raises(UsageError, match="nowhere hooked"):
+    with pytest.raises(UsageError, match="a model without hooks"):
         steps_of(model, **settings)
 
 

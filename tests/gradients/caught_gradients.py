@@ -1,9 +1,9 @@
-"""The same gradients by autograd: every step caught as it passes through the running model, and asked about.
+"""The same gradients by autograd, of every step as it passes through the running model, and by the chain rule.
 
-Also the models to ask it of: one of every kind, with a head where the kind has none.
+Also the models to compare: one of every kind, with a head where the kind has none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from architectures import KINDS, config_of, encoding_of, lively
 from torch import Tensor, nn
 
+from tinytf.gradients.by_hand import passed_on, step_gradients
 from tinytf.gradients.loss import Targets
 from tinytf.model.transformer import Transformer
+from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -40,6 +42,35 @@ def model_of(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
 def traced(name: str, dtype: torch.dtype = torch.float64) -> tuple[Trace, Targets]:
     trace = record(model_of(name, dtype), encoding_of(IDS))
     return trace, DECODED if trace.config.causal else MASKED
+
+
+def loss(trace: Trace, targets: Targets) -> float:
+    """The mean cross-entropy in nats."""
+    logits = trace.step("logits")[list(targets.positions)].double()
+    return -float(logits.log_softmax(dim=-1)[range(len(targets.ids)), list(targets.ids)].mean())
+
+
+@torch.no_grad()
+def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
+    """Every gradient by the chain rule over the formulas: each step, last first, followed by its parameters.
+
+    The matrix of a tied head comes with the embeddings, where its second part is known.
+    """
+    of_token_table: Tensor | None = None
+    for site, gradient in step_gradients(trace, targets):
+        if gradient is None:
+            yield site.name, torch.zeros_like(site.value)
+            if site.path:
+                for name, parameter in site.module.named_parameters(prefix=site.path):
+                    yield name, torch.zeros_like(parameter)
+            continue
+        yield site.name, gradient
+        for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
+            if name == TOKEN_TABLE and site.step.is_vocabulary:
+                of_token_table = found
+            else:
+                both = name == TOKEN_TABLE and of_token_table is not None
+                yield name, found + of_token_table if both else found
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from caught_gradients import DECODED, IDS, MODELS, by_autograd, relative, traced
+from caught_gradients import DECODED, IDS, MODELS, backward, by_autograd, loss, relative, traced
 
 from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
-from tinytf.gradients.by_hand import backward
-from tinytf.gradients.loss import Targets, loss
+from tinytf.gradients.loss import Targets
+from tinytf.gradients.trace import record_gradients
 from tinytf.trace.record import record
 
 models = pytest.mark.parametrize("name", MODELS)
@@ -78,14 +78,6 @@ def test_a_gradient_has_the_shape_of_what_it_is_of(name):
         assert not gradient.requires_grad
 
 
-@models
-def test_the_loss_is_the_mean_cross_entropy(name):
-    trace, targets = traced(name)
-    logits = trace.model(torch.tensor([IDS]))[0, list(targets.positions)]
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(targets.ids))
-    assert loss(trace, targets) == pytest.approx(float(expected.detach()), rel=1e-12)
-
-
 def test_finite_differences_agree():
     """Neither formulas nor autograd: the loss itself, a little to each side."""
     trace, targets = traced("qwen3, normed queries and wide heads")
@@ -123,16 +115,6 @@ def test_an_almost_certain_token_keeps_its_gradient():
     assert float(gradient[IDS[-1]]) == pytest.approx(-float(others.sum()), rel=1e-2)
 
 
-def test_the_backward_pass_works_where_autograd_is_off_and_leaves_it_on():
-    trace, targets = traced("gpt2")
-    with torch.inference_mode():
-        first = dict(backward(trace, targets))
-    walk = backward(trace, targets)
-    next(walk)
-    assert torch.is_grad_enabled()
-    assert all(torch.equal(gradient, first[name]) for name, gradient in walk)
-
-
 def test_nothing_that_was_recorded_is_changed():
     trace, targets = traced("gpt2")
     before = {name: tensor.clone() for name, tensor in trace.recording.tensors.items()}
@@ -162,15 +144,13 @@ def test_targets_that_do_not_pair_are_refused(positions, ids, says):
 def test_targets_beyond_the_text_or_the_vocabulary_are_refused_at_once(targets, says):
     trace, _ = traced("gpt2")
     with pytest.raises(UsageError, match=says):
-        backward(trace, targets)
-    with pytest.raises(UsageError, match=says):
-        loss(trace, targets)
+        record_gradients(trace.model, trace.encoding, targets)
 
 
 def test_a_model_without_a_head_has_no_loss():
     trace = record(lively(config_of("bert with a pooler")), encoding_of(IDS))
     with pytest.raises(UsageError, match="no language-model head"):
-        backward(trace, DECODED)
+        record_gradients(trace.model, trace.encoding, DECODED)
 
 
 def test_a_layer_that_was_not_recorded_is_named():

@@ -1,23 +1,27 @@
 """A derivation is the row of the gradient that it says it is, and its formula and numbers are to be checked by hand."""
 
+import caught_gradients
 import pytest
 import torch
-from architectures import config_of, encoding_of, lively
-from caught_gradients import DECODED, IDS, MASKED, MODELS, model_of, relative, traced
+from architectures import encoding_of
+from caught_gradients import IDS, MASKED, MODELS, backward, model_of, relative
 
-from tinytf.errors import AddressError, UsageError
-from tinytf.gradients.by_hand import backward
+from tinytf.errors import AddressError
 from tinytf.gradients.derivation import derive
-from tinytf.gradients.loss import Targets
-from tinytf.trace.record import record
+from tinytf.gradients.trace import GradientTrace, record_gradients
 
 models = pytest.mark.parametrize("name", MODELS)
 
 
+def traced(name: str) -> GradientTrace:
+    forward, targets = caught_gradients.traced(name)
+    return record_gradients(forward.model, forward.encoding, targets)
+
+
 @models
 def test_every_row_of_every_step_is_that_of_the_gradient(name):
-    trace, targets = traced(name)
-    gradients, per_kv = dict(backward(trace, targets)), trace.config.heads_per_kv
+    trace = traced(name)
+    gradients, per_kv = dict(backward(trace, trace.targets)), trace.config.heads_per_kv
     for step, layer in trace.steps.rows:
         if not step.is_tensor:
             continue
@@ -26,7 +30,7 @@ def test_every_row_of_every_step_is_that_of_the_gradient(name):
         for head in heads:
             address = full if head is None else f"L{layer}H{head}.{step.name}"
             for row in (0, 5):
-                found = derive(trace, targets, address, row)
+                found = derive(trace, f"{address}[{row}]")
                 expected = gradients[full]
                 if head is not None:
                     expected = expected[head // per_kv if "kv head" in step.axes else head]
@@ -38,10 +42,10 @@ def test_every_row_of_every_step_is_that_of_the_gradient(name):
 
 @models
 def test_all_that_is_shown_is_a_scalar_or_a_vector_without_a_name_twice(name):
-    trace, targets = traced(name)
+    trace = traced(name)
     for step, layer in trace.steps.rows:
         if step.is_tensor:
-            found = derive(trace, targets, step.full_name(layer))
+            found = derive(trace, step.full_name(layer))
             shown = [*found.inputs, *found.intermediates]
             assert all(quantity.values.dim() <= 1 and not quantity.values.requires_grad for quantity in shown)
             names = [quantity.name for quantity in shown]
@@ -79,13 +83,13 @@ FORMULAS = {
 
 @pytest.mark.parametrize(("name", "address"), FORMULAS)
 def test_the_formula_is_that_of_the_architecture(name, address):
-    trace, targets = traced(name)
-    assert derive(trace, targets, address).formula[0] == FORMULAS[name, address]
+    trace = traced(name)
+    assert derive(trace, address).formula[0] == FORMULAS[name, address]
 
 
 def test_a_softmax_row_can_be_followed_number_by_number():
-    trace, targets = traced("gpt2")
-    found = derive(trace, targets, "L0H1.masked", 4)
+    trace = traced("gpt2")
+    found = derive(trace, "L0H1.masked[4]")
     g, w = (quantity.values.tolist() for quantity in found.inputs)
     along, centred = (quantity.values for quantity in found.intermediates)
     assert w == trace["L0H1.weights[4]"].tolist()
@@ -97,8 +101,8 @@ def test_a_softmax_row_can_be_followed_number_by_number():
 
 
 def test_a_layer_norm_row_names_mean_sigma_and_gain():
-    trace, targets = traced("gpt2")
-    found = derive(trace, targets, "L0.mid", 3)
+    trace = traced("gpt2")
+    found = derive(trace, "L0.mid[3]")
     assert [quantity.name for quantity in found.inputs] == ["∂out", "∂norm2", "mid", "mean", "σ", "gain"]
     assert [quantity.name for quantity in found.intermediates] == [
         "x̂", "ĝ", "mean(ĝ)", "mean(ĝ⊙x̂)", "(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ",
@@ -108,8 +112,8 @@ def test_a_layer_norm_row_names_mean_sigma_and_gain():
 
 
 def test_a_shared_key_names_the_query_heads_that_it_sums():
-    trace, targets = traced("llama, grouped")
-    found = derive(trace, targets, "L1H3.v", 2)
+    trace = traced("llama, grouped")
+    found = derive(trace, "L1H3.v[2]")
     assert found.formula[1:] == ("summed over the query heads 2 to 3, which share it",)
     assert [quantity.name for quantity in found.inputs] == ["weights[·,2], head 2", "weights[·,2], head 3"]
     assert torch.equal(found.inputs[1].values, trace["L1H3.weights"][:, 2])
@@ -118,48 +122,40 @@ def test_a_shared_key_names_the_query_heads_that_it_sums():
 
 
 def test_the_row_is_the_last_that_predicts_unless_said_by_number_or_by_cell():
-    trace, targets = traced("gpt2")
-    assert derive(trace, targets, "L0.norm1").row == len(IDS) - 2
-    assert derive(trace, targets, "L0.norm1", -1).row == len(IDS) - 1
-    assert derive(trace, targets, "L0H1.weights[#15]").row == IDS.index(15)
-    assert derive(trace, targets, "L0H1.weights").head == 1
-    assert derive(trace, targets, "L0.weights").head == 0
+    trace = traced("gpt2")
+    assert derive(trace, "L0.norm1").row == len(IDS) - 2
+    assert derive(trace, "L0.norm1[-1]").row == len(IDS) - 1
+    assert derive(trace, "L0H1.weights[#15]").row == IDS.index(15)
+    assert derive(trace, "L0H1.weights").head == 1
+    assert derive(trace, "L0.weights").head == 0
 
 
 def test_a_position_that_is_asked_twice_says_so():
-    trace = record(model_of("roberta, positions from the third row"), encoding_of(IDS))
-    found = derive(trace, MASKED, "logits", 2)
+    trace = record_gradients(model_of("roberta, positions from the third row"), encoding_of(IDS), MASKED)
+    found = derive(trace, "logits[2]")
     assert found.formula[0] == "∂logits = (2·p − onehot) / N"
     assert found.inputs[1].values.nonzero().flatten().tolist() == [7, 11]
     assert relative(found.result, dict(backward(trace, MASKED))["logits"][2]) < 1e-12
-    probs = derive(trace, MASKED, "probs", 2)
+    probs = derive(trace, "probs[2]")
     assert relative(probs.result, dict(backward(trace, MASKED))["probs"][2]) < 1e-12
-    assert derive(trace, MASKED, "logits", 0).formula[0] == "∂logits = 0: nothing is to be predicted from here"
+    assert derive(trace, "logits[0]").formula[0] == "∂logits = 0: nothing is to be predicted from here"
 
 
 @pytest.mark.parametrize(
-    ("address", "row", "says"),
+    ("address", "says"),
     [
-        ("L0", None, "L0 has no gradient"),
-        ("ids", None, "ids has no gradient"),
-        ("L*.norm1", None, "2 layers"),
-        ("L0H*.q", None, "4 heads"),
-        ("L0.weights[1,2]", None, "one row"),
-        ("L0.norm1[3]", 4, "one row"),
-        ("L0.norm1", 10, "token 10 is out of range: there are 10, 0 to 9"),
-        ("L0.weights", -11, "query -11 is out of range"),
-        ("L5.norm1", None, "there is no layer 5"),
-        ("L0.norm3", None, "there is no step 'norm3'"),
+        ("L0", "L0 has no gradient"),
+        ("ids", "ids has no gradient"),
+        ("L*.norm1", "2 layers"),
+        ("L0H*.q", "4 heads"),
+        ("L0.weights[1,2]", "not one row"),
+        ("L0.norm1[10]", "token 10 is out of range: there are 10, 0 to 9"),
+        ("L0.weights[-11]", "query -11 is out of range"),
+        ("L5.norm1", "there is no layer 5"),
+        ("L0.norm3", "there is no step 'norm3'"),
     ],
 )
-def test_what_is_not_one_row_of_one_step_is_refused(address, row, says):
-    trace, targets = traced("gpt2")
+def test_what_is_not_one_row_of_one_step_is_refused(address, says):
+    trace = traced("gpt2")
     with pytest.raises(AddressError, match=says):
-        derive(trace, targets, address, row)
-
-
-def test_a_derivation_needs_targets_of_the_text():
-    trace = record(lively(config_of("gpt2")), encoding_of(IDS))
-    with pytest.raises(UsageError, match="no position 99"):
-        derive(trace, Targets((99,), (0,)), "L0.norm1")
-    assert derive(trace, DECODED, "L0.norm1").result.dtype is torch.float32
+        derive(trace, address)

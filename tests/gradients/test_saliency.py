@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from caught_gradients import IDS, MODELS, by_autograd, model_of, traced
+from caught_gradients import IDS, MODELS, by_autograd, loss, model_of, traced
 
 from tinytf.errors import UsageError
 from tinytf.gradients import saliency
-from tinytf.gradients.loss import Targets, loss
+from tinytf.gradients.loss import Targets
 from tinytf.gradients.saliency import (
     MOST_POINTS,
     Integrated,
@@ -19,7 +19,7 @@ from tinytf.gradients.saliency import (
 from tinytf.gradients.trace import record_gradients
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
-from tinytf.trace.taps import tapped
+from tinytf.trace.hooks import tapped
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -64,13 +64,13 @@ def test_an_encoder_predicts_what_is_masked(encoder: Model) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        ("The", {}, "the text is one token, and no other comes after it"),
-        (TEXT, {"positions": "5"}, "position 5 is the last one, and nothing in the text comes after it"),
+        ("The", {}, "the text is one token, and none comes after it"),
+        (TEXT, {"positions": "5"}, "position 5 is the last one, and no token comes after it"),
         (TEXT, {"positions": "6"}, "there is no position 6: the text has 6 tokens, 0 to 5"),
         (TEXT, {"positions": "3-1"}, "positions 3-1 run backwards"),
-        (TEXT, {"positions": "-1"}, "is no list of positions"),
-        (TEXT, {"positions": "1,,2"}, "is no list of positions"),
-        (TEXT, {"positions": "٣"}, "is no list of positions"),
+        (TEXT, {"positions": "-1"}, "is not a list of positions"),
+        (TEXT, {"positions": "1,,2"}, "is not a list of positions"),
+        (TEXT, {"positions": "٣"}, "is not a list of positions"),
         (TEXT, {"target": "catastrophe"}, "is 5 tokens: ·cat │ ast │ r │ op │ he"),
         (TEXT, {"target": "#2048"}, "there is no token 2,048: the vocabulary has 2,048, 0 to 2,047"),
         (TEXT, {"target": ""}, "--target is empty"),
@@ -96,7 +96,7 @@ def test_the_hint_names_each_token_of_a_long_target_once(tiny: Model) -> None:
     [
         (TEXT, {}, "an encoder predicts masked tokens, and nothing says which"),
         (TEXT, {"target": "sat"}, "the text has no [MASK] for the target"),
-        ("The [MASK] sat", {"positions": "2"}, "token 2 is [MASK] in the text"),
+        ("The [MASK] sat", {"positions": "2"}, "token 2 is already [MASK] in the text"),
         ("The [MASK] sat", {"target": "猫"}, "is not in the vocabulary: it would be [UNK]"),
     ],
 )

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from architectures import config_of, encoding_of, lively
-from caught_gradients import IDS, MASKED, MODELS, by_autograd, model_of, relative, traced
+from caught_gradients import IDS, MASKED, MODELS, by_autograd, loss, model_of, relative, traced
 
 from tinytf.errors import MemoryShortage, UsageError
 from tinytf.gradients import trace as gradients_trace
-from tinytf.gradients.agreement import agreement
-from tinytf.gradients.loss import Targets, loss
+from tinytf.gradients.by_hand import agreement
+from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 
 
@@ -96,14 +96,6 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     assert [block.attention.core for block in model.blocks] == cores
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-def test_of_chosen_layers_only_those_are_kept() -> None:
-    model = lively(config_of("gpt2"))
-    found = record_gradients(model, encoding_of(IDS), Targets((2,), (5,)), layers=[1])
-    assert not any(name.startswith("L0.") for name in found.grad.recording.tensors)
-    whole = record_gradients(model, encoding_of(IDS), Targets((2,), (5,)))
-    assert torch.equal(found.grad["L1.in"], whole.grad["L1.in"])
 
 
 def test_weights_that_are_no_floating_point_numbers_are_refused() -> None:

@@ -197,11 +197,11 @@ def test_a_token_is_found_by_its_text(trace, word, place):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("L0H0.weights[tHe,0]", "'tHe' stands at 0, 4"),
+        ("L0H0.weights[tHe,0]", "'tHe' occurs at 0, 4"),
         ("L0H0.weights[dog,0]", "no token is 'dog'"),
         ("L0H0.weights[7,0]", "query 7 is out of range: there are 7, 0 to 6"),
         ("L0H0.weights[0,-8]", "key -8 is out of range: there are 7, 0 to 6"),
-        ("L0.in[0,cat]", "d_model is counted by number, and 'cat' is not one"),
+        ("L0.in[0,cat]", "d_model takes a number, and 'cat' is not one"),
         ("L0.in[0,24]", "d_model 24 is out of range: there are 24, 0 to 23"),
         ("logits[0,31]", "vocab 31 is out of range: there are 31, 0 to 30"),
         ("L0", "L0 names no step"),

@@ -15,7 +15,7 @@ from architectures import KINDS, config_of, encoding_of, furthest, lively
 from torch import Tensor
 
 from tinytf.analysis.arithmetic import Explanation, follow
-from tinytf.gradients.agreement import agreement
+from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.derivation import derive as derived_row
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, losses_of, record_gradients
@@ -24,10 +24,9 @@ from tinytf.steps.operations import Operation
 from tinytf.steps.operations.operation import Operation as Base
 from tinytf.steps.table import STEPS, Step, StepTable
 from tinytf.trace.address import Address
-from tinytf.trace.hooks import as_step
+from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.record import record
 from tinytf.trace.site import Site
-from tinytf.trace.taps import tapped
 from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
@@ -195,7 +194,7 @@ def test_one_row_of_a_gradient_is_worked_out(row: Step) -> None:
             continue
         trace = gradients_of(kind)
         where = cell_of(step, layer, 1)
-        found = derived_row(trace, TARGETS, where)
+        found = derived_row(trace, where)
         expected = trace.grad[where]
         assert furthest(found.result, expected) < 1e-12, f"{kind}: the row {where} of the gradient"
         assert found.formula[0].startswith(f"∂{step.name} = ")

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from tinytf.analysis.census import census
 from tinytf.analysis.heads import measure_heads, repeated_tokens
 from tinytf.errors import AddressError, MemoryShortage, UsageError
-from tinytf.trace import memory
+from tinytf.trace import record as recording
 from tinytf.trace.check import Check, Item, check
-from tinytf.trace.memory import recording_bytes
-from tinytf.trace.record import record
+from tinytf.trace.record import record, recording_bytes
 from tinytf.trace.summary import pipeline, statistics
 from tinytf.trace.trace import Recording, Trace
 
@@ -463,15 +462,15 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     model = lively(config_of("llama, grouped", n_layers=4))
     needed = recording_bytes(model.config, 9, 1, 4, range(4))
     one = recording_bytes(model.config, 9, 1, 4, (0,))
-    monkeypatch.setattr(memory, "UNASKED", 0)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: (needed + one) // 2)
+    monkeypatch.setattr(recording, "UNASKED", 0)
+    monkeypatch.setattr(recording, "free_bytes", lambda device: (needed + one) // 2)
     with pytest.raises(MemoryShortage, match="recording 9 tokens through 4 layers holds") as caught:
         record(model, encoding_of(range(3, 12)))
     assert "--layer 0 --step weights" in caught.value.hint
     assert "--force" in caught.value.hint
     assert record(model, encoding_of(range(3, 12)), layers=(0,)).recorded_bytes == one
     assert record(model, encoding_of(range(3, 12)), force=True).recorded_bytes == needed
-    monkeypatch.setattr(memory, "free_bytes", lambda device: one - 1)
+    monkeypatch.setattr(recording, "free_bytes", lambda device: one - 1)
     with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
         record(model, encoding_of(range(3, 12)), layers=(0,))
     assert "--layer 0" not in caught.value.hint

@@ -56,7 +56,7 @@ def test_a_check_names_what_was_put_there(ran: Talk) -> None:
     ran("without L3H1 L2.ffn")
     last = ran("trace --no-detail --width 200").splitlines()[-1]
     assert last.startswith("checked: 47 steps add up")
-    assert last.endswith("exchanged, and so not compared: L2.ffn, L3H1.head_out")
+    assert last.endswith("not compared, because replaced: L2.ffn, L3H1.head_out")
     assert "put there by an intervention" in ran.fails("explain L2.ffn[0,0]").failure.message  # type: ignore[union-attr]
 
 

@@ -38,7 +38,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, Report, plain, unheard
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
-from tinytf.trace.taps import stepwise
+from tinytf.trace.hooks import stepwise
 
 SEQUENCES = 16
 SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one before: induction is previous

@@ -21,8 +21,8 @@ from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import Step, StepTable
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
+from tinytf.trace.record import walk
 from tinytf.trace.trace import Trace
-from tinytf.trace.walk import walk
 
 _CHUNK_BYTES = 64 * 2**20
 

@@ -22,10 +22,10 @@ def _library() -> Any:
 
 
 def fetch(name: str) -> Path:
-    """The cached directory of ``ORG/NAME`` or ``ORG/NAME@REVISION``, downloaded where it is not there yet.
+    """The cached directory of ``ORG/NAME`` or ``ORG/NAME@REVISION``, downloaded where it is not cached yet.
 
-    Progress, token, offline mode and the cache's place are huggingface_hub's own (HF_TOKEN, HF_HUB_OFFLINE, HF_HOME).
-    Raises UsageError for a name that is none, CheckpointError in one line for whatever the hub or the network says.
+    Progress, token, offline mode and cache are huggingface_hub's own (HF_TOKEN, HF_HUB_OFFLINE, HF_HOME). Raises
+    UsageError for a name that is none, CheckpointError in one line for any error of the hub or the network.
     """
     repository, _, revision = name.partition("@")
     if repository.count("/") > 1 or not all(repository.split("/")):
@@ -49,7 +49,7 @@ def fetch(name: str) -> Path:
 def _hint(error: Exception) -> str:
     kind = type(error).__name__
     if "Offline" in kind or "LocalEntryNotFound" in kind:
-        return "it is not in the cache, and the hub is out of reach or HF_HUB_OFFLINE is set"
+        return "it is not in the cache, and the hub cannot be reached or HF_HUB_OFFLINE is set"
     if "Gated" in kind or "RepositoryNotFound" in kind:
         return "check the name; a private or gated model needs HF_TOKEN"
     return ""

@@ -1,9 +1,9 @@
-"""From files to a model: what they say without their weights, then every stored tensor to its place, strictly."""
+"""From files to a model: first what they say without their weights, then every stored tensor to its place."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -35,8 +35,7 @@ class WeightFiles(Protocol):
         """Every tensor by name, in ``dtype`` if it holds floating point numbers."""
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """A transformer with its weights, on the CPU in eval mode; ``notes`` say what was skipped or looks wrong."""
 
     transformer: Transformer
@@ -58,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a model's files say without their weights' values; ``source`` is the directory, or the one file."""
+    """What a model's files say without the values of the weights; ``source`` is the directory or the file."""
 
     source: Path
     table: Table
@@ -133,8 +132,8 @@ class Checkpoint:
 
 
 def empty_model(config: ModelConfig, stored: int, source: Path) -> Transformer:
-    """A model without memory for its weights, of which the files say that they hold ``stored``."""
-    if config.n_layers > stored:  # before somebody's number makes millions of them
+    """A model without memory for its weights; the files hold ``stored`` tensors."""
+    if config.n_layers > stored:  # before a wrong number makes millions of them
         raise CheckpointError(f"{source} holds {stored:,} tensors, too few for {config.n_layers:,} layers")
     with torch.device("meta"):
         return Transformer(config)
@@ -146,7 +145,7 @@ def shapes_of(model: Transformer) -> Shapes:
 
 
 def require_match(needed: Shapes, found: Shapes, source: Path, model: str = "the model") -> None:
-    """Every needed tensor is there in its shape, and no other; CheckpointError names the first that is not."""
+    """Raise CheckpointError for the first needed tensor that is missing or has another shape, and for any other."""
     for name, shape in needed.items():
         if name not in found:
             missing = sum(other not in found for other in needed)

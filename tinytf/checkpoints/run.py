@@ -1,4 +1,4 @@
-"""tinytf's own run directories: config.json, model.safetensors, tokenizer.json, and what training says of them."""
+"""tinytf's own run directories: config.json, model.safetensors and tokenizer.json."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ def save_run(directory: Path, model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def write_run(directory: Path, config: ModelConfig, tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> None:
-    """The same from the model's tensors, on the processor, by their names."""
+    """Write the model's tensors, on the processor, by their names."""
     directory.mkdir(parents=True, exist_ok=True)
     write_whole(directory / "model.safetensors", save_tensors(dict(tensors)))
     write_whole(directory / "tokenizer.json", tokenizer.to_json().encode("utf-8"))

@@ -1,4 +1,4 @@
-"""What the folder of a run says without its weights: its configuration, its checkpoints; free of torch."""
+"""What the folder of a run says without its weights: its configuration and checkpoints; free of torch."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def checkpoint_step(place: Path) -> int:
 
 
 def _holds_checkpoint(place: Path) -> bool:
-    """Not once its files were removed, and only those of somebody else are left."""
+    """False once its files were removed and only others are left."""
     return (place / "config.json").exists() or (place / "training.json").exists()
 
 

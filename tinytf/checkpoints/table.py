@@ -1,4 +1,4 @@
-"""What the table of a family is made of: keys that are our fields, tensors that are our parameters, both ways."""
+"""The table of a family of model files: which keys are our fields and which tensors our parameters, both ways."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,17 +12,17 @@ from tinytf.config import FIELDS, ModelConfig
 from tinytf.fields import REQUIRED, Field, Fields
 
 Found = Mapping[str, Any]
-"""What a configuration file has said so far, by the names of our fields."""
+"""What was read of a configuration so far, by the names of our fields."""
 Tensors = Mapping[str, Any]
 """What is stored, by its name in the table."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a configuration file, and the field of ours that it is; several, with spaces between, have one value.
+    """A key of a configuration file, and the field of ours that it sets, or several with spaces between.
 
-    ``default`` stands for a key that is missing or null, or makes it from what was found before; ``words`` are what
-    its words mean with us, the first of each meaning being the one that is written.
+    ``default`` is the value of a key that is missing or null, or a function of what was found before. ``words`` maps
+    the file's words to our values; of several for one value, the first is written.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Key:
         return dict.fromkeys(self._fields, float(value) if kind is float else value)
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
-        """The key for a configuration of ours; null for what it has no word for."""
+        """The key for a configuration of ours; null where there is no word for its value."""
         value = getattr(config, self._fields[0])
         if self.words is not None:
             value = next((word for word, meaning in self.words.items() if meaning == value), None)
@@ -53,7 +53,7 @@ class Key:
 
 
 class Group(NamedTuple):
-    """Fields of ours that several keys, or the names of the tensors, say together."""
+    """Fields of ours that several keys, or the names of the tensors, set together."""
 
     read: Callable[[Fields, Found, Tensors], dict[str, Any]]
     write: Callable[[ModelConfig], dict[str, Any]] = lambda _: {}
@@ -63,10 +63,10 @@ class Group(NamedTuple):
 class Stored:
     """Where a module of ours is stored, ``{n}`` standing for the layer, and how its tensors lie there.
 
-    They are part ``part`` of ``parts`` along the output axis, one part behind the other, or, with ``by_head``, behind
-    each other in every head: (head, part, d_head). With ``paired`` the rows of a head are rotary pairs (0, D/2), (1,
-    D/2 + 1) … Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out).
-    ``offset`` is what a stored weight is short of ours.
+    They are part ``part`` of ``parts`` along the output axis, one after the other, or, with ``by_head``, one after the
+    other in every head: (head, part, d_head). With ``paired`` the rows of a head are RoPE's pairs (0, D/2), (1, D/2 +
+    1) … Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out).
+    ``offset`` is added to a stored weight to make ours.
     """
 
     module: str
@@ -78,7 +78,7 @@ class Stored:
     offset: float = 0.0
 
     def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape that the stored tensor has to have for ours to have this one."""
+        """The shape of the stored tensor where ours has this one."""
         whole = (ours[0] * self.parts, *ours[1:])
         return whole[::-1] if self.transposed else whole
 
@@ -94,7 +94,7 @@ class Stored:
         return piece + self.offset if self.offset else piece
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
-        """The way back: our tensors, in the order of their parts, as the one that is stored."""
+        """The stored tensor from ours, which are given in the order of their parts."""
         if self.offset:
             pieces = [piece - self.offset for piece in pieces]
         if self.paired:
@@ -127,10 +127,10 @@ class Left(NamedTuple):
 class Table:
     """One family of checkpoints: ``settings`` make our configuration, ``stored`` says where each module of ours is.
 
-    ``fixed`` are fields of ours that are the same in all of them. ``only`` are keys that have to have one of these
-    values, since others change the numbers; ``harmless`` are those that change none. Names of tensors are those without
-    ``prefix``, which all but those ``outside`` have; ``spellings`` replaces older names. ``left`` are tensors without a
-    place, ``copies`` those that can be stored a second time under another name.
+    ``fixed`` are fields of ours that are the same in all of them. ``only`` are keys that need one of these values,
+    since others change the numbers; ``harmless`` keys change none. Names of tensors are without the ``prefix`` that all
+    but those ``outside`` have; ``spellings`` replaces older names. ``left`` are tensors that are skipped, ``copies``
+    tensors that can be stored a second time under another name.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Table:
     copies: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
-        """Our configuration from that of a file, and from what is stored beside it."""
+        """Our configuration from that of a file and from the stored tensors."""
         for name, allowed in self.only.items():
             fields.require(name, allowed)
         found = dict(self.fixed)
@@ -155,7 +155,7 @@ class Table:
         return ModelConfig(**found)
 
     def place(self, ours: str) -> tuple[str, Stored]:
-        """Where a parameter of ours is stored: its name there, and how it lies. KeyError where it is not."""
+        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not."""
         module, _, kind = ours.rpartition(".")
         name, layer = _without_layer(module)
         how = self.stored[name]

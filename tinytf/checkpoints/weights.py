@@ -14,11 +14,11 @@ from tinytf.errors import CheckpointError
 from tinytf.files import read_json
 
 _PIECE = 4 * 2**20
-"""Numbers that are converted at a time."""
+"""How many numbers are converted at a time."""
 
 
 class Safetensors:
-    """A ``.safetensors`` file. Its tensors are views of the mapped file: what nobody reads is never loaded."""
+    """A ``.safetensors`` file. Its tensors are views of the mapped file: what is not read is never loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Safetensors:
 
 
 class Pickled:
-    """A ``.bin`` file of torch.save, read without running anything that it holds."""
+    """A ``.bin`` file of torch.save, read without running code from it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class Pickled:
                 f"{self.path} is refused: it is damaged, or holds more than tensors, which could run code",
                 "convert it to safetensors where you trust it",
             ) from None
-        except Exception as error:  # what a damaged archive raises differs from place to place
+        except Exception as error:  # a damaged archive raises different errors
             said = str(error).splitlines()[0] if str(error) else repr(error)
             raise damaged(self.path, said) from None
         if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
@@ -98,9 +98,9 @@ class Pickled:
             yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-_KINDS = {".safetensors": Safetensors, ".bin": Pickled}
+_KINDS: dict[str, type[Safetensors] | type[Pickled]] = {".safetensors": Safetensors, ".bin": Pickled}
 WHOLE = ("model.safetensors", "pytorch_model.bin")
-"""The names of a weight file that is in one piece; shards are listed by NAME.index.json."""
+"""The names of a weight file in one piece; NAME.index.json lists shards."""
 
 
 class Weights:
@@ -150,7 +150,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def not_finite(state: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """A note where weights hold NaN or infinities; a sum that is finite settles it for most tensors at once."""
+    """A note where weights hold NaN or infinities; for most tensors a finite sum is enough to know."""
     bad = [n for n, t in state.items() if not torch.isfinite(t.sum()) and not torch.isfinite(t).all()]
     if not bad:
         return ()

@@ -1,7 +1,7 @@
 """Beam search: the most probable continuations, several side by side (Graves 2012; Sutskever et al. 2014).
 
-``beam_search`` knows logits and ids only, ``search`` runs a model for it. What is kept, what ends it and how a length
-counts are as in transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
+``beam_search`` knows logits and ids only, ``search`` runs a model for it. What is kept, when it ends and how length
+counts are those of transformers' ``generate`` with ``num_beams``, ``do_sample=False`` and ``early_stopping=False``.
 """
 
 import math
@@ -21,15 +21,15 @@ from tinytf.model.transformer import Transformer
 GoOn = Callable[[Sequence[int], Sequence[int]], Tensor]
 Adjust = Callable[[Tensor, Sequence[Sequence[int]]], Tensor]
 
-_LARGEST_EXPONENT = 690.0  # e to this is near the largest number there is, and leaves room for a log-probability
+_LARGEST_EXPONENT = 690.0  # e to this is near the largest double, and leaves room for a log-probability
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """A continuation: its new ``ids``, and how probable they are together.
 
-    ``log_probability`` is the sum over the ids, in nats; ``score`` is that / len(ids) ** length_penalty, by which
-    continuations of different lengths are compared; ``ended`` says whether the last id is an end token.
+    ``log_probability`` is the sum over the ids, in nats. ``score`` is log_probability / len(ids) ** length_penalty, by
+    which continuations of different lengths are compared. ``ended`` says whether the last id is an end token.
     """
 
     ids: tuple[int, ...]
@@ -68,8 +68,8 @@ def beam_search(
 
     ``first`` are the logits (V,) after the prompt. ``go_on(rows, ids)`` keeps those ``rows`` of the batch that runs,
     in that order and some of them repeatedly (there is one row, 0, before the first call), appends one id to each,
-    and answers the logits (len(rows), V) after it. ``adjust`` may change log-probabilities (B, V) before they are
-    added up; it is also given each row's new ids so far. What it sets to −∞ cannot come.
+    and returns the logits (len(rows), V) after it. ``adjust`` may change log-probabilities (B, V) before they are
+    added up; it also gets each row's new ids so far. What it sets to −∞ cannot come.
 
     A hypothesis that ends is kept when it is among the best ``beams`` of its step, running or not. The search is over
     when ``beams`` are kept and the best that runs scores no more than the worst of them, at its present length: a

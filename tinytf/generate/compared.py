@@ -13,9 +13,9 @@ from tinytf.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class CachedStep:
-    """Seconds that one more token took, ``tokens`` being there already, with a cache and without.
+    """Seconds that one more token took after ``tokens`` others, with a cache and without.
 
-    ``apart`` is the largest difference between the logits of both.
+    ``apart`` is the largest difference between the two sets of logits.
     """
 
     number: int
@@ -27,10 +27,10 @@ class CachedStep:
 
 
 def compare_cache(model: Transformer, ids: Sequence[int], max_tokens: int = 50) -> Iterator[CachedStep]:
-    """Go on greedily from ``ids``, every token computed with a cache and again without, in turns.
+    """Continue ``ids`` greedily; compute every token with a cache and again without, in turns.
 
-    The first step is the prompt's, where both do the same work. It ends where the context is full. Errors as of
-    ``loop.stream``.
+    The first step is the prompt's, where both do the same work. It ends where the context is full. Raises what
+    ``loop.stream`` raises.
     """
     require_prompt(model, ids, max_tokens)
     return _compare_cache(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
@@ -39,7 +39,7 @@ def compare_cache(model: Transformer, ids: Sequence[int], max_tokens: int = 50) 
 def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
     cache = model.cache(min(model.config.context, len(ids) + steps))
     runners = [Runner(model, ids, cache, compare=False), Runner(model, ids)]  # every token is compared here
-    Runner(model, ids).first()  # what torch does once, it does here
+    Runner(model, ids).first()  # a warm-up: what torch sets up once is not timed
     chosen = 0
     for number in range(1, steps + 1):
         found: dict[Runner, tuple[Tensor, float]] = {}

@@ -35,9 +35,9 @@ Look = Callable[[int, Tensor], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """How a decoder is to compute. ``compile`` has torch write the kernels: it takes a while and a C++ compiler.
+    """How a decoder computes. ``compile`` has torch write the kernels: it takes a while and a C++ compiler.
 
-    ``quantize`` turns weights to int8 for decoding; the prompt still goes through the weights as they are.
+    ``quantize`` turns the weights into int8 for decoding; the prompt is computed with the original weights.
     """
 
     compile: bool = False
@@ -115,10 +115,10 @@ def _through(
 
 
 def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
-    """``_through`` by torch's compiler, once more for every kind of model that one process opens, up to so many.
+    """``_through`` by torch's compiler, which compiles it again for every kind of model that a process opens.
 
-    Graphs are not taken from torch's cache on the disk (the machine code still is): of one with a length that changes
-    it once gave that of another process, made for the length of a full cache.
+    Graphs do not come from torch's cache on disk (machine code still does): for a graph with a dynamic length it once
+    returned that of another process, compiled for the length of a full cache.
     """
     run: Callable[..., tuple[Array, list[Array]]] = torch.compile(_through)
     for limits in (
@@ -131,17 +131,17 @@ def _compiled() -> Callable[..., tuple[Array, list[Array]]]:
 
 
 class Decoder:
-    """A decoder-only model that goes on by one token a call; what came before is in ``cache``.
+    """A decoder-only model that computes one token per call; the tokens before are in ``cache``.
 
-    Made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 ones are packed, a
-    copy that lasts as long as this object. ``texts`` is the largest batch that will come. It is a second forward pass
-    beside the modules' own, which are the truth: ``fits`` says whether it may take their place. Raises UsageError
-    where it may not, or where the ``kind`` cannot be had.
+    It is made for one generation: weights are laid side by side when it is made (and stay so), bfloat16 weights are
+    packed, in a copy that lasts as long as this object. ``texts`` is the largest batch. It is a second forward pass;
+    that of the modules is the truth, and ``fits`` says whether this one may replace it. Raises UsageError where it may
+    not, or where the ``kind`` is not available.
     """
 
     def __init__(self, model: Transformer, cache: KVCache, texts: int = 1, kind: Kind = PLAIN) -> None:
         if not self.fits(model):
-            raise UsageError("the model is watched, or is no plain decoder", "run it through its modules instead")
+            raise UsageError("the model has hooks, or is no plain decoder", "run it through its modules instead")
         lay_out(model)
         self.model, self.cache, self.config = model, cache, model.config
         assert isinstance(model.head, LanguageModelHead)
@@ -158,7 +158,7 @@ class Decoder:
 
     @staticmethod
     def fits(model: Transformer) -> bool:
-        """Whether its configuration is implemented here, and it is of nothing but tinytf's own parts, unhooked."""
+        """Whether its configuration is implemented here, and its parts are tinytf's own, without hooks."""
         replaced = [model.final_norm, model.head, *(part for block in _blocks(model) for part in block.modules())]
         plain = all(type(module) in _KNOWN for module in replaced)
         usual = not is_watched(model) and not torch.is_autocast_enabled("cpu")
@@ -218,7 +218,7 @@ _KNOWN = {
     Block, SelfAttention, FusedCore, FeedForward, Linear,
     nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout, LanguageModelHead, Unembedding,
 }  # fmt: skip
-"""The modules whose arithmetic is here once more; what somebody put in their place is not."""
+"""The modules whose arithmetic is repeated here; a module that replaces one of them is not implemented."""
 
 
 def is_watched(model: Transformer) -> bool:
@@ -245,7 +245,7 @@ def _blocks(model: Transformer) -> list[Any]:
 
 
 def _weights(q: Tensor, stored: Tensor, first: int, at: int) -> Tensor:
-    """Attention weights (B, H, K) of the queries (…, H, D) at ``at``; what a window hides has none."""
+    """Attention weights (B, H, K) of the queries (…, H, D) at ``at``; 0 for what a window hides."""
     keys = repeat_groups(stored[:, :, first : at + 1], q.shape[-2])  # (B, H, K, D)
     scores = attention_scores(q.reshape(len(keys), -1, 1, q.shape[-1]), keys)  # (B, H, 1, K)
     return F.pad(attention_weights(scale_scores(scores, q.shape[-1]))[:, :, 0], (first, 0))

@@ -1,4 +1,4 @@
-"""Which configurations the fast decoder implements; every other one is decoded by the model's own modules."""
+"""Which configurations the fast decoder implements; all others are decoded by the model's own modules."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ UNRELATED: Mapping[str, Values] = {
     "pooler": _EITHER,  # beside the logits
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
 }
-"""Fields that do not change what is computed. One number for all layers all the same: a list of them is not known."""
+"""Fields that do not change what is computed. They still hold one number for all layers: a list is not implemented."""
 
 
 def unimplemented(config: ModelConfig) -> tuple[str, ...]:

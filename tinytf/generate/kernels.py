@@ -1,8 +1,8 @@
-"""What a decoder is made of, on tensors of torch or on vectors of numpy: norms, products, rotation, attention.
+"""The parts of a decoder, on tensors of torch or on vectors of numpy: norms, products, rotation, attention.
 
-A product is with the whole matrix for one vector, so reading the matrix is what takes time. numpy's BLAS reads it up
-to twice as fast as the one that torch comes with, and a call of numpy's takes a fraction of one of torch's; so one
-text in float32 on the processor goes through numpy. Everything else goes through torch.
+A product with one vector reads the whole matrix, and reading it is what takes time. numpy's BLAS reads it up to twice
+as fast as the one that torch comes with, and a call of numpy takes a fraction of a call of torch. So one text in
+float32 on the processor is computed by numpy, everything else by torch.
 
 Shapes: B batch, H query heads, G key-value heads, K keys, D head width; numpy's have no batch axis.
 """
@@ -10,6 +10,7 @@ Shapes: B batch, H query heads, G key-value heads, K keys, D head width; numpy's
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ Array: TypeAlias = Any
 """A tensor or an array, whichever the kernels take: what is written with slices, sums and products suits both."""
 Map: TypeAlias = Callable[[Array], Array]
 Stored: TypeAlias = tuple[Tensor, Tensor]
-"""Keys and values of one layer, (B, G, T_max, D) each, of which the first so many are in use."""
+"""Keys and values of one layer, (B, G, T_max, D) each; the first tokens of T_max are in use."""
 
 
 def _as_norm(module: nn.Module) -> tuple[Tensor, Tensor | None, float] | None:
@@ -36,28 +37,6 @@ def _as_norm(module: nn.Module) -> tuple[Tensor, Tensor | None, float] | None:
         assert module.eps is not None
         return module.weight.detach(), None, module.eps
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class _TorchNorm:
-    weight: Tensor
-    bias: Tensor | None
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.bias is None:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-@dataclass(frozen=True, slots=True)
-class _TorchProduct:
-    kernel: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.kernel(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +50,10 @@ class _TorchRotation:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """``at`` holds the position, (1,); there are as many keys as ``past`` is long, less one, the new token's included.
+    """``at`` holds the position, (1,). ``past`` is one longer than the keys, the new token's included.
 
-    A compiler takes the length of a tensor as one that changes, where it would write code anew for every number. So
-    what is seen begins at the number ``first``, or for a compiler at the one that ``since`` holds, (1,).
+    A compiler treats the length of a tensor as dynamic, but would compile again for every value of a number. So the
+    keys that are seen begin at the number ``first``, or, for a compiler, at the number that ``since`` holds, (1,).
     """
 
     at: Tensor
@@ -104,13 +83,18 @@ class Kernels:
     def norm(self, module: nn.Module) -> Map | None:
         """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
         found = _as_norm(module)
-        return None if found is None else _TorchNorm(*found)
+        if found is None:
+            return None
+        weight, bias, eps = found
+        if bias is None:
+            return partial(F.rms_norm, normalized_shape=weight.shape, weight=weight, eps=eps)
+        return partial(F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=eps)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
         if weight.is_cpu and weight.dtype is torch.bfloat16 and packs():
-            return _TorchProduct(onednn, pack(weight), bias)
-        return _TorchProduct(linear, weight, bias)
+            return partial(onednn, weight=pack(weight), bias=bias)
+        return partial(linear, weight=weight, bias=bias)
 
     def pointwise(self, function: Callable[[Tensor], Tensor]) -> Map:
         """A function of torch's, number by number."""
@@ -141,7 +125,7 @@ class Kernels:
         keys.index_copy_(2, place.at, k[:, :, None])
         values.index_copy_(2, place.at, v[:, :, None])
         seen = slice(place.first, len(place.past) - 1)
-        # The heads of a group are so many queries of one key-value head, which is not repeated for them.
+        # The heads of a group are queries of one key-value head, which is not repeated for each of them.
         grouped = q.unflatten(1, (keys.shape[1], -1))  # (B, G, H/G, D)
         mask = None if place.since is None else place.past[None, :-1] >= place.since
         brought = F.scaled_dot_product_attention(grouped, keys[:, :, seen], values[:, :, seen], attn_mask=mask)
@@ -149,9 +133,9 @@ class Kernels:
 
 
 class Int8Kernels(Kernels):
-    """The same, with matrices in int8. Without a compiler products come in bfloat16, too coarse for logits.
+    """The same, with matrices in int8. Without a compiler products are in bfloat16, too coarse for logits.
 
-    So the head, which is ``exact`` then, stays as it is.
+    So the head, which is ``exact``, is not quantised then.
     """
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
@@ -161,10 +145,10 @@ class Int8Kernels(Kernels):
 
 
 class CompiledKernels(Kernels):
-    """The same, for a compiler: it makes a product with one vector a loop of its own."""
+    """The same for a compiler, which compiles a product with one vector to a loop."""
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
-        return _TorchProduct(_summed, weight, bias)
+        return partial(_summed, weight=weight, bias=bias)
 
 
 def _summed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -36,7 +36,7 @@ def _tensors(parts: Sequence[nn.Linear]) -> Iterator[list[Tensor]]:
 
 
 def _adjacent(tensors: Sequence[Tensor]) -> bool:
-    """Whether these lie one behind the other, without a gap."""
+    """Whether these follow each other in memory, without a gap."""
     if not all(tensor.is_contiguous() for tensor in tensors):
         return False
     return all(
@@ -47,7 +47,7 @@ def _adjacent(tensors: Sequence[Tensor]) -> bool:
 
 
 def _room(tensor: Tensor) -> tuple[int, int]:
-    """Address and bytes of the memory below a tensor: an address alone is soon given to another tensor."""
+    """Address and bytes of a tensor's memory: an address alone is soon reused by another tensor."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
 
@@ -55,9 +55,9 @@ def _room(tensor: Tensor) -> tuple[int, int]:
 @torch.inference_mode(False)
 @torch.no_grad()
 def lay_out(model: Transformer) -> None:
-    """Move what is joined side by side, and large matrices into large pages, row by row; values stay the same.
+    """Move matrices that are joined side by side, and large ones into large pages, row by row; values do not change.
 
-    Block after block, so that no more than one is there twice. What lies so already stays where it is, and so do
+    One block at a time, so that no more than one is in memory twice. What already lies so stays where it is, and so do
     tensors that were made in inference mode, which cannot be moved.
     """
     if any(parameter.is_inference() for parameter in model.parameters()):
@@ -79,7 +79,7 @@ def lay_out(model: Transformer) -> None:
 
 @torch.inference_mode()
 def joined(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Weight (all outputs, in) and bias of several linears of one input, as one: views where they are adjacent."""
+    """Weight (all outputs, in) and bias of several linears of one input, joined: views where they are adjacent."""
     weights, biases = _tensors(parts)
     return _one(weights), _one(biases) if biases else None
 

@@ -1,4 +1,4 @@
-"""One token after the other, each with what the model thought of it."""
+"""One token after the other, each with the model's own figures."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ END_TOKEN, STOP_STRING, MAX_TOKENS, CONTEXT_FULL = "end token", "stop string", "
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that could come next: its ``probability`` by the model, and that with which it could be ``drawn``."""
+    """A token that could come next: its ``probability`` by the model, and the one by which it is ``drawn``."""
 
     id: int
     probability: float
@@ -34,15 +34,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Step:
-    """One token that was made.
+    """One generated token.
 
-    ``text`` are the whole characters that it completes; what could still become a stop string is held back, and
-    comes with a later step. ``log_probability`` (in nats), ``rank`` (1 is the most probable), ``surprise``
-    (−log₂ of its probability) and ``entropy`` (of the whole distribution), both in bits, are the model's own, before
-    temperature and truncation. ``ended`` says of the last step of a sample why it is that. ``sample`` counts from 1.
-    ``dropped`` is how many of the oldest tokens the model no longer saw. ``attention`` is what the token before,
-    where this one was read off, looked at, (rows, K); its last column is that token itself. ``note`` says, from then
-    on, that fast decoding turned out wrong and was given up.
+    ``text`` is the whole characters that it completes; what could still become a stop string is held back, and comes
+    with a later step. ``log_probability`` (in nats), ``rank`` (1 is the most probable), ``surprise`` (−log₂ of its
+    probability) and ``entropy`` (of the whole distribution), both in bits, are the model's own, before temperature and
+    truncation. ``ended`` says why the last step of a sample is the last. ``sample`` counts from 1. ``dropped`` is how
+    many of the oldest tokens the model no longer saw. ``attention`` (rows, K) is that of the token before, which
+    predicts this one; its last column is that token itself. ``note`` says, from that step on, that fast decoding was
+    wrong and was given up.
     """
 
     number: int
@@ -62,14 +62,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Looking:
-    """Which attention comes with every step: a row a layer, its heads averaged, or one ``head`` of one ``layer``."""
+    """Which attention comes with a step: one row per layer, its heads averaged, or one ``head`` of one ``layer``."""
 
     layer: int | None = None
     head: int | None = None
 
 
 class _Sample:
-    """One of the texts that go on from the prompt."""
+    """One of the texts that continue the prompt."""
 
     def __init__(self, number: int, prompt: Sequence[int], seed: int, pieces: Pieces) -> None:
         self.number, self.ids, self.pieces = number, list(prompt), pieces
@@ -77,12 +77,12 @@ class _Sample:
 
 
 def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> None:
-    """Raise UsageError where nothing can follow: an encoder, no head, no token or too many, nothing asked for."""
+    """Raise UsageError where no token can follow: an encoder, no head, no token or too many, none asked for."""
     require_decoder(model.config)
     if model.head is None:
         raise UsageError("this model has no language-model head, so it predicts no next token")
     if not ids:
-        raise UsageError("there is nothing to go on from", "give at least one token")
+        raise UsageError("there is no token to continue", "give at least one token")
     if len(ids) > model.config.context:
         raise UsageError(
             f"{len(ids):,} tokens are more than the model's context of {model.config.context:,}", "shorten the text"
@@ -93,14 +93,13 @@ def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(Options):
-    """The settings of ``stream``, beside those that are explained at Options.
+    """The settings of ``stream``, in addition to those explained at Options.
 
-    It also ends when the text has one of ``stops`` in it (the text ends before it). ``on_overflow`` "slide" goes on
-    without the older half of a full context. ``samples`` texts are made side by side, the prompt computed once; sample
-    i draws with ``seed`` + i − 1, so that the same seed gives the same tokens, on every device. ``decode`` makes text
-    of ids; without it steps have none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds
-    attention. A ``cache`` of the caller's may already hold the beginning of the text; without one, and with
-    ``use_cache``, one of the right size is made.
+    It also ends before one of ``stops`` in the text. ``on_overflow`` "slide" continues without the older half of a full
+    context. ``samples`` texts are made side by side, with the prompt computed once; sample i draws with ``seed`` + i −
+    1, so that the same seed gives the same tokens on every device. ``decode`` makes text of ids; without it steps have
+    none. ``top`` candidates come with every step, and the chosen one; ``looking`` adds attention. A ``cache`` of the
+    caller may already hold the beginning of the text; without one, ``use_cache`` makes one of the right size.
     """
 
     sampling: Sampling | None = None
@@ -122,10 +121,10 @@ def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) ->
 
 
 def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[Step]:
-    """Go on from ``ids``; every token is a Step as soon as it is there. The settings are those of StreamOptions.
+    """Continue ``ids``; yield every token as a Step as soon as it is computed. The settings are those of StreamOptions.
 
-    Raises UsageError at once for an encoder, for ids that are none or too many, for a wrong number; MemoryShortage
-    for a cache that does not fit; GenerationError for logits that are NaN.
+    Raises UsageError at once for an encoder, for no ids or too many, for a wrong number; MemoryShortage for a cache
+    that does not fit; GenerationError for logits that are NaN.
     """
     require_prompt(model, ids, options.max_tokens)
     cache, chunk, looking = options.cache, options.chunk, options.looking
@@ -136,7 +135,7 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
     if options.on_overflow not in ON_OVERFLOW:
         raise UsageError(f"on_overflow {options.on_overflow!r} is not one of {', '.join(ON_OVERFLOW)}")
     if any(not stop for stop in options.stops):
-        raise UsageError("a stop string is empty, and every text has that in it", "leave it out")
+        raise UsageError("a stop string is empty, and every text contains that", "leave it out")
     if options.stops and options.decode is None:
         raise UsageError("stop strings need a tokenizer's decode")
     if options.kind != PLAIN and cache is None and not options.use_cache:
@@ -146,7 +145,7 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
     if cache is not None:
         _require_cache(cache, len(ids), min(context, len(ids) + options.max_tokens - 1), options.samples)
     if chunk and cache is None:
-        raise UsageError("a prompt goes through in chunks only with a cache", "leave out --no-cache")
+        raise UsageError("a prompt is computed in chunks only with a cache", "leave out --no-cache")
     _require_looking(model.config, looking, cache)
     seen = _Seen(looking) if looking else None
 
@@ -173,14 +172,14 @@ def _require_looking(config: ModelConfig, looking: Looking | None, cache: KVCach
     if looking is None:
         return
     if cache is None:
-        raise UsageError("attention to the past is looked at in the cache, and there is none", "leave out --no-cache")
+        raise UsageError("attention to the past is read from the cache, and there is none", "leave out --no-cache")
     for what, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {what} {number}", f"the model has {count}: 0 to {count - 1}")
 
 
 class _Seen:
-    """Keeps of every layer's weights (B, H, K) what is looked at."""
+    """Keeps the rows of every layer's weights (B, H, K) that are looked at."""
 
     def __init__(self, looking: Looking) -> None:
         self.looking = looking
@@ -243,7 +242,7 @@ def _steps(
             raise GenerationError(
                 f"the context of {context:,} tokens is full after {number:,} new ones, "
                 f"and {max_tokens:,} were asked for",
-                "ask for fewer, or say what then: --on-overflow stop or slide",
+                "ask for fewer, or choose --on-overflow stop or slide",
             )
         running = [sample for sample in running if sample.number not in over]
         logits = runner.go_on(rows, chosen_ids)
@@ -268,7 +267,7 @@ def _choose(logits: Tensor, sampling: Sampling, sample: _Sample, top: int) -> tu
 def figures(logits: Tensor, chosen: int) -> tuple[float, int, float, float]:
     """Log-probability (nats), rank, surprise and entropy (bits) of a token, from float32 logits (V,)."""
     values: NDArray[np.float32] = logits.numpy()
-    below = np.maximum(values - values.max(), np.float32(-1e4))  # what cannot come adds nothing: exp is 0 there
+    below = np.maximum(values - values.max(), np.float32(-1e4))  # an impossible token adds nothing: exp is 0 there
     shares = np.exp(below)
     total = float(shares.sum(dtype=np.float64))
     own = float(below[chosen]) - math.log(total)

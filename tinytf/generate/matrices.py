@@ -29,7 +29,7 @@ def packs() -> bool:
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """The whole numbers (out, in) in int8, and the scales (out,) in float32, such that weight ≈ numbers · scale.
 
-    Scales are rounded up to what bfloat16 holds, before they are used, so that they are exact in either.
+    Scales are first rounded up to bfloat16, so that they are exact in either precision.
     """
     largest = weight.detach().float().abs().amax(dim=1)
     scale = (largest / 127).clamp_min(torch.finfo(torch.float32).tiny)
@@ -39,7 +39,7 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _WHOLE = 16
-"""torch's operator reads rows in pieces of so many numbers, and past the end of one that is no multiple of it."""
+"""torch's operator reads rows in pieces of 16 numbers, and past the end of a row that is no multiple of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Int8Product:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None, *, compiled: bool) -> "Int8Product":
-        """The product with a matrix of floating point numbers (out, in), which is made int8 here."""
+        """The product with a matrix of floating point numbers (out, in), which is quantised here."""
         numbers, scale = quantize(weight)
         if not compiled:
             numbers = F.pad(numbers, (0, -numbers.shape[1] % _WHOLE))

@@ -17,11 +17,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every generation can be told.
+    """The settings that every generation has.
 
     It ends at a token of ``ends``, after ``max_tokens``, or where the context is full: ``on_overflow`` "error" raises
-    GenerationError then. ``use_cache`` keeps keys and values. ``chunk`` tokens of the prompt go through at a time (0:
-    all). ``kind`` is how to compute: compiled, or with weights in int8.
+    GenerationError then. ``use_cache`` keeps keys and values. The prompt is computed ``chunk`` tokens at a time (0: all
+    at once). ``kind`` is how to compute: compiled, or with weights in int8.
     """
 
     max_tokens: int = 50
@@ -35,7 +35,7 @@ class Options:
 def by_keyword(
     options: Callable[P, Made],
 ) -> Callable[[Callable[[First, Second, Made], Result]], Callable[Concatenate[First, Second, P], Result]]:
-    """Give a function of two things and an options object the object's fields as keywords in place of it."""
+    """Let a function of two arguments and an options object take the fields of that object as keywords."""
 
     def decorate(function: Callable[[First, Second, Made], Result]) -> Callable[Concatenate[First, Second, P], Result]:
         @functools.wraps(function)

@@ -9,7 +9,7 @@ _CONTEXT = 8
 class Pieces:
     """``add`` a token, and get the text that is now certain; ``rest`` is what was still held back.
 
-    Tokens are decoded behind a few before them, since a piece by itself can lose its leading space.
+    Tokens are decoded after a few that come before them, since a piece by itself can lose its leading space.
     """
 
     def __init__(self, decode: Callable[[list[int]], str] | None, prompt: Sequence[int], stops: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The logits after texts that grow by a token at a time, with what was computed before kept in a cache or not."""
+"""The logits after texts that grow by a token at a time, with or without a cache of what was computed before."""
 
 import itertools
 import math
@@ -62,8 +62,8 @@ class Runner:
             )
         elif kind != PLAIN or (look is not None and (cache is None or not _can_look(model))):
             raise UsageError(
-                "only decoding with a cache, of a model that is nowhere hooked or changed, is compiled, in int8 or "
-                "looked at",
+                "compiled and int8 decoding, and looking at attention, need a cache and a model without hooks or "
+                "replaced parts",
                 "leave out --no-cache, or --compile, --quantize and --head",
             )
         if cache is not None and cache.position == 0:
@@ -126,14 +126,14 @@ class Runner:
             said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise GenerationError(
                 f"torch cannot compile this: {said[:200]}",
-                "it takes a C++ compiler, such as g++; or leave out --compile",
+                "--compile needs a C++ compiler, such as g++",
             ) from None
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """A stretch in which torch starts no threads of its own where numpy's do the work.
 
-        Those of either wait for more to do by spinning, and would take the processor from the others.
+        Idle threads of either spin, and would take the processor from the others.
         """
         if self._decoder is None or self._decoder.threads_of_torch:
             yield
@@ -154,7 +154,7 @@ class Runner:
             self.cache.clear()
 
     def _whole(self) -> Tensor:
-        """Run what is not in the cache yet, and the last token once more where it is looked at: logits (B, V)."""
+        """Compute what is not in the cache yet, and the last token again where it is looked at: logits (B, V)."""
         ids = torch.tensor(self.texts, device=self._device)  # (B, T)
         if self.cache is not None:
             ids = ids[:, self.cache.position :]
@@ -169,9 +169,9 @@ class Runner:
         return self._next(self.cache, ids[:, -1])
 
     def _ready(self, logits: Tensor) -> Tensor:
-        """The logits as they are given away; raises GenerationError where a text has none that are finite.
+        """The logits in float32 on the processor.
 
-        It says which token that is, and the step of the forward pass where the numbers go wrong.
+        Raises GenerationError where those of a text are not finite, with the token and the first step that is not.
         """
         logits = logits.float().cpu()
         if np.isfinite(logits.numpy().max(-1)).all():
@@ -204,7 +204,7 @@ def _apart(found: Tensor, expected: Tensor) -> float:
 
 
 def _can_look(model: Transformer) -> bool:
-    """Whether every attention core can give way to a stepped one for a while, and nobody misses it."""
+    """Whether every attention core is the usual one, and can be replaced by a stepped one for a while."""
     attentions = _attentions(model)
     usual = all(type(one.core) is type(make_core(one.config)) for one in attentions)
     return len(attentions) == len(model.blocks) and usual and not is_watched(model)

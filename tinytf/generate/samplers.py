@@ -1,6 +1,6 @@
 """How the next token is chosen: pure functions over the logits (V,) of one position.
 
-A warper sets what it leaves out to −∞. Their order in ``warp`` is that of transformers, so that the same settings
+A warper sets what it leaves out to −∞. ``warp`` applies them in the order of transformers, so that the same settings
 mean the same there.
 """
 
@@ -16,7 +16,7 @@ from tinytf.errors import UsageError
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings; a ``temperature`` of 0 takes the most probable token. The others leave all as it is by default.
+    """The settings; a ``temperature`` of 0 takes the most probable token. By default the others change nothing.
 
     ``top_k`` 0 is no limit. Raises UsageError, with the number, for a value outside its range.
     """
@@ -54,7 +54,7 @@ class Sampling:
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
     """logits / temperature, for a temperature above 0: below 1 sharper, above 1 flatter.
 
-    Where that is beyond the numbers there are, the largest logits are 0 and all others −∞, which is the limit.
+    Where the quotient overflows, the largest logits are 0 and all others −∞, which is the limit.
     """
     divided = logits / temperature
     if math.isfinite(float(divided.max())):
@@ -70,7 +70,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """The smallest set of the most probable whose mass reaches p, at least one (Holtzman et al. 2020)."""
+    """The fewest most probable tokens with a mass of at least p (Holtzman et al. 2020)."""
     if p >= 1:
         return logits
     ordered, places = logits.sort(descending=True, stable=True)
@@ -97,7 +97,7 @@ def penalise_repetition(logits: Tensor, seen: Sequence[int], penalty: float) -> 
 
 
 def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:
-    """The logits (V,) that a token is drawn from; of a greedy choice all but the largest (the first) are −∞."""
+    """The logits (V,) that a token is drawn from; for a greedy choice all but the largest (the first) are −∞."""
     logits = penalise_repetition(logits, seen, sampling.repetition_penalty)
     if sampling.greedy:
         return torch.full_like(logits, -math.inf).index_fill(0, logits.argmax(), 0.0)

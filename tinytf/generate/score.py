@@ -16,7 +16,7 @@ from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import Report
 
 _ROWS = 128
-"""Positions whose logits are held at a time."""
+"""How many positions have their logits in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class QuantizationCost:
-    """What int8 weights do to the loss of a text of ``tokens`` tokens, in nats per token (each but the first).
+    """The loss of a text of ``tokens`` tokens without and with int8 weights, in nats per token (each but the first).
 
     ``worst`` is the largest change of one token's log-probability.
     """
@@ -54,9 +54,9 @@ class QuantizationCost:
 
 @dataclass(frozen=True)
 class Score(Report):
-    """Every token but the first, which nothing comes before; ``loss`` is their mean −log p in nats.
+    """Every token but the first, which nothing predicts; ``loss`` is their mean −log p in nats.
 
-    ``int8_cost`` is what 8-bit weights cost, where it was measured.
+    ``int8_cost`` is the cost of 8-bit weights, where it was measured.
     """
 
     KIND = "score"
@@ -116,7 +116,7 @@ def score(model: Transformer, ids: Sequence[int]) -> Score:
 
 
 def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
-    """Score ``ids`` with the weights as they are, and again in int8, token by token. Raises what ``score`` raises."""
+    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``score`` raises."""
     exact = score(model, ids)
     kind = Kind(compile=compile, quantize=True)
     runner = Runner(model, ids[:1], model.cache(len(ids)), kind=kind, compare=False)

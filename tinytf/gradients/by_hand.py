@@ -1,55 +1,119 @@
-"""The backward pass by hand: the chain rule over the steps of a recorded forward pass, last step first."""
+"""The backward pass by hand, formula by formula, and how far each formula is from what autograd found."""
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.gradients.loss import Targets, cross_entropy, cross_entropy_of_probs, require_targets
+from tinytf.gradients.loss import Targets, at_positions, cross_entropy, cross_entropy_of_probs
+from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.table import Place
+from tinytf.tolerance import GRADIENT, allowed
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
 
-def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
-    """Every gradient of the loss, by name: of each step in the reverse of the table's order, and of each parameter.
+@dataclass(frozen=True)
+class Matched:
+    """A gradient compared: the largest ``difference``, and the ``largest`` entry that it is relative to.
 
-    A step (``L3.out``) has the shape of its tensor, and is followed by the parameters that it was computed with
-    (``blocks.3.norm1.weight``), in theirs; each comes once. The matrix of a tied head comes with the embeddings,
-    where its second part is known. What does not lead to the loss has gradient 0. A step that is used twice has
-    the sum of both. Tensors may be shared between names: do not write into them.
-
-    Raises UsageError for targets that are not of this text, AddressError where a layer was not recorded.
+    For a parameter ``largest`` includes the gradient of its step: the parameter's is a sum over many of those entries,
+    and rounds as they do even where the sum cancels (a bias of the keys shifts all scores of a row alike).
     """
-    require_targets(trace.model, len(trace.tokens), targets)
-    return _with_parameters(trace, targets)
+
+    name: str
+    difference: float
+    largest: float
+
+    @property
+    def relative(self) -> float:
+        """The difference relative to the largest entry; infinite where it is not finite."""
+        if not math.isfinite(self.difference):
+            return math.inf
+        return self.difference / self.largest if self.largest else (math.inf if self.difference else 0.0)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Every comparison of a formula with autograd: ``steps`` and ``parameters`` by name."""
+
+    steps: dict[str, Matched]
+    parameters: dict[str, Matched]
+    tolerance: float
+
+    @property
+    def worst(self) -> Matched:
+        return max((*self.steps.values(), *self.parameters.values()), key=lambda one: one.relative)
+
+    @property
+    def holds(self) -> bool:
+        return self.worst.relative <= self.tolerance
+
+    def to_dict(self) -> dict[str, Any]:
+        worst = self.worst
+        return {
+            "holds": self.holds,
+            "steps": len(self.steps),
+            "parameters": len(self.parameters),
+            "at": worst.name,
+            "largest_difference": worst.difference,
+            "of": worst.largest,
+            "relative": worst.relative,
+            "tolerance": self.tolerance,
+        }
 
 
 @torch.no_grad()
-def _with_parameters(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
+def agreement(trace: GradientTrace) -> Agreement:
+    """Compare each formula with autograd, step by step and parameter by parameter.
+
+    A formula gets autograd's gradients of the steps after it, so that rounding does not accumulate over the depth and
+    each formula is judged alone.
+    """
+    steps: dict[str, Matched] = {}
+    parameters: dict[str, Matched] = {}
     of_token_table: Tensor | None = None
-    for site, gradient in step_gradients(trace, targets):
-        if gradient is None:
-            yield from _zeros(site)
+
+    def known(site: Site) -> Tensor:
+        return trace.grad.step(site.step.name, site.layer)
+
+    for site, by_hand in step_gradients(trace, trace.targets, known):
+        if by_hand is None or not site.step.to_loss:
             continue
-        yield site.name, gradient
+        gradient = known(site)
+        steps[site.name] = _compared(site.name, by_hand, gradient)
         for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
-            if name != TOKEN_TABLE:
-                yield name, found
-            elif site.step.is_vocabulary:
+            if name == TOKEN_TABLE and site.step.is_vocabulary:
                 of_token_table = found
-            else:
-                yield name, found if of_token_table is None else found.add_(of_token_table)
+                continue
+            if name == TOKEN_TABLE and of_token_table is not None:
+                found = found + of_token_table
+            parameters[name] = _compared(name, found, trace.parameters[name], gradient)
+    return Agreement(steps, parameters, allowed(GRADIENT, trace.last_hidden.dtype))
+
+
+def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Matched:
+    largest = max(_largest(one) for one in (gradient, *scales))
+    return Matched(name, _largest(by_hand - gradient), largest)
+
+
+def _largest(tensor: Tensor) -> float:
+    least, most = (float(end) for end in torch.aminmax(tensor))
+    return max(most, -least)
 
 
 @torch.no_grad()
 def step_gradients(
     trace: Trace, targets: Targets, known: Callable[[Site], Tensor] | None = None
 ) -> Iterator[tuple[Site, Tensor | None]]:
-    """The gradients of the steps alone, last first; None for a step that does not lead to the loss.
+    """The gradient of each step by its formula, last step first; None for a step that does not lead to the loss.
 
-    Each is computed from those of the steps behind it, by hand too or as they are ``known``.
+    Formulas read the gradients of later steps: the ``known`` ones, or those that formulas gave (the chain rule).
+    Tensors may be shared between steps: do not write into them.
     """
     pending: dict[Place, Tensor] = {}
     for step, layer in reversed(trace.steps.rows):
@@ -57,22 +121,22 @@ def step_gradients(
             continue
         site = Site(trace, step, layer)
         if step.is_vocabulary and not step.to_loss:
-            yield site, of_probs(trace, targets)
+            yield site, at_positions(trace.step(step.name), targets, cross_entropy_of_probs)
             continue
-        if step.name == "logits":  # from the loss itself, where no p is divided by
-            pending[step.name, None] = _of_logits(trace, targets)
+        if step.name == "logits":  # directly from the loss, without dividing by p
+            pending[step.name, None] = at_positions(trace.step(step.name), targets, cross_entropy)
         gradient = pending.pop((step.name, layer), None)
         yield site, gradient
         if gradient is None:
             continue
-        behind = passed_on(site, gradient if known is None else known(site))
-        for source, found in zip(site.sources, site.operation.input_gradients(site, behind), strict=True):
+        passed = passed_on(site, gradient if known is None else known(site))
+        for source, found in zip(site.sources, site.operation.input_gradients(site, passed), strict=True):
             before = pending.get(source)
             pending[source] = found if before is None else before + found
 
 
 def passed_on(site: Site, gradient: Tensor) -> Tensor:
-    """What of a step's gradient goes to what the step was computed from: of what an intervention put there, nothing."""
+    """The part of a step's gradient that reaches its inputs: 0 where an intervention replaced the step."""
     name, layer = site.step.name, site.layer
     if site.trace.is_exchanged(name, layer):
         return torch.zeros_like(gradient)
@@ -82,26 +146,3 @@ def passed_on(site: Site, gradient: Tensor) -> Tensor:
     gradient = gradient.clone()
     gradient[gone] = 0.0
     return gradient
-
-
-def _of_logits(trace: Trace, targets: Targets) -> Tensor:
-    """The gradient of the logits (T, V): (p − onehot) / N at the targets' positions, 0 at the others."""
-    return _at_positions(trace.step("logits"), targets, cross_entropy)
-
-
-def of_probs(trace: Trace, targets: Targets) -> Tensor:
-    """The gradient of the probabilities (T, V): −1 / (N·p) at the targets, 0 elsewhere."""
-    return _at_positions(trace.step("probs"), targets, cross_entropy_of_probs)
-
-
-def _at_positions(values: Tensor, targets: Targets, formula: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    places = torch.tensor(targets.positions, device=values.device)
-    rows = formula(values[places], torch.tensor(targets.ids, device=values.device))  # (N, V)
-    return torch.zeros_like(values).index_add_(0, places, rows)
-
-
-def _zeros(site: Site) -> Iterator[tuple[str, Tensor]]:
-    yield site.name, torch.zeros_like(site.value)
-    if site.path:
-        for name, parameter in site.module.named_parameters(prefix=site.path):
-            yield name, torch.zeros_like(parameter)

@@ -1,15 +1,15 @@
-"""The first step that goes wrong, forward or back: no finite numbers, saturated, dead, or not what it should be."""
+"""The first step that goes wrong, forward or backward: not finite, saturated, dead, or not what its formula gives."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from tinytf.errors import UsageError
-from tinytf.gradients.agreement import Matched, agreement
+from tinytf.gradients.by_hand import Matched, agreement
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.activate import SLOPES
-from tinytf.trace.check import check
+from tinytf.trace.check import Item, check
 from tinytf.trace.faults import NOT_FINITE, Fault, Seen, Test, allowed, counted, first_of
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
@@ -17,36 +17,36 @@ from tinytf.trace.trace import Trace
 KINDS = ("nan", "inf", "saturated", "dead", "mismatch")
 
 ONE_KEY = 0.999
-"""The weight from which on a query looks at one key alone: the softmax passes next to nothing on."""
+"""A query with so large a weight attends to one key alone, and softmax passes almost no gradient."""
 
 FLAT, ALMOST_ALL = 1e-6, 0.999
-"""An activation is saturated where its slope is no larger, for so large a share of its inputs."""
+"""An activation is saturated where its slope is at most FLAT for ALMOST_ALL of its inputs."""
 
 SILENT = 1e-9
-"""The size up to which a unit of the feed-forward says nothing."""
+"""A unit of the feed-forward is silent where its output is no larger."""
 
 
 def first_fault(trace: Trace, kinds: Collection[str] = KINDS) -> Fault | None:
-    """The first fault of the forward pass, and where the trace has gradients and that is well, of the backward pass.
+    """The first fault of the forward pass; if there is none and the trace has gradients, of the backward pass.
 
-    Steps in the order of the pass, at each one ``kinds`` in the order of KINDS:
+    Steps come in the order of the pass, and at each step ``kinds`` in the order of KINDS:
 
-    - ``nan``, ``inf``: entries that are no finite numbers, but for −∞ where a query may not look;
+    - ``nan``, ``inf``: entries that are not finite, except −∞ where a query may not look;
     - ``saturated``: an attention map in which each query that sees more than one key gives one of them ONE_KEY, or an
       activation whose slope is FLAT at ALMOST_ALL of its inputs;
-    - ``dead``: half of the units of ``ffn.act`` or more are SILENT for every token, of two or more; backward a gradient
-      that is exactly 0 at a step that leads to the loss;
+    - ``dead``: at least half, and at least two, of the units of ``ffn.act`` are SILENT for every token; backward, a
+      gradient that is exactly 0 at a step that leads to the loss;
     - ``mismatch``: what ``tinytf.trace.check`` and ``agreement`` find. It needs every layer.
 
-    After the steps of the backward pass come the gradients of the parameters, by their names. Raises UsageError for
-    another kind.
+    After the steps of the backward pass come the gradients of the parameters. Raises UsageError for an unknown kind.
     """
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise UsageError(f"there is no fault {unknown[0]!r}", did_you_mean(unknown[0], KINDS))
     tests: dict[str, Test] = {**NOT_FINITE, "saturated": _saturated, "dead": _silent}
     if "mismatch" in kinds:
-        tests["mismatch"] = _in_table(_unlike_the_model(trace))
+        checked = check(trace)
+        tests["mismatch"] = _in_table(_off(((one.step, one, one.what) for one in checked.items), checked.tolerance))
     found = first_of(trace, trace.steps.rows, "forward", _chosen(tests, kinds))
     if found is None and isinstance(trace, GradientTrace):
         return _first_backward(trace, kinds)
@@ -58,8 +58,11 @@ def _first_backward(trace: GradientTrace, kinds: Collection[str]) -> Fault | Non
     of_parameters: Mapping[str, str] = {}
     if "mismatch" in kinds:
         agreed = agreement(trace)
-        tests["mismatch"] = _in_table(_unlike_formulas(agreed.steps, agreed.tolerance))
-        of_parameters = _unlike_formulas(agreed.parameters, agreed.tolerance)
+        of_steps, of_parameters = (
+            _off(((name, one, "its formula") for name, one in compared.items()), agreed.tolerance)
+            for compared in (agreed.steps, agreed.parameters)
+        )
+        tests["mismatch"] = _in_table(of_steps)
     rows = [row for row in reversed(trace.steps.rows) if row[0].to_loss and row[0].operation is not None]
     found = first_of(trace.grad, rows, "backward", _chosen(tests, kinds))
     return found or _first_of_parameters(trace, kinds, of_parameters)
@@ -133,20 +136,11 @@ def _without_gradient(trace: GradientTrace, seen: Seen) -> str:
     return f"the gradient is exactly 0 in all {seen.values.numel():,} entries"
 
 
-def _unlike_the_model(trace: Trace) -> dict[str, str]:
-    checked = check(trace)
+def _off(compared: Iterable[tuple[str, Item | Matched, str]], tolerance: float) -> dict[str, str]:
+    """The comparisons (name, comparison, with what) beyond the tolerance: by name how far each is off, in a clause."""
     return {
-        item.step: f"off from {item.what} by {item.difference:.3g}, {item.relative:.2g} of the largest value, where "
-        f"{checked.tolerance:g} is allowed"
-        for item in checked.items
-        if not item.relative <= checked.tolerance
-    }
-
-
-def _unlike_formulas(compared: Mapping[str, Matched], tolerance: float) -> dict[str, str]:
-    return {
-        name: f"off from its formula by {one.difference:.3g}, {one.relative:.2g} of the largest entry, where "
-        f"{tolerance:g} is allowed"
-        for name, one in compared.items()
-        if not one.relative <= tolerance
+        name: f"off from {what} by {one.difference:.3g}, {one.relative:.2g} of the largest value, where {tolerance:g} "
+        "is allowed"
+        for name, one, what in compared
+        if one.relative > tolerance
     }

@@ -1,23 +1,24 @@
-"""How a gradient fares on its way back through the layers: does it vanish, explode, or hold?"""
+"""Does the gradient vanish, explode or stay steady on its way back through the layers?"""
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from tinytf.gradients.trace import GradientTrace
+from tinytf.report import Data
 
 VANISHING, EXPLODING = 0.01, 100.0
-"""The ratios of first to last below and above which a gradient vanishes and explodes,"""
+"""A gradient vanishes or explodes where the ratio of first to last is below or above these,"""
 
 SHRINKING, GROWING = 0.8, 1.25
-"""if a layer's part of it is beyond these: many layers of a healthy model add up to a large ratio too."""
+"""and the ratio per layer is below or above these: over many layers a healthy model has a large ratio too."""
 
 
 @dataclass(frozen=True)
 class LayerFlow:
-    """L2 norms of the gradients of a block's input, of what its attention adds, and of what its feed-forward does."""
+    """L2 norms of the gradients of a block's input, of its attention's output and of its feed-forward's output."""
 
     layer: int
     into: float
@@ -29,8 +30,10 @@ class LayerFlow:
 
 
 @dataclass(frozen=True)
-class Flow:
+class Flow(Data):
     """The layers from last to first; ``last`` is the norm of the gradient of ``end``, the last block's output."""
+
+    ALSO: ClassVar = ("first", "ratio", "per_layer", "word", "verdict")
 
     layers: tuple[LayerFlow, ...]
     end: str
@@ -38,26 +41,26 @@ class Flow:
 
     @property
     def first(self) -> float:
-        """The norm where the way back through the blocks ends, at ``L0.in``."""
+        """The norm at ``L0.in``, where the way back through the blocks ends."""
         return self.layers[-1].into
 
     @property
     def ratio(self) -> float:
-        """First ÷ last; no number where the last is 0."""
+        """First ÷ last; NaN where the last is 0."""
         return self.first / self.last if self.last else math.nan
 
     @property
     def per_layer(self) -> float:
-        """The factor of one layer, were it the same in all: a ratio of 100 over 30 layers is one of 1.17."""
+        """The geometric mean of the ratio over the layers: a ratio of 100 over 30 layers is 1.17 per layer."""
         return self.ratio ** (1 / len(self.layers))
 
     @property
     def steepest(self) -> tuple[int, float]:
-        """The layer through which the norm changes most, and its factor there: of its input ÷ of its output."""
-        behind = [self.last, *(layer.into for layer in self.layers)]
+        """The layer that changes the norm most, and its factor: norm at its input ÷ norm at its output."""
+        outputs = [self.last, *(layer.into for layer in self.layers)]
         factors = {
-            layer.layer: layer.into / before if before else math.nan
-            for layer, before in zip(self.layers, behind, strict=False)
+            layer.layer: layer.into / after if after else math.nan
+            for layer, after in zip(self.layers, outputs, strict=False)
         }
         finite = {layer: factor for layer, factor in factors.items() if math.isfinite(factor) and factor > 0}
         layer = max(finite, key=lambda one: abs(math.log(finite[one])), default=self.layers[-1].layer)
@@ -65,7 +68,7 @@ class Flow:
 
     @property
     def word(self) -> str:
-        """``vanishing``, ``exploding`` or ``steady``; ``undefined`` where the ratio is no number."""
+        """``vanishing``, ``exploding`` or ``steady``; ``undefined`` where the ratio is NaN or infinite."""
         if not math.isfinite(self.ratio):
             return "undefined"
         if self.ratio < VANISHING and self.per_layer < SHRINKING:
@@ -77,26 +80,16 @@ class Flow:
         """The word with its numbers, in one line."""
         return (
             f"{self.word}: the norm is {self.first:.3g} at L0.in and {self.last:.3g} at {self.end}, "
-            f"a ratio of {self.ratio:.3g}, or {self.per_layer:.3g} a layer; most through L{self.steepest[0]}, "
+            f"a ratio of {self.ratio:.3g}, or {self.per_layer:.3g} per layer; most through L{self.steepest[0]}, "
             f"{self.steepest[1]:.3g}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "layers": [layer.to_dict() for layer in self.layers],
-            "end": self.end,
-            "last": self.last,
-            "first": self.first,
-            "ratio": self.ratio,
-            "per_layer": self.per_layer,
-            "steepest": {"layer": self.steepest[0], "factor": self.steepest[1]},
-            "word": self.word,
-            "verdict": self.verdict,
-        }
+        return {**super().to_dict(), "steepest": {"layer": self.steepest[0], "factor": self.steepest[1]}}
 
 
 def flow(trace: GradientTrace) -> Flow:
-    """The norms over the depth, over all tokens together. Raises AddressError where a layer was not recorded."""
+    """The norms of every layer, over all tokens. Raises AddressError where a layer was not recorded."""
 
     def norm(name: str, layer: int) -> float:
         return float(torch.linalg.vector_norm(trace.grad.step(name, layer), dtype=torch.float64))

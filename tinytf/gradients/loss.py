@@ -1,5 +1,6 @@
-"""What is to be predicted, and how badly it was: the loss that gradients are of."""
+"""The loss that gradients are of: which tokens to predict, and the gradients of the mean cross-entropy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,14 +8,13 @@ from torch import Tensor
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Token ``ids[i]`` is to be predicted from ``positions[i]``; a position may come more than once.
+    """Predict token ``ids[i]`` from ``positions[i]``; a position may occur more than once.
 
-    Raises UsageError for none at all, and for more of one than of the other.
+    Raises UsageError for no targets, and for different numbers of positions and ids.
     """
 
     positions: tuple[int, ...]
@@ -34,7 +34,7 @@ def require_head(model: Transformer) -> None:
 
 
 def require_targets(model: Transformer, length: int, targets: Targets) -> None:
-    """Raise UsageError where the model has no logits, or where a target is beyond the text or the vocabulary."""
+    """Raise UsageError where the model has no logits, or a target is beyond the text or the vocabulary."""
     require_head(model)
     vocabulary = model.config.vocab_size
     for position, token_id in zip(targets.positions, targets.ids, strict=True):
@@ -47,20 +47,11 @@ def require_targets(model: Transformer, length: int, targets: Targets) -> None:
             raise UsageError(f"there is no token {token_id}: the vocabulary has {vocabulary:,}, 0 to {vocabulary - 1}")
 
 
-@torch.no_grad()
-def loss(trace: Trace, targets: Targets) -> float:
-    """Cross-entropy in nats, the mean over the targets, summed in float64. Raises what require_targets raises."""
-    require_targets(trace.model, len(trace.tokens), targets)
-    logits = trace.step("logits")[list(targets.positions)].double()  # (N, V)
-    chosen = torch.tensor(targets.ids, device=logits.device)[:, None]
-    return -float(logits.log_softmax(dim=-1).gather(-1, chosen).mean())
-
-
 def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
-    """(softmax − onehot) / N over logits (N, V), for the mean cross-entropy of the tokens ``ids`` (N,).
+    """The gradient of the mean cross-entropy of the tokens ``ids`` (N,) by their logits (N, V): (softmax − onehot) / N.
 
-    In float64: in float32 a sum over 50,000 tokens is off by about 1e-5, and every gradient behind it by more, and a
-    token that is almost certain would lose its whole gradient to 1 − p.
+    Computed in float64: in float32 a sum over 50,000 tokens is off by about 1e-5, and so is every earlier gradient;
+    and an almost certain token would lose its gradient to 1 − p.
     """
     probs = logits.softmax(dim=-1, dtype=torch.float64)
     probs[torch.arange(len(ids), device=ids.device), ids] -= 1.0
@@ -68,8 +59,15 @@ def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def cross_entropy_of_probs(probs: Tensor, ids: Tensor) -> Tensor:
-    """−1 / (N·p) at each target and 0 elsewhere, over probabilities (N, V); −∞ where p is 0 in that precision."""
+    """Its gradient by the probabilities (N, V): −1 / (N·p) at each target, 0 elsewhere; −∞ where p rounds to 0."""
     rows = torch.arange(len(ids), device=ids.device)
     gradient = torch.zeros_like(probs)
     gradient[rows, ids] = -1.0 / (len(ids) * probs[rows, ids])
     return gradient
+
+
+def at_positions(values: Tensor, targets: Targets, formula: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """A gradient by logits or probabilities (T, V): ``formula`` at the targets' positions, 0 elsewhere."""
+    places = torch.tensor(targets.positions, device=values.device)
+    rows = formula(values[places], torch.tensor(targets.ids, device=values.device))  # (N, V)
+    return torch.zeros_like(values).index_add_(0, places, rows)

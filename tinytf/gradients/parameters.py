@@ -1,10 +1,10 @@
-"""What a backward pass says of the weights: how large their gradients are, and which get none."""
+"""The weights in a backward pass: how large their gradients are, and which get none."""
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,19 +12,23 @@ from torch import Tensor
 from tinytf.errors import UsageError
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
+from tinytf.report import Data
 
 _IN_LAYER = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True)
-class Weights:
-    """A parameter, or the parameters of a group: squares of norms add up, entries and rows are counted together.
+class Weights(Data):
+    """A parameter, or a group of them: squared norms, entries and rows add up.
 
     Norms are L2, in float64. ``kind`` is the name without the layer (``attention.q.weight``). ``layer``, ``kind``,
-    ``head`` and ``shape`` are None where they are not one for all of the group, ``dead_rows`` and ``rows`` where there
-    is no matrix. ``zeros`` of the ``entries`` of the gradient are exactly 0; of ``rows``, ``dead_rows`` are so all
-    along. A key-value head that is shared counts among the entries of each query head with an equal part.
+    ``head`` and ``shape`` are None where they differ within the group, ``dead_rows`` and ``rows`` where there is no
+    matrix. ``zeros`` of the ``entries`` of the gradient are exactly 0, and ``dead_rows`` of the ``rows`` are zeros
+    throughout. A key-value head that query heads share counts an equal part for each of them.
     """
+
+    LESS: ClassVar = ("learning_rate", "entries", "zeros", "rows")
+    ALSO: ClassVar = ("ratio", "update_ratio", "zero_share", "dead_share")
 
     name: str
     layer: int | None
@@ -41,14 +45,14 @@ class Weights:
 
     @property
     def ratio(self) -> float:
-        """Gradient norm ÷ weight norm; infinite for weights that are all 0, and 0 for a gradient that is."""
+        """Gradient norm ÷ weight norm; 0 for a gradient of zeros, infinite for weights of zeros."""
         if not self.weight_norm:
             return math.inf if self.gradient_norm else 0.0
         return self.gradient_norm / self.weight_norm
 
     @property
     def update_ratio(self) -> float:
-        """By what part of themselves one step of plain gradient descent changes the weights (Adam's is another)."""
+        """The relative change of the weights in one step of plain gradient descent (Adam's differs)."""
         return self.learning_rate * self.ratio
 
     @property
@@ -59,35 +63,34 @@ class Weights:
     def dead_share(self) -> float | None:
         return None if self.dead_rows is None or not self.rows else self.dead_rows / self.rows
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "layer": self.layer,
-            "kind": self.kind,
-            "head": self.head,
-            "shape": None if self.shape is None else list(self.shape),
-            "gradient_norm": self.gradient_norm,
-            "weight_norm": self.weight_norm,
-            "ratio": self.ratio,
-            "update_ratio": self.update_ratio,
-            "zero_share": self.zero_share,
-            "dead_rows": self.dead_rows,
-            "dead_share": self.dead_share,
-        }
+
+GROUPINGS = ("parameter", "layer", "kind", "head")
 
 
-def table(trace: GradientTrace, lr: float = 1e-3, by: str | None = None) -> tuple[Weights, ...]:
+def table(trace: GradientTrace, lr: float = 1e-3, by: str = "parameter") -> tuple[Weights, ...]:
     """Every parameter, or groups of them ``by`` layer, kind or head, in the order of the model.
 
-    Of ``lr``, the learning rate, only the update ratios are. A head has its rows of W_Q, W_K and W_V with their biases
-    and its columns of W_O; a shared key-value head is divided equally among its query heads, in squares. What is of no
-    one head (norms of queries and keys, the output's bias) is then left out, and rows are not counted. The matrix of a
-    tied head is that of the embeddings and comes once. Raises UsageError for another word.
+    The learning rate ``lr`` only enters the update ratios. A head has its rows of W_Q, W_K and W_V with their biases
+    and its columns of W_O; a shared key-value head is divided equally among its query heads, in squares. Parameters
+    that belong to no single head (norms of queries and keys, the output's bias) are omitted there, and rows are not
+    counted. The matrix of a tied head is that of the embeddings, and comes once. Raises UsageError for another word.
     """
     if by not in GROUPINGS:
-        words = [word for word in GROUPINGS if word]
-        raise UsageError(f"weights are not grouped by {by!r}", did_you_mean(str(by), words))
-    return tuple(GROUPINGS[by](trace, lr))
+        raise UsageError(f"weights are not grouped by {by!r}", did_you_mean(by, GROUPINGS))
+    if by == "head":
+        return tuple(_by_head(trace, lr))
+    each = list(_each(trace, lr))
+    if by == "parameter":
+        return tuple(each)
+    groups: dict[Any, list[Weights]] = {}
+    for one in each:
+        groups.setdefault(getattr(one, by), []).append(one)
+    if by == "kind":
+        return tuple(_together(kind, group, kind=kind) for kind, group in groups.items())
+    return tuple(
+        _together("outside the layers" if layer is None else f"L{layer}", group, layer=layer)
+        for layer, group in groups.items()
+    )
 
 
 def _each(trace: GradientTrace, lr: float) -> Iterator[Weights]:
@@ -101,22 +104,6 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[Weights]:
             gradient.numel(), int(zeros.sum()),
             int(zeros.all(dim=1).sum()) if is_matrix else None, len(gradient) if is_matrix else None,
         )  # fmt: skip
-
-
-def _by_layer(trace: GradientTrace, lr: float) -> Iterator[Weights]:
-    groups: dict[int | None, list[Weights]] = {}
-    for one in _each(trace, lr):
-        groups.setdefault(one.layer, []).append(one)
-    for layer, group in groups.items():
-        yield _together("outside the layers" if layer is None else f"L{layer}", group, layer=layer)
-
-
-def _by_kind(trace: GradientTrace, lr: float) -> Iterator[Weights]:
-    groups: dict[str | None, list[Weights]] = {}
-    for one in _each(trace, lr):
-        groups.setdefault(one.kind, []).append(one)
-    for kind, group in groups.items():
-        yield _together(str(kind), group, kind=kind)
 
 
 def _by_head(trace: GradientTrace, lr: float) -> Iterator[Weights]:
@@ -137,7 +124,7 @@ def _by_head(trace: GradientTrace, lr: float) -> Iterator[Weights]:
 
 
 def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, share: float) -> Weights:
-    """A head's rows or columns of a parameter, and of that the share that is one query head's."""
+    """The rows or columns of one key-value or query head, weighted by the ``share`` of one query head."""
     width = trace.config.d_head
     gradient, weight = (
         tensor.narrow(axis, head * width, width) for tensor in (trace.parameters[name], trace.model.get_parameter(name))
@@ -145,14 +132,6 @@ def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, shar
     norms = [math.sqrt(share) * _norm(tensor) for tensor in (gradient, weight)]
     entries, zeros = share * gradient.numel(), share * int((gradient == 0).sum())
     return Weights(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
-
-
-GROUPINGS: dict[str | None, Callable[[GradientTrace, float], Iterator[Weights]]] = {
-    None: _each,
-    "layer": _by_layer,
-    "kind": _by_kind,
-    "head": _by_head,
-}
 
 
 def _together(

@@ -1,23 +1,150 @@
-"""The loss beside a point: one entry of a parameter or of a step changed by a little, and nothing else."""
+"""Draw entries of parameters and steps that the loss can depend on, and measure the loss with one of them changed."""
 
+import math
+import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinytf.gradients.places import Drawn
 from tinytf.gradients.trace import GradientTrace, losses_of
-from tinytf.steps.operations import Activate
+from tinytf.steps.operations import Activate, Add, Concat, Linear
+from tinytf.steps.table import Place, Step, StepTable
+from tinytf.trace.hooks import tapped
 from tinytf.trace.site import Site
-from tinytf.trace.taps import tapped
 
 _LOGITS = 2**25
-"""How many logits one batch of texts may have."""
+"""The most logits of one batch of texts."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a parameter or step: autograd's gradient there (``analytic``), and the ``largest`` of the tensor.
+
+    ``size`` is the root mean square of the tensor's entries. The entry of a step is changed at ``step``, index ``at``;
+    for a parameter ``step`` is None.
+    """
+
+    name: str
+    index: tuple[int, ...]
+    analytic: float
+    largest: float
+    size: float
+    step: str | None
+    at: tuple[int, ...]
+
+
+class Draw:
+    """Draws entries of the parameters and steps of one trace."""
+
+    def __init__(self, trace: GradientTrace, random_numbers: random.Random) -> None:
+        self._trace, self._random = trace, random_numbers
+        config, length = trace.config, len(trace.tokens)
+        self._visible = torch.ones(length, length, dtype=torch.bool)
+        self._asked = sorted(set(trace.targets.positions))
+        self._reached = range(max(self._asked) + 1) if config.causal else range(length)
+        self._steps = [
+            (step, layer)
+            for step, layer in trace.steps.rows
+            if step.to_loss
+            and step.is_tensor
+            and _instead(trace.steps, step, layer) is not None
+            and (not step.is_map or self._queries(step, layer))
+        ]
+        self._parameters = [name for name in trace.parameters if not name.startswith("pooler.")]
+
+    def step(self) -> Entry:
+        """An entry of a step; every step of every layer is equally likely, whatever its size."""
+        step, layer = self._random.choice(self._steps)
+        value, gradient = (t.step(step.name, layer) for t in (self._trace, self._trace.grad))
+        index = self._index_in(step, layer, value)
+        replaced, at = self._replaced(step, layer, index)
+        return _entry(step.full_name(layer), index, gradient, value, replaced, at)
+
+    def parameter(self) -> Entry:
+        """An entry of a parameter; of a table's rows one that the text uses."""
+        name = self._random.choice(self._parameters)
+        gradient, value = self._trace.parameters[name], self._trace.model.get_parameter(name).detach()
+        row = self._random.choice(self._rows_of(name, len(value)))
+        index = (row, *(self._random.randrange(size) for size in value.shape[1:]))
+        return _entry(name, index, gradient, value, None, index)
+
+    def _rows_of(self, name: str, count: int) -> Sequence[int]:
+        config = self._trace.config
+        if name == "embed.tokens.weight":
+            looked_up = [self._trace.encoding.ids[position] for position in self._reached]
+            return range(count) if config.tied_head and self._random.random() < 0.5 else looked_up
+        if name == "embed.positions.weight":
+            return [config.position_offset + position for position in self._reached]
+        return [0] if name == "embed.types.weight" else range(count)
+
+    def _index_in(self, step: Step, layer: int | None, value: Tensor) -> tuple[int, ...]:
+        if step.is_map:
+            query = self._random.choice(self._queries(step, layer))
+            keys = self._allowed(layer)[query].nonzero().flatten().tolist()
+            return self._random.randrange(len(value)), query, self._random.choice(keys)
+        rows = self._rows(step, layer)
+        axes = zip(step.axes, value.shape, strict=True)
+        return tuple(self._random.choice(rows) if axis == "token" else self._random.randrange(n) for axis, n in axes)
+
+    def _rows(self, step: Step, layer: int | None) -> Sequence[int]:
+        """The positions where a step leads to the loss: after the last attention only those with a target."""
+        last = step.role == "output" or step.from_stream if layer is None else layer == self._trace.config.n_layers - 1
+        return self._asked if last and not _becomes_a_key(self._trace.steps, step, layer) else self._reached
+
+    def _queries(self, step: Step, layer: int | None) -> list[int]:
+        """Queries that see more than one key: the weight of a lone key is 1, whatever its score."""
+        return [query for query in self._rows(step, layer) if int(self._allowed(layer)[query].sum()) > 1]
+
+    def _allowed(self, layer: int | None) -> Tensor:
+        found = self._trace.allowed(layer)
+        return self._visible if found is None else found.cpu()
+
+    def _replaced(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        table, at, width = self._trace.steps, index, self._trace.config.d_head
+        name, within = _instead(table, step, layer) or (step.name, layer)
+        if isinstance(step.operation, Concat):
+            at = (index[1] // width, index[0], index[1] % width)
+        if step.has_heads and isinstance(step.operation, Linear):  # as it is projected: (T, H·D)
+            at = (index[1], index[0] * width + index[2])
+        return table.at(name, within).full_name(within), at
+
+
+def _instead(table: StepTable, step: Step, layer: int | None) -> Place | None:
+    """Where to change ``step``: itself, or else a part of its sum that is used nowhere else.
+
+    None where there is no such step: one that is only seen on its way into a module.
+    """
+    if step.replaceable:
+        return step.name, layer
+    if isinstance(step.operation, (Add, Concat)):
+        for place in table.sources(step, layer):
+            if len(table.consumers(place)) == 1 and (found := _instead(table, table.at(*place), place[1])):
+                return found
+    return None
+
+
+def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:
+    """Whether other positions of the layer use a step, as keys and values."""
+    return any(
+        (one.core and number == 1) or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
+        for one, within, number in table.consumers((step.name, layer))
+        if within == layer
+    )
+
+
+def _entry(
+    name: str, index: tuple[int, ...], gradient: Tensor, value: Tensor, step: str | None, at: tuple[int, ...]
+) -> Entry:
+    finite = value[value.isfinite()]
+    size = math.sqrt(float(finite.square().mean())) if finite.numel() else 0.0
+    return Entry(name, index, float(gradient[index]), float(gradient.abs().max()), size or 1.0, step, at)
 
 
 class Probe:
-    """Losses of the text of ``trace`` with its model, in which an entry at a time is changed."""
+    """Losses of a trace's text with its model, one entry changed at a time."""
 
     def __init__(self, trace: GradientTrace) -> None:
         self._trace, self._model = trace, trace.model
@@ -25,34 +152,43 @@ class Probe:
         self._positive = {site.name: site.value > 0 for site in _into_relu(trace)}
 
     @torch.no_grad()
-    def losses(self, drawn: Drawn, deltas: Sequence[float]) -> list[float] | None:
-        """The loss with each of ``deltas`` added to the entry, in nats.
+    def losses(self, entry: Entry, deltas: Sequence[float]) -> list[float] | None:
+        """The loss in nats with each of ``deltas`` added to the entry.
 
-        None where one of them takes an input of ReLU to the other side of 0: the loss is another function there.
+        None where one of them takes an input of ReLU across 0: there the loss is another function.
         """
         found: list[float] = []
-        for losses in self._of_parameter(drawn, deltas) if drawn.step is None else self._of_step(drawn, deltas):
+        for losses in self._of_parameter(entry, deltas) if entry.step is None else self._of_step(entry, deltas):
             if losses is None:
                 return None
             found += losses
         return found
 
-    def _of_step(self, drawn: Drawn, deltas: Sequence[float]) -> Iterator[list[float] | None]:
-        assert drawn.step is not None
+    def _of_step(self, entry: Entry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
         batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.vocab_size))
+        index: tuple[Any, ...] = (slice(None), *entry.at)
         for first in range(0, len(deltas), batch):
             some = deltas[first : first + batch]
-            yield self._passes(len(some), _adding(drawn.step, drawn.at, some))
 
-    def _of_parameter(self, drawn: Drawn, deltas: Sequence[float]) -> Iterator[list[float] | None]:
-        parameter = self._model.get_parameter(drawn.name)
-        before = float(parameter[drawn.index])
+            def change(name: str, tensor: Tensor, some: Sequence[float] = some) -> Tensor:
+                if name != entry.step:
+                    return tensor
+                own = tensor.shape[tensor.dim() - len(entry.at) :]  # positions have no batch axis
+                changed = tensor.expand(len(some), *own).clone()
+                changed[index] += torch.tensor(some, dtype=tensor.dtype, device=tensor.device)
+                return changed
+
+            yield self._passes(len(some), change)
+
+    def _of_parameter(self, entry: Entry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
+        parameter = self._model.get_parameter(entry.name)
+        before = float(parameter[entry.index])
         for delta in deltas:
             try:
-                parameter[drawn.index] = before + delta
+                parameter[entry.index] = before + delta
                 losses = self._passes(1, lambda _, tensor: tensor)
             finally:
-                parameter[drawn.index] = before
+                parameter[entry.index] = before
             yield losses
 
     def _passes(self, batch: int, change: Callable[[str, Tensor], Tensor]) -> list[float] | None:
@@ -70,21 +206,8 @@ class Probe:
         return None if crossed else [float(losses_of(row, self._trace.targets).mean()) for row in logits]
 
 
-def _adding(step: str, at: tuple[int, ...], deltas: Sequence[float]) -> Callable[[str, Tensor], Tensor]:
-    index: tuple[Any, ...] = (slice(None), *at)
-
-    def change(name: str, tensor: Tensor) -> Tensor:
-        if name != step:
-            return tensor
-        changed = tensor.expand(len(deltas), *tensor.shape[tensor.dim() - len(at) :]).clone()  # positions have no batch
-        changed[index] += torch.tensor(deltas, dtype=tensor.dtype, device=tensor.device)
-        return changed
-
-    return change
-
-
 def _into_relu(trace: GradientTrace) -> Iterator[Site]:
-    """The steps that ReLU is taken of."""
+    """The steps that ReLU is applied to."""
     for step, layer in trace.steps.rows:
         if step.operation == Activate("relu"):
             name, within = trace.steps.sources(step, layer)[0]

@@ -1,31 +1,33 @@
-"""A backward pass as a report: the loss, every gradient in figures, what the loss hangs on, and whether it adds up."""
+"""A backward pass as a report: the loss, every gradient in figures, what the loss depends on, and the checks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from tinytf.gradients.agreement import Agreement, agreement
+from tinytf.gradients.by_hand import Agreement, Matched, agreement
 from tinytf.gradients.derivation import Derivation
 from tinytf.gradients.differences import Differences
 from tinytf.gradients.flow import Flow, flow
 from tinytf.gradients.parameters import Weights, table
-from tinytf.gradients.pipeline import GradientRow, backward_rows
 from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_gradient, gradient_times_input
 from tinytf.gradients.trace import GradientTrace
-from tinytf.report import Report
+from tinytf.report import Report, plain
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
+from tinytf.trace.summary import Row, Statistics, pipeline, visible
 
 _PUSHED = 4
-"""Logits of a target that are named: those with the largest gradients."""
+"""How many logits are named for each target: those with the largest gradients."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A token that was to come at ``position``, its probability and loss, and the ids whose logits are pushed most."""
+    """A token to predict from ``position``: its probability and loss, and the logits with the largest gradients."""
 
     position: int
     id: int
@@ -34,12 +36,61 @@ class Target:
     pushed: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True)
+class GradientRow:
+    """The gradient at one step; ``row`` has its shape and the statistics of its finite, unmasked entries.
+
+    ``norm`` is ‖∂loss/∂step‖ (L2), ``ratio`` that norm divided by the step's own (None for a step of zeros),
+    ``by_hand`` its formula against autograd (None where no path leads to the loss).
+    """
+
+    row: Row
+    norm: float
+    ratio: float | None
+    by_hand: Matched | None
+
+    @property
+    def statistics(self) -> Statistics:
+        assert self.row.statistics is not None
+        return self.row.statistics
+
+    def to_dict(self) -> dict[str, Any]:
+        figures, row = plain(self.statistics), self.row.to_dict()
+        del figures["count"]
+        return {
+            **{name: row[name] for name in ("name", "title", "axes", "shape")},
+            "norm": self.norm,
+            "ratio": self.ratio,
+            **figures,
+            "largest": max(abs(figures["min"]), abs(figures["max"])),
+            "by_hand": None if self.by_hand is None else self.by_hand.relative,
+        }
+
+
+@torch.no_grad()
+def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[GradientRow]:
+    """Every step of the recorded layers, last step first."""
+    for row in reversed(pipeline(trace.grad)):
+        if row.statistics is not None:
+            step, layer = row.step, row.layer
+            allowed = visible(trace, step, layer)
+            norm, own = (_norm(of.step(step.name, layer), allowed) for of in (trace.grad, trace))
+            yield GradientRow(row, norm, norm / own if own else None, compared.steps.get(row.name))
+
+
+def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
+    """L2, in float64, of the unmasked entries; NaN where one of them is."""
+    if allowed is not None:
+        tensor = tensor.masked_fill(~allowed, 0.0)
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
 @dataclass(frozen=True, eq=False)
 class Backward(Report):
-    """A backward pass with what of it is given in full: ``addresses`` and ``derivations``, or the block of ``layers``.
+    """A backward pass; ``addresses`` and ``derivations``, or else the blocks of ``layers``, are given in full.
 
     Weights are grouped ``by`` a word, and updates are those of plain descent with ``lr``. ``integrated``,
-    ``differences`` and ``fault`` are there where they were asked for.
+    ``differences`` and ``fault`` are None unless they were asked for.
     """
 
     KIND = "grad"
@@ -91,7 +142,7 @@ class Backward(Report):
 
     @cached_property
     def weights(self) -> tuple[Weights, ...]:
-        return table(self.trace, self.lr, None if self.by == "parameter" else self.by)
+        return table(self.trace, self.lr, self.by)
 
     @cached_property
     def flow(self) -> Flow:
@@ -107,7 +158,7 @@ class Backward(Report):
 
     @property
     def holds(self) -> bool:
-        """Whether every check that was made holds, and nothing was found that was looked for."""
+        """Whether every check holds and no fault was found."""
         measured = (self.differences, self.integrated)
         return self.agreement.holds and self.fault is None and all(one is None or one.holds for one in measured)
 
@@ -144,7 +195,7 @@ class Backward(Report):
         }
 
     def _in_full(self) -> list[Address]:
-        """The steps whose gradients are given."""
+        """The steps whose gradients are given in full."""
         chosen = self.addresses
         if not chosen and not self.derivations:
             chosen = tuple(Address(None, (layer,), (self.head,)) for layer in self.layers)
@@ -163,5 +214,5 @@ class Backward(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The gradients of all steps and parameters, under their names."""
+        """The gradients of all steps and parameters, by name."""
         return {**self.trace.grad.recording.tensors, **self.trace.parameters}

@@ -1,9 +1,8 @@
-"""Which input tokens, and which attention heads, the predictions hang on, by their gradients."""
+"""Which input tokens and attention heads the predictions depend on, by their gradients."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,35 +11,38 @@ from torch import Tensor
 from tinytf.gradients.loss import Targets, require_targets
 from tinytf.gradients.trace import GradientTrace, differentiable, losses_of
 from tinytf.model.transformer import Transformer
+from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.taps import tapped
+from tinytf.trace.hooks import tapped
 
 SHARE, NEARLY_NONE = 0.01, 1e-4
-"""How much of the difference the attributions may miss, and what they may miss of one that is nearly 0, in nats."""
+"""How much the attributions may miss: a share of the difference, and where that is nearly 0 so many nats."""
 
 POINTS, MOST_POINTS = 4, 512
-"""Gauss–Legendre points of a piece of the way, and the most that all pieces may have together."""
+"""Gauss–Legendre points per piece of the path, and the most for all pieces together."""
 
 _NUMBERS = 2**26
-"""About how many numbers one batch of points may hold."""
+"""About how many numbers one batch of points holds at most."""
 
 
 def gradient_times_input(trace: GradientTrace) -> tuple[float, ...]:
-    """∂(−loss)/∂x · x of each token's embedding x, summed over d_model, in nats: to first order, what it adds.
+    """∂(−loss)/∂x · x of each token's embedding x, summed over d_model, in nats.
 
-    Of the mean log-probability of the targets, as in ``integrated_gradients``: positive for a token that makes them
-    more probable (Shrikumar et al. 2017).
+    To first order what the token adds to the mean log-probability of the targets: positive where it makes them more
+    probable (Shrikumar et al. 2017).
     """
     product = trace.grad.step("embed.tokens").double() * trace.step("embed.tokens").double()  # (T, C)
     return tuple((-product.sum(dim=-1)).tolist())
 
 
 @dataclass(frozen=True)
-class Integrated:
-    """What each token adds to the mean log-probability of the targets, in nats, from the baseline to the text.
+class Integrated(Data):
+    """What each token adds to the mean log-probability of the targets, in nats, on the path from baseline to text.
 
-    ``points`` on the way make up the sum. ``at_input`` and ``at_baseline`` are the mean log-probabilities at its ends.
+    The integral uses ``points`` points. ``at_input`` and ``at_baseline`` are the mean log-probabilities at the ends.
     """
+
+    ALSO: ClassVar = ("sum", "difference", "relative_error", "holds")
 
     attributions: tuple[float, ...]
     points: int
@@ -53,86 +55,69 @@ class Integrated:
 
     @property
     def difference(self) -> float:
-        """What the attributions should sum to (Sundararajan et al. 2017, "completeness")."""
+        """What the attributions must sum to (Sundararajan et al. 2017, "completeness")."""
         return self.at_input - self.at_baseline
 
     @property
     def relative_error(self) -> float:
-        """What the sum misses, in units of the difference, or of what is allowed where that is nearly 0."""
+        """What the sum misses, relative to the difference, or to what is allowed where that is nearly 0."""
         return abs(self.sum - self.difference) / max(abs(self.difference), NEARLY_NONE / SHARE)
 
     @property
     def holds(self) -> bool:
         return self.relative_error <= SHARE
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "attributions": list(self.attributions),
-            "points": self.points,
-            "at_input": self.at_input,
-            "at_baseline": self.at_baseline,
-            "sum": self.sum,
-            "difference": self.difference,
-            "relative_error": self.relative_error,
-            "holds": self.holds,
-        }
-
 
 def integrated_gradients(
-    model: Transformer,
-    encoding: Encoding,
-    targets: Targets,
-    on_progress: Callable[[int, int], None] | None = None,
+    model: Transformer, encoding: Encoding, targets: Targets, on_progress: Progress = unheard
 ) -> Integrated:
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
-    The way leads from the mean of the embedding table, the same for every token, to the tokens' embeddings, with
-    positions and all else as they are: an embedding of zeros would make norms jump at its beginning. Where deep models
-    jump on the way, evenly placed points miss it; so each piece of the way has POINTS of its own, and is halved where
-    they miss too much of what the log-probability gains along it, up to MOST_POINTS. ``holds`` says whether these
-    sufficed. ``on_progress`` is called with the points so far, and MOST_POINTS. The model is left as it is. Raises
-    what ``require_targets`` and ``differentiable`` raise.
+    The path is the straight line from the mean of the embedding table, the same for every token, to the tokens'
+    embeddings; positions and all else stay. (At embeddings of zeros norms would jump.) Each piece of the path has
+    POINTS points, and is halved where they miss too much of the change of the log-probability along it: deep models
+    jump, and evenly spaced points miss that. There are at most MOST_POINTS; ``holds`` says whether they sufficed.
+    ``on_progress`` is called with the points so far, and MOST_POINTS. The model does not change. Raises what
+    ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
-    at_baseline, at_input = path.value(0.0), path.value(1.0)
-    allowed = max(SHARE * abs(at_input - at_baseline), NEARLY_NONE)
-    pieces = [path.piece(0.0, at_baseline, 1.0, at_input)]
+    baseline, text = path.point(0.0), path.point(1.0)
+    allowed = max(SHARE * abs(text[1] - baseline[1]), NEARLY_NONE)
+    pieces = [path.piece(baseline, text)]
     while sum(piece.missed for piece in pieces) > allowed:
-        poor = [piece for piece in sorted(pieces, key=_missed, reverse=True) if piece.missed > allowed / len(pieces)]
+        by_missed = sorted(pieces, key=lambda piece: piece.missed, reverse=True)
+        poor = [piece for piece in by_missed if piece.missed > allowed / len(pieces)]
         poor = poor[: MOST_POINTS // POINTS - len(pieces)]
         if not poor:
             break
         pieces = [piece for piece in pieces if piece not in poor]
         for piece in poor:
             pieces += path.halves(piece)
-            if on_progress is not None:
-                on_progress(POINTS * len(pieces), MOST_POINTS)
+            on_progress(POINTS * len(pieces), MOST_POINTS)
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
-    return Integrated(tuple(sums.tolist()), POINTS * len(pieces), at_input, at_baseline)
+    return Integrated(tuple(sums.tolist()), POINTS * len(pieces), text[1], baseline[1])
+
+
+_Point = tuple[float, float]
+"""A place on the path, 0 … 1, and the mean log-probability of the targets there, in nats."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A piece of the way, from ``start`` to ``end`` of 0 … 1, with the mean log-probability at both."""
+    """A piece of the path."""
 
-    start: float
-    at_start: float
-    end: float
-    at_end: float
+    start: _Point
+    end: _Point
     attributions: tuple[float, ...]
 
     @property
     def missed(self) -> float:
-        return abs(sum(self.attributions) - (self.at_end - self.at_start))
-
-
-def _missed(piece: _Piece) -> float:
-    return piece.missed
+        return abs(sum(self.attributions) - (self.end[1] - self.start[1]))
 
 
 class _Path:
-    """The straight line between baseline and text, in the space of the token embeddings."""
+    """The straight line from baseline to text, in the space of the token embeddings."""
 
     def __init__(self, model: Transformer, encoding: Encoding, targets: Targets) -> None:
         self._model, self._targets = model, targets
@@ -146,31 +131,27 @@ class _Path:
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
 
-    def value(self, where: float) -> float:
-        """The mean log-probability of the targets at one point of the way, in nats."""
-        return self.at(torch.tensor([where]))[0][0]
+    def point(self, where: float) -> _Point:
+        return where, self._at(torch.tensor([where]))[0][0]
 
     def halves(self, piece: _Piece) -> tuple[_Piece, _Piece]:
-        middle = (piece.start + piece.end) / 2
-        at_middle = self.value(middle)
-        return (
-            self.piece(piece.start, piece.at_start, middle, at_middle),
-            self.piece(middle, at_middle, piece.end, piece.at_end),
-        )
+        middle = self.point((piece.start[0] + piece.end[0]) / 2)
+        return self.piece(piece.start, middle), self.piece(middle, piece.end)
 
-    def piece(self, start: float, at_start: float, end: float, at_end: float) -> _Piece:
+    def piece(self, start: _Point, end: _Point) -> _Piece:
         """(x − baseline) · ∫ gradient from ``start`` to ``end``, for each token."""
+        length = end[0] - start[0]
         nodes, weights = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(POINTS))
-        nodes, weights = start + (end - start) * (nodes + 1) / 2, (end - start) * weights / 2  # from −1 … 1
+        nodes, weights = start[0] + length * (nodes + 1) / 2, length * weights / 2  # from −1 … 1
         integral = torch.zeros(self._end.shape, dtype=torch.float64, device=self._end.device)
         for some, share in zip(nodes.split(self._batch), weights.split(self._batch), strict=True):
-            _, gradients = self.at(some)
+            _, gradients = self._at(some)
             integral += torch.einsum("b,btc->tc", share.to(integral.device), gradients.double())
         attributions = ((self._end - self._start).double() * integral).sum(dim=-1)
-        return _Piece(start, at_start, end, at_end, tuple(attributions.tolist()))
+        return _Piece(start, end, tuple(attributions.tolist()))
 
-    def at(self, where: Tensor) -> tuple[list[float], Tensor]:
-        """The mean log-probability at each point of the way, and its gradients by the embeddings (B, T, C)."""
+    def _at(self, where: Tensor) -> tuple[list[float], Tensor]:
+        """The mean log-probability at each point of the path, and its gradients by the embeddings (B, T, C)."""
         share = where.to(self._end)[:, None, None]
         with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):
             point = (self._start + share * (self._end - self._start)).requires_grad_()
@@ -181,27 +162,25 @@ class _Path:
 
 
 @dataclass(frozen=True)
-class HeadSaliency:
-    """Attention × gradient by layer and head: Σ |w ⊙ ∂loss/∂w| over a head's map, and the same sum with its signs.
+class HeadSaliency(Data):
+    """Attention × gradient by layer and head, in nats: Σ |w ⊙ ∂loss/∂w| over a head's map, and Σ w ⊙ ∂loss/∂w.
 
-    Both in nats, for the loss as it is: by the signed one, the loss changes to first order where the weights grow.
+    The signed sum is, to first order, how the loss changes when all weights of the head grow in proportion.
     """
 
     absolute: tuple[tuple[float, ...], ...]
     signed: tuple[tuple[float, ...], ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"absolute": [list(row) for row in self.absolute], "signed": [list(row) for row in self.signed]}
-
 
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
-    """How much the loss hangs on the attention weights of each head (Chefer et al. 2021, without their propagation).
+    """How much the loss depends on each head's attention weights (Chefer et al. 2021, without their propagation).
 
     Raises AddressError where a layer was not recorded.
     """
+    name = trace.steps.weights
     absolute, signed = [], []
     for layer in range(trace.config.n_layers):
-        product = trace.step("weights", layer).double() * trace.grad.step("weights", layer).double()  # (H, Q, K)
+        product = trace.step(name, layer).double() * trace.grad.step(name, layer).double()  # (H, Q, K)
         absolute.append(tuple(product.abs().sum(dim=(1, 2)).tolist()))
         signed.append(tuple(product.sum(dim=(1, 2)).tolist()))
     return HeadSaliency(tuple(absolute), tuple(signed))

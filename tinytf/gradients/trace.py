@@ -9,21 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import MemoryShortage, UsageError
-from tinytf.gradients.by_hand import of_probs
-from tinytf.gradients.loss import Targets, require_targets
+from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.hooks import as_step
-from tinytf.trace.taps import leaf, tapped
+from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
 
 
 class Gradients(Trace):
     """The gradients of a loss by the addresses of a trace, each in the shape of its step.
 
-    That of ``probs`` is −1 / (N·p) at the targets; steps that do not lead to the loss have gradient 0.
+    That of ``probs`` is −1 / (N·p) at the targets; it is 0 for steps that do not lead to the loss.
     """
 
     def __init__(self, of: Trace, targets: Targets, recording: Recording) -> None:
@@ -32,7 +30,7 @@ class Gradients(Trace):
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
         if step.is_vocabulary and not step.to_loss:
-            return of_probs(self._of, self._targets)
+            return at_positions(self._of.step(step.name), self._targets, cross_entropy_of_probs)
         return torch.zeros_like(self._of.step(step.name, layer, heads))
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
@@ -41,9 +39,9 @@ class Gradients(Trace):
 
 
 class GradientTrace(Trace):
-    """A trace, the gradients of its loss in ``grad``, and those of the parameters by their names in ``parameters``.
+    """A trace, with the gradients of its steps in ``grad`` and those of the parameters, by name, in ``parameters``.
 
-    ``losses`` are the cross-entropies in nats, one a target; the loss is their mean.
+    ``losses`` are the cross-entropies in nats, one per target; the loss is their mean.
     """
 
     def __init__(
@@ -65,32 +63,22 @@ class GradientTrace(Trace):
         return math.fsum(self.losses) / len(self.losses)
 
 
-def record_gradients(
-    model: Transformer,
-    encoding: Encoding,
-    targets: Targets,
-    *,
-    layers: Collection[int] | None = None,
-    force: bool = False,
-) -> GradientTrace:
+def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *, force: bool = False) -> GradientTrace:
     """Run ``encoding`` forward and back once, attention step by step, and keep every step and its gradient.
 
-    Of the ``layers`` alone (None: all of them); parameters always of all. The model's own gradients and modes are left
-    as they are. Raises UsageError for targets that are not of this text and for weights that have no gradient,
-    MemoryShortage where all of it would not fit into the free memory, unless ``force`` is true.
+    The model's own gradients and modes do not change. Raises UsageError for targets that are not of this text and for
+    weights without a gradient, and MemoryShortage where the result would not fit into the free memory, unless
+    ``force`` is true.
     """
-    table = StepTable(model.config)
-    chosen = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
     require_targets(model, len(encoding.tokens), targets)
     if not force:
-        _require_room(model, table, len(encoding.tokens), chosen)
-    wanted = {step.full_name(layer): step for step, layer in table.rows if layer is None or layer in chosen}
+        _require_room(model, len(encoding.tokens))
+    by_name = {step.full_name(layer): step for step, layer in table_of(model.config).rows}
     caught: dict[str, Tensor] = {}
 
     def tap(name: str, tensor: Tensor) -> Tensor:
-        if name not in wanted:
-            return tensor
-        caught[name] = leaf(tensor)
+        constant = not tensor.requires_grad  # such as sinusoidal positions
+        caught[name] = tensor.clone().requires_grad_() if constant else tensor
         return caught[name]
 
     with differentiable(model) as parameters, tapped(model, tap):
@@ -103,19 +91,20 @@ def record_gradients(
 
     def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
         pairs = zip(caught, tensors, strict=True)
-        return {name: as_step(wanted[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
+        steps = {name: as_step(by_name[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
+        _put_heads(steps, model)
+        return steps
 
     values, gradients = as_steps(caught.values()), as_steps(found[: len(caught)])
-    for tensors in (values, gradients):
-        _put_heads(tensors, model)
-    recording = Recording(values, tuple(range(len(encoding.tokens))), chosen, model.exchanged)
+    positions, layers = tuple(range(len(encoding.tokens))), tuple(range(model.config.n_layers))
+    recording = Recording(values, positions, layers, model.exchanged)
     of_parameters = dict(zip(parameters, found[len(caught) :], strict=True))
     each = tuple(losses.detach().tolist())
     return GradientTrace(model, encoding, recording, targets, each, gradients, of_parameters)
 
 
 def _put_heads(tensors: dict[str, Tensor], model: Transformer) -> None:
-    """Take a head that an intervention put there from where it goes in: behind the core, where it was tapped."""
+    """Read a head that an intervention replaced from ``concat``: it is replaced after the tap on ``head_out``."""
     for layer in range(model.config.n_layers):
         heads, concat = f"L{layer}.head_out", f"L{layer}.concat"
         gone = [head for head in range(model.config.n_heads) if f"L{layer}H{head}.head_out" in model.exchanged]
@@ -126,16 +115,16 @@ def _put_heads(tensors: dict[str, Tensor], model: Transformer) -> None:
 
 
 def losses_of(logits: Tensor, targets: Targets) -> Tensor:
-    """Cross-entropy in nats of each target (N,), from logits (T, V), in float64: over many tokens float32 is poor."""
+    """Cross-entropy in nats of each target (N,), from logits (T, V); in float64, as float32 sums too coarsely."""
     ids = torch.tensor(targets.ids, device=logits.device)
     return F.cross_entropy(logits[list(targets.positions)].double(), ids, reduction="none")
 
 
 @contextmanager
 def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
-    """The model's parameters by name, each asking for its gradient in here, whatever it did before.
+    """The model's parameters by name; inside, each requires its gradient, and autograd is on.
 
-    Raises UsageError for weights that are no floating-point numbers.
+    Raises UsageError for weights that are not floating-point numbers.
     """
     parameters: dict[str, Tensor] = dict(model.named_parameters())
     for name, parameter in parameters.items():
@@ -152,25 +141,16 @@ def differentiable(model: Transformer) -> Iterator[dict[str, Tensor]]:
             parameter.requires_grad_(before[name])
 
 
-def gradient_bytes(model: Transformer, table: StepTable, tokens: int, layers: Collection[int]) -> int:
-    """Bytes of every step of ``tokens`` tokens and its gradient, of the graph of the layers that are not kept, and of
-    the parameters' gradients."""
+def _require_room(model: Transformer, tokens: int) -> None:
+    """Raise MemoryShortage where the steps, their gradients and those of the parameters exceed the free memory."""
     config, weights = model.config, sum(parameter.numel() for parameter in model.parameters())
     sizes = {"token": tokens, "query": tokens, "key": tokens, **config.sizes}
-
-    def size(step: Step) -> int:
-        return math.prod(sizes[axis] for axis in step.axes) if step.is_tensor else 0
-
-    kept = sum(size(step) * (1 + (layer is None or layer in layers)) for step, layer in table.rows)
-    return next(model.parameters()).itemsize * (kept + weights)
-
-
-def _require_room(model: Transformer, table: StepTable, tokens: int, layers: Collection[int]) -> None:
-    needed = gradient_bytes(model, table, tokens, layers)
+    steps = sum(math.prod(sizes[axis] for axis in step.axes) for step, _ in table_of(config).rows if step.is_tensor)
+    needed = next(model.parameters()).itemsize * (2 * steps + weights)
     if needed < UNASKED or needed <= (free := free_bytes(next(model.parameters()).device)):
         return
     raise MemoryShortage(
-        f"a backward pass of {tokens:,} tokens through {model.config.n_layers} layers holds {in_gib(needed)}, and "
+        f"a backward pass of {tokens:,} tokens through {config.n_layers} layers holds {in_gib(needed)}, and "
         f"{in_gib(free)} are free",
         "cut the text with --truncate; --force goes on anyway",
     )

@@ -35,16 +35,16 @@ class FusedCore(nn.Module):
                 return self.forward(q.float(), k.float(), v.float(), padding_mask).to(q.dtype)
         grouped, length, past = q.shape[1] != k.shape[1], q.shape[2], k.shape[2] - q.shape[2]
         if padding_mask is None and not self.sight.cuts(k.shape[2]) and (not past or length == 1):
-            causal = self.sight.causal and not past  # the only query behind a past sees all of it
+            causal = self.sight.causal and not past  # the only query after a past sees all of it
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=grouped)
         allowed = self.sight.allowed(length, padding_mask, q.device, past)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=self.scale, enable_gqa=grouped)
 
 
 class SteppedCore(nn.Module):
-    """The core as the step table has it, one row after the other; each passes through ``tap``, which may return
+    """The core as the step table has it, one row after the other. Padding is hidden before the softmax.
 
-    another tensor. Padding is hidden before the softmax.
+    Each value is passed to ``tap``, which may return another tensor.
     """
 
     def __init__(self, steps: Sequence[Step], tap: Tap | None = None) -> None:
@@ -66,7 +66,7 @@ class SteppedCore(nn.Module):
 
 
 def make_core(config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = False) -> nn.Module:
-    """The core of one layer: fused, unless each step is to be seen or a row of the table is none that is fused."""
+    """The core of one layer: fused, unless each step is to be seen or the table has a row that is not fused."""
     steps = [step for step in table_of(config).layer_steps if step.core]
     operations = [step.operation for step in steps]
     if stepwise or not all(operation is not None and operation.fused for operation in operations):

@@ -1,4 +1,4 @@
-"""Keys and values of the tokens that have been seen, so that the next one does not compute them again."""
+"""Keys and values of the tokens so far, so that the next one does not compute them again."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 
 @dataclass(frozen=True)
 class LayerUse:
-    """What the cache of one layer takes: its shape is that of the keys, and of the values again."""
+    """The memory of one layer's cache; ``shape`` is that of the keys, and of the values."""
 
     layer: int
     shape: tuple[int, int, int, int]
@@ -25,11 +25,10 @@ class LayerUse:
 
 
 class KVCache:
-    """Room for the keys and values of ``capacity`` tokens in every layer, (B, G, T_max, D) each, taken at once.
+    """Room for the keys and values of ``capacity`` tokens in every layer, (B, G, T_max, D) each, allocated at once.
 
-    ``position`` is how many tokens are in, a Python int. Grouped heads are held once a group, rotated as they are
-    compared. Raises UsageError for an encoder, whose tokens also see what comes after them, and for a capacity that
-    is no number of tokens up to the context.
+    ``position`` is how many tokens it holds. Keys are stored once per group, after RoPE. Raises UsageError for an
+    encoder, where a token also sees later ones, and for a capacity that is not between 1 and the context.
     """
 
     def __init__(
@@ -59,38 +58,38 @@ class KVCache:
         return self.layers[0].keys.shape[0]
 
     def require_memory(self, texts: int) -> None:
-        """Raise MemoryShortage where the cache of so many texts would not fit into the free memory."""
+        """Raise MemoryShortage where the cache of this many texts would not fit into the free memory."""
         batch, groups, tokens, width = self.layers[0].keys.shape
         added = 2 * len(self.layers) * (texts - batch) * groups * tokens * width * self.layers[0].keys.itemsize
         _require_memory(added, (texts, groups, tokens, width), self.layers[0].keys.device)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep the texts that ``rows`` names, in that order, and as often as they are named."""
+        """Keep the texts of ``rows``, in that order; a row may be named several times."""
         if list(rows) == list(range(self.batch)):
             return
         for layer in self.layers:
             layer.select(rows)
 
     def clear(self) -> None:
-        """Forget every token; the room stays."""
+        """Forget every token; the memory stays."""
         self.position = 0
 
     def require_room(self, batch: int, tokens: int) -> None:
-        """Raise UsageError where ``tokens`` more do not fit, or where they are of another number of texts."""
+        """Raise UsageError where ``tokens`` more do not fit, or for another number of texts."""
         if batch != self.batch:
-            raise UsageError(f"{batch} texts cannot go on in a cache that was made for {self.batch}")
+            raise UsageError(f"{batch} texts cannot continue in a cache that was made for {self.batch}")
         if self.position + tokens > self.capacity:
             raise UsageError(
-                f"the cache has room for {self.capacity:,} tokens: {self.position:,} are in, and {tokens:,} more came",
+                f"the cache has room for {self.capacity:,} tokens: it holds {self.position:,}, {tokens:,} more came",
                 "make a larger one, up to the model's context",
             )
 
     def advance(self, tokens: int) -> None:
-        """Count in what every layer has stored; until then an interrupted pass leaves the cache as it was."""
+        """Count the tokens that every layer has stored; until then an interrupted pass leaves the cache as it was."""
         self.position += tokens
 
     def use(self) -> list[LayerUse]:
-        """How much of every layer's room is taken."""
+        """How much of every layer's memory is in use."""
         found = []
         for number, layer in enumerate(self.layers):
             batch, groups, capacity, width = layer.keys.shape
@@ -108,7 +107,7 @@ class LayerCache:
         self.whole, self.keys, self.values = whole, keys, values
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep some texts; where their number stays, in the room that is there."""
+        """Keep some texts; in the same memory where their number stays."""
         used = self.whole.position
         for name in ("keys", "values"):
             stored: Tensor = getattr(self, name)
@@ -119,7 +118,7 @@ class LayerCache:
             stored[:, :, :used] = kept
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store those of T new tokens, (B, G, T, D); all so far are the answer, (B, G, position + T, D), as views."""
+        """Store those of T new tokens, (B, G, T, D), and return all so far, (B, G, position + T, D), as views."""
         start = self.whole.position
         end = start + k.shape[2]
         self.keys[:, :, start:end] = k
@@ -132,7 +131,7 @@ def _require_memory(needed: int, shape: tuple[int, int, int, int], device: torch
         raise MemoryShortage(
             f"a cache of {shape[2]:,} tokens for {shape[0]} text{'s' if shape[0] > 1 else ''} takes {in_gib(needed)}, "
             f"and {in_gib(free)} are free",
-            "ask for fewer tokens or texts, or do without it: --no-cache",
+            "ask for fewer tokens or texts, or use --no-cache",
         )
 
 

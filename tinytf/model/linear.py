@@ -1,4 +1,4 @@
-"""x·Wᵀ + b by the faster of two kernels: torch's own, or on the processor oneDNN's where that is there and right."""
+"""x·Wᵀ + b by the faster of two kernels: torch's own, or on the processor oneDNN's where that exists and is right."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _LARGE = 2**18
-"""Matrices of fewer numbers are in the processor's own memory, where the call itself is what takes time."""
-
+"""Smaller matrices are in the processor's caches, where the call itself is what takes time."""
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -41,7 +40,7 @@ def has_onednn() -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x (…, in) times the transpose of ``weight`` (out, in), plus ``bias`` (out,): F.linear, faster where it can be."""
+    """x (…, in) times the transpose of ``weight`` (out, in), plus ``bias`` (out,): F.linear, or faster."""
     if (
         weight.dtype is torch.float32
         and weight.numel() >= _LARGE

@@ -58,7 +58,7 @@ class Embedding(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector a position: P[0…T-1], behind the ``offset`` rows that no token has."""
+    """One learned vector per position, P[0…T-1], after the ``offset`` rows that no token uses."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ from tinytf.steps.table import table_of
 
 
 class Embeddings(nn.Module):
-    """Token vectors, plus positions and token types where the architecture adds them, normed where it does."""
+    """Token vectors, plus positions and token types, normed: each where the architecture has it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class MaskedLanguageModelHead(LanguageModelHead):
         self.steps = table_of(config).over_vocabulary
 
     def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
-        """The same behind dense, activation and norm."""
+        """The same after dense, activation and norm."""
         return super().named(self.norm(self.activation(self.dense(x))), embedding)
 
 
@@ -148,8 +148,8 @@ class Transformer(nn.Module):
         self.head = heads[config.head](config) if config.head != "none" else None
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
-        # full names of the steps that an intervention replaces, such as L3H5.head_out: their recording is not what the
-        # model computes, see tinytf.analysis.interventions
+        # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
+        # what the model computes, see tinytf.analysis.interventions
         self.exchanged: tuple[str, ...] = ()
 
     @classmethod
@@ -182,7 +182,7 @@ class Transformer(nn.Module):
         return (module for module in self.modules() if isinstance(module, SelfAttention))
 
     def use_attention(self, core: str, tap: Tap | None = None) -> None:
-        """Exchange the attention core in every block: ``fused`` where it can be, or ``steps`` with an optional tap."""
+        """Replace the attention core in every block: ``fused`` where it can be, or ``steps`` with an optional tap."""
         if core == "fused" and tap is not None:
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():

@@ -1,4 +1,4 @@
-"""The step table: every step between text and prediction, what makes it, and where in the model it passes.
+"""The step table: every step between text and prediction, what makes it, and where the model computes it.
 
 The one source that the model's attention, recorder, check, taps, gradients, explanation, views, addresses, JSON and
 documentation read. A step is listed for a model only where its architecture has it, layer by layer, since the layers of
@@ -48,8 +48,8 @@ class Step:
     with the parameters of ``module`` (a path as in ``Seen``), whose matrix is called ``matrix``. ``role`` is the accent
     that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``; the others
     are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows themselves.
-    ``from_stream`` is what the layer before left in the residual stream. ``to_loss`` is false for what no loss depends
-    on. ``alias`` is the TransformerLens name, with ``alias_note`` where that name is of a different tensor.
+    A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss depends on
+    a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Step:
 
     @property
     def replaceable(self) -> bool:
-        """Whether a tap may put another tensor in its place: not where it is only seen on its way into a module."""
+        """Whether a tap may replace it: not where it is only seen as the input of a module."""
         return self.core or (self.seen is not None and self.seen.argument is None)
 
 
@@ -164,7 +164,7 @@ _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
 RENAMED = {"heads": "head_out"}
-"""Names of before, which scripts and recordings may still use, to those of now."""
+"""Former names, which scripts and recordings may still use, to the present ones."""
 
 CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<residual>": ("residual", _WIDE),
@@ -183,7 +183,7 @@ STEPS: tuple[Step, ...] = (
          alias="hook_embed", make=lambda o, _: o.Lookup("E"), module="embed.tokens", seen=Seen("embed.tokens")),
     Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
          when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed",
-         absent="positions are rotary: they turn q and k in every layer; see q_rot and k_rot",
+         absent="positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
          seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
@@ -298,7 +298,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def _words(config: ModelConfig) -> dict[str, str]:
-    """What the formulas of the table say for this model."""
+    """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     act = _ACTIVATION[config.activation]
     added = ["tokens"] + ["positions"] * (config.positions != "rotary") + ["types"] * (config.n_token_types > 0)
@@ -338,7 +338,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """The steps that a placeholder among the inputs stands for in this model, where it is no chain."""
+    """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
     return {
         "<embeddings>": tuple(s.name for s in STEPS if s.name in _EMBEDDINGS and s.when(config)),
@@ -354,7 +354,7 @@ _EMBEDDINGS = ("embed.tokens", "embed.positions", "embed.types")
 
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
-    """The rows that a model of this configuration has, the same in every layer, with all that they say of it."""
+    """The rows that a model of this configuration has, with their words filled in; the same in every layer."""
     from tinytf.steps import operations
 
     words, several = _words(config), _inputs(config)
@@ -472,7 +472,7 @@ class StepTable:
         return tuple(step for step in self.layer_steps if streams(step))
 
     def at(self, name: str, layer: int | None) -> Step:
-        """A step as it is in one layer; as it is anywhere where that layer has none."""
+        """A step as it is in one layer; where that layer has none, as it is in any."""
         name = RENAMED.get(name, name)
         return self.by_place.get((name, layer)) or self.by_name[name]
 
@@ -507,15 +507,14 @@ class StepTable:
         return found
 
     def only_through_maps(self, step: Step, layer: int | None) -> bool:
-        """Whether a step leads to the loss only through scores: where a query sees one key, it decides nothing."""
-        behind = [(later, within) for later, within, _ in self.consumers((step.name, layer))]
-        return bool(behind) and all(
-            (later.is_map and later.is_distribution) or self.only_through_maps(later, within)
-            for later, within in behind
+        """Whether the loss depends on a step only through scores: where a query sees one key, it does not at all."""
+        after = [(later, within) for later, within, _ in self.consumers((step.name, layer))]
+        return bool(after) and all(
+            (later.is_map and later.is_distribution) or self.only_through_maps(later, within) for later, within in after
         )
 
     def synonym(self, name: str) -> str | None:
-        """The step that ``name`` is by definition in this architecture, or is called now, if it is another one."""
+        """The step that ``name`` means in this architecture, or its present name, where that is another step."""
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
 

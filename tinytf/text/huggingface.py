@@ -53,8 +53,8 @@ class Vocabulary:
 def load_tokenizer_directory(directory: Path) -> Vocabulary:
     """The tokenizer of ``directory``: tokenizer.json, or vocab.json with merges.txt, or vocab.txt.
 
-    Ids, offsets and added tokens are those of ``AutoTokenizer.from_pretrained(directory)``; texts are neither cut nor
-    padded. Raises CheckpointError, naming the file, for one that is missing, damaged or of a kind that we do not read.
+    Ids, offsets and added tokens are those of ``AutoTokenizer.from_pretrained(directory)``; texts are not
+    truncated or padded. Raises CheckpointError for a file that is missing, damaged or of a kind that we do not read.
     """
     config, settings = (_optional(directory / name) for name in ("config.json", "tokenizer_config.json"))
     stored = directory / "tokenizer.json"
@@ -100,7 +100,7 @@ def _from_tokenizer_json(directory: Path, config: Settings, settings: Settings) 
 
 
 def _require_whole_templates(stored: Any, path: Path) -> None:
-    """The library loads a template whose special tokens have no ids, and panics over the first text."""
+    """Refuse special tokens without ids: the library loads such a template, and panics at the first text."""
     parts = stored.get("processors") if isinstance(stored, dict) and "processors" in stored else [stored]
     for part in parts if isinstance(parts, list) else []:
         if isinstance(part, dict) and isinstance(part.get("single"), list):
@@ -155,7 +155,7 @@ def _built(
 
 
 def _difference(chosen: TokenizerClass, stored: Library, library: Library) -> str:
-    """In words, which parts of tokenizer.json the class has put its own in place of."""
+    """In words, which parts of tokenizer.json the class replaces."""
     parts = [
         name
         for name in ("normalizer", "pre_tokenizer")
@@ -166,7 +166,7 @@ def _difference(chosen: TokenizerClass, stored: Library, library: Library) -> st
 
 
 def _described(part: Any) -> str:
-    """The library's own description, without a flag that only post-processors heed."""
+    """The library's own description, without a flag that only post-processors use."""
     return "" if part is None else re.sub(r'"trim_offsets":\w+,?', "", part.__getstate__().decode("utf-8"))
 
 
@@ -199,7 +199,7 @@ def _optional(path: Path) -> dict[str, Any]:
 def _read_merges(directory: Path) -> dict[str, Any]:
     """The BPE model of vocab.json and merges.txt, as tokenizer.json would hold it.
 
-    Raises CheckpointError for an id that is no number, and for a merge of or into pieces that the vocabulary lacks.
+    Raises CheckpointError for an id that is no number, and for a merge with pieces that are not in the vocabulary.
     """
     vocabulary = _read_vocabulary(directory / "vocab.json")
     path = directory / "merges.txt"
@@ -231,7 +231,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_words(path: Path) -> dict[str, Any]:
-    """The WordPiece model of a vocab.txt: one piece a line, its id the line's number from 0."""
+    """The WordPiece model of a vocab.txt: one piece per line; its id is the line's number, from 0."""
     vocabulary = {line.rstrip(_WHITE_SPACE): number for number, line in enumerate(_lines(path))}
     if not vocabulary:
         raise CheckpointError(f"{path} is empty")
@@ -239,7 +239,7 @@ def _read_words(path: Path) -> dict[str, Any]:
 
 
 def _nothing_to_read(directory: Path) -> CheckpointError:
-    """What to say of a directory without a vocabulary that we read."""
+    """The error for a directory without a vocabulary that we read."""
     for name, kind in _UNREAD.items():
         if (directory / name).exists():
             return CheckpointError(f"{directory / name} is a {kind} vocabulary, which tinytf does not read", _CONVERT)

@@ -22,7 +22,7 @@ def printable(text: str, *, spaces: bool = True) -> str:
 
     A space is ``·`` (unless ``spaces`` is false), newline ``↵``, tab ``→``, a byte ``\\xNN``, other invisible
     characters ``\\uNNNN``. A combining mark without a base is put on a dotted circle, so that it cannot
-    attach to what stands before it. The result is safe to write to a terminal.
+    attach to what comes before it. The result is safe to write to a terminal.
     """
     shown: list[str] = []
     for char in text:

@@ -1,4 +1,4 @@
-"""The special and added tokens that a directory's files name, and putting them into a tokenizer in their order.
+"""The special and added tokens that a directory's files name, added to a tokenizer in their order.
 
 Source: ``PreTrainedTokenizerBase._from_pretrained`` and ``TokenizersBackend.__init__`` in transformers 5.23. The order
 matters: a token that the vocabulary lacks gets the next free id.
@@ -22,7 +22,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """``named`` are those with a role, ``extra`` those without, ``added`` the entries beside the model's vocabulary."""
+    """``named`` tokens have a role, ``extra`` ones none; ``added`` are the entries outside the model's vocabulary."""
 
     named: Mapping[str, AddedToken]
     extra: Sequence[AddedToken]
@@ -36,11 +36,11 @@ class SpecialTokens:
 def read_special_tokens(
     directory: Path, settings: Mapping[str, Any], in_tokenizer: Any, defaults: Mapping[str, str]
 ) -> SpecialTokens:
-    """What the files of ``directory`` say; CheckpointError, naming the file, for what is no token.
+    """The tokens of the files of ``directory``. Raises CheckpointError, with the file, for what is no token.
 
     ``settings`` is tokenizer_config.json, ``in_tokenizer`` the added tokens of tokenizer.json, ``defaults`` the tokens
-    of the roles that no file speaks of. Where the settings list the added tokens with their ids, that list is the whole
-    truth; else special_tokens_map.json, added_tokens.json and tokenizer.json add to it, as older versions wrote them.
+    of roles that no file names. Where the settings list the added tokens with their ids, that list is complete; else
+    special_tokens_map.json, added_tokens.json and tokenizer.json add to it, as older versions wrote them.
     """
     source = directory / "tokenizer_config.json"
     said = dict(settings)
@@ -76,7 +76,7 @@ def read_special_tokens(
 
 
 def put_in(library: Library, tokens: SpecialTokens) -> None:
-    """Add to the vocabulary what is not among its added tokens yet: first those with ids, then those with roles."""
+    """Add the tokens that the vocabulary lacks: first those with ids, then those with roles."""
     there = library.get_added_tokens_decoder().values()
     same = {repr(token) for token in there}
     missing = [token for token in tokens.added if repr(token) not in same]
@@ -91,7 +91,7 @@ def put_in(library: Library, tokens: SpecialTokens) -> None:
 
 
 def _settle_extras(said: dict[str, Any]) -> dict[str, Any]:
-    """The tokens beside the usual roles under their newer name, or, where that holds an object, as the roles in it."""
+    """Move extra tokens to the newer name of their key; return those that are an object, as roles and tokens."""
     if not said.get(_EXTRA) and said.get(_OLDER_EXTRA):
         said[_EXTRA] = said.pop(_OLDER_EXTRA)
     return said.pop(_EXTRA) if isinstance(said.get(_EXTRA), dict) else {}

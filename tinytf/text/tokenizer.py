@@ -34,9 +34,9 @@ _MASKS = ("[MASK]", "<mask>")
 class Token:
     """One token of a text. ``text[start:end]`` is what it covers, in characters; a special token covers nothing.
 
-    ``data`` are the bytes that it stands for: of a special token, and of a byte-level or SentencePiece piece, exactly
-    its own, which can be a part of a character, and where ▁ is a space; of any other token, and of an unknown one,
-    those of the text it covers. ``shown`` is safe to print.
+    ``data`` are its bytes: for a special token and for a byte-level or SentencePiece piece, exactly its own, which can
+    be a part of a character, with a space for ▁; for any other token and for an unknown one, those of the text it
+    covers. ``shown`` is safe to print.
     """
 
     id: int
@@ -70,7 +70,7 @@ class Encoding:
         return Encoding(self.text, kept, f"{self.added}, {said}")
 
     def open_ended(self, ends: Collection[int]) -> "Encoding":
-        """Without the end token that a tokenizer adds: a text that is to go on has not ended."""
+        """Without the end token that a tokenizer adds: a text that is continued has not ended."""
         last = self.tokens[-1] if len(self.tokens) > 1 else None
         if last is None or not (last.special and last.start == last.end and last.id in ends):
             return self
@@ -100,7 +100,7 @@ _PIECE_BYTES: dict[str, Callable[[str], bytes]] = {BYTE_LEVEL: _byte_level_bytes
 
 
 def _kind_of(library: tokenizers.Tokenizer) -> str:
-    """The name of what it does, from its model and the parts around it; TokenizerError for a model we cannot show."""
+    """What kind of tokenizer it is, from its model and other parts. Raises TokenizerError for an unknown kind."""
     model = type(library.model).__name__
     parts = (library.normalizer, library.pre_tokenizer, library.decoder)
     said = "".join(part.__getstate__().decode("utf-8") for part in parts if part is not None)
@@ -114,7 +114,7 @@ def _kind_of(library: tokenizers.Tokenizer) -> str:
 
 @contextmanager
 def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
-    """What the library raises, plain Exception and its own PanicException, as ``kind`` after the words ``said``."""
+    """Raise what the library raises, plain Exception and its own PanicException, as ``kind``, after ``said``."""
     try:
         yield
     except (kind, KeyboardInterrupt, SystemExit):
@@ -126,8 +126,8 @@ def library_errors(kind: type[TinytfError], said: str) -> Iterator[None]:
 class Tokenizer:
     """Text to ids and back, with offsets. Raises TokenizerError for text that it cannot take.
 
-    ``ends`` are the ids after which a text is over, ``mask`` is the name of the mask token, ``start`` the id that a
-    text begins with; without them the vocabulary is searched for the usual names.
+    ``ends`` are the ids that end a text, ``mask`` is the name of the mask token, ``start`` the id that a text begins
+    with; without them the vocabulary is searched for the usual names.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that are no text: added by the tokenizer, or written out in a text, they stand for themselves."""
+        """Ids of the tokens that are no text, whether the tokenizer adds them or a text spells them out."""
         return frozenset(i for i, added in self.library.get_added_tokens_decoder().items() if added.special)
 
     @cached_property
     def _written_out(self) -> frozenset[int]:
-        """Ids of the entries that were added to the vocabulary as text, not in the writing of its pieces."""
+        """Ids of the entries that were added to the vocabulary as plain text, not in the spelling of its pieces."""
         return frozenset(self.library.get_added_tokens_decoder())
 
     @cached_property
@@ -175,7 +175,7 @@ class Tokenizer:
         return self.library.token_to_id(name) if name else None
 
     def special_id(self, *names: str) -> int | None:
-        """The id of the first of these that is a special token here; a piece of text of that name is none."""
+        """The id of the first of these names that is a special token here."""
         ids = (self.library.token_to_id(name) for name in names)
         return next((token_id for token_id in ids if token_id in self.special_ids), None)
 
@@ -185,7 +185,7 @@ class Tokenizer:
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """Every token after which a text is over, the usual one first; none where nothing ends a text."""
+        """Every id that ends a text, the usual one first."""
         if self._ends:
             return self._ends
         usual = self.special_id(*_ENDS)
@@ -196,7 +196,7 @@ class Tokenizer:
         return next(iter(self.end_ids), None)
 
     def start(self) -> Encoding | None:
-        """The empty text that something can follow: the start token alone; None where there is none."""
+        """The start token alone, as an empty text to continue; None where there is none."""
         encoding = self.encode("").open_ended(self.end_ids)
         if encoding.tokens:
             return encoding
@@ -231,7 +231,7 @@ class Tokenizer:
             if "\ud800" <= char <= "\udfff":
                 raise TokenizerError(
                     f"the text has a lone surrogate (U+{ord(char):04X}) at character {place}",
-                    "the text was not valid UTF-8 before it came here; re-encode it",
+                    "the text was not valid UTF-8; encode it again",
                 )
         if self.kind == CHARACTERS:
             self._refuse_unknown(text)
@@ -259,7 +259,7 @@ class Tokenizer:
                 )
 
     def _added(self, encoded: tokenizers.Encoding) -> str:
-        """What was put in, in words; special tokens that the text itself spells out were not."""
+        """In words, the tokens that were added; special tokens that the text itself spells out were not."""
         names, masks = [printable(name) for name in encoded.tokens], encoded.special_tokens_mask
         own = [place for place, mask in enumerate(masks) if not mask]
         if own:
@@ -272,7 +272,7 @@ class Tokenizer:
 
     @cached_property
     def _added_before(self) -> int:
-        """How many tokens are put before a text, learned from one that is sure to have a token of its own."""
+        """How many tokens are put before a text, counted in a text that surely has a token of its own."""
         for written_out in self.library.get_added_tokens_decoder().values():
             masks = self.library.encode(written_out.content).special_tokens_mask
             if 0 in masks:

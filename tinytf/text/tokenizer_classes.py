@@ -1,8 +1,8 @@
 """The tokenizers that transformers 5 builds anew: which class reads a directory, and what it makes of a vocabulary.
 
-Most directories are read as their ``tokenizer.json`` stands. Some classes take only the vocabulary from it and put
-their own normalizer, pre-tokenizer and decoder around that; the ids are theirs, so we do the same. Source: the
-``__init__`` of each class, and ``AutoTokenizer.from_pretrained``, in transformers 5.23.
+For most directories ``tokenizer.json`` is used unchanged. Some classes take only the vocabulary from it and add their
+own normalizer, pre-tokenizer and decoder; to get the same ids we do the same. Source: the ``__init__`` of each class,
+and ``AutoTokenizer.from_pretrained``, in transformers 5.23.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ Names = Mapping[str, str]  # the named special tokens: "eos_token" -> "</s>"
 
 @dataclass(frozen=True)
 class Parts:
-    """What stands around a vocabulary, and how its model is set."""
+    """The parts around a vocabulary, and the settings of its model."""
 
     pre_tokenizer: Any
     decoder: Any
@@ -34,7 +34,7 @@ class TokenizerClass:
     """One class of transformers.
 
     ``files`` are read where there is no tokenizer.json; ``specials`` are its special tokens where no file names others;
-    ``ends`` gives the post-processor, the one of tokenizer.json being its first argument.
+    ``ends`` makes the post-processor, with that of tokenizer.json as its first argument.
     """
 
     name: str
@@ -192,7 +192,7 @@ _CLASSES: Mapping[str, TokenizerClass] = {
     "MobileBertTokenizer": BERT,
 }
 
-# model_type of config.json -> the class that transformers registers for it; None: as tokenizer.json stands.
+# model_type of config.json -> the class that transformers registers for it; None: tokenizer.json is used unchanged.
 _REGISTERED: Mapping[str, TokenizerClass | None] = {
     **dict.fromkeys(("codegen", "gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2"), GPT2),
     **dict.fromkeys(("bart", "longformer", "roberta", "roberta-prelayernorm"), ROBERTA),
@@ -206,7 +206,7 @@ _REGISTERED_WHATEVER_IS_DECLARED = {"qwen2"}
 
 
 def choose_class(model_type: object, declared: object, byte_level: bool) -> TokenizerClass | None:
-    """The class that rebuilds a tokenizer; None where its tokenizer.json is taken as it stands.
+    """The class that rebuilds a tokenizer; None where its tokenizer.json is used unchanged.
 
     ``model_type`` is config.json's, ``declared`` the ``tokenizer_class`` of tokenizer_config.json or config.json,
     ``byte_level`` whether tokenizer.json speaks of ByteLevel, which no LlamaTokenizer has.

@@ -13,7 +13,7 @@ BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def train_characters(texts: Iterable[str]) -> Tokenizer:
-    """One token a character; ids follow the sorted characters, so the same characters always get the same ids."""
+    """One token per character; ids follow the sorted characters, so the same characters always get the same ids."""
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
@@ -24,7 +24,7 @@ def train_characters(texts: Iterable[str]) -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE as in GPT-2: every text has an encoding, spaces belong to the word that follows."""
+    """Byte-level BPE as in GPT-2: every text has an encoding, and a space belongs to the word after it."""
     _require_room(vocab_size, 257, "256 bytes and an end token")
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -43,7 +43,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """WordPiece as in uncased BERT, with [CLS] before and [SEP] after."""
     _require_room(vocab_size, 100, "the special tokens and an alphabet")
-    texts = list(texts) if isinstance(texts, Iterator) else texts  # gone through twice
+    texts = list(texts) if isinstance(texts, Iterator) else texts  # read twice
     trained = LibraryTokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=True)
     trained.normalizer = normalizer

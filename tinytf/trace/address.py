@@ -1,6 +1,6 @@
 """Addresses: ``L3`` a layer, ``L3H5`` a head, ``L3H5.weights`` a step, ``L3H5.weights[sat,cat]`` a cell.
 
-``L0-2H*.weights`` is a set. TransformerLens names are understood and answered with the canonical ones.
+``L0-2H*.weights`` is a set. TransformerLens names are accepted; the answer has the canonical name.
 """
 
 import re
@@ -15,7 +15,7 @@ _ADDRESS = re.compile(
     r"(?P<step>[A-Za-z][A-Za-z0-9_.]*)?(?:\[(?P<cell>.*)\])?",
     re.DOTALL,
 )
-_DIGITS = 18  # more than any model has layers; int() refuses some thousands of them
+_DIGITS = 18  # int() refuses thousands of them
 _BLOCK = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
 
@@ -24,7 +24,7 @@ class Address:
     """A checked address: which step, in which layers and heads, and which cell of it.
 
     ``layers`` and ``heads`` are None where the address names none; ``cell`` holds the words between the brackets.
-    ``note`` says what should be known of the answer (another name for the step, shared key heads).
+    ``note`` is for the reader: another name of the step, or shared key heads.
     """
 
     step: Step | None
@@ -59,21 +59,14 @@ def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
     if text == "*":
         return tuple(range(count))
     first, _, last = text.partition("-")
-    for digits in (first, last):
-        if len(digits) > _DIGITS:
-            raise AddressError(
-                f"there is no {what} {digits[:_DIGITS]}…: the model has {count}, counted from 0",
-                "tinytf info shows what a model has",
-            )
-    low, high = int(first), int(last or first)
+    beyond = next((digits[:_DIGITS] + "…" for digits in (first, last) if len(digits) > _DIGITS), "")
+    low, high = (0, 0) if beyond else (int(first), int(last or first))
     if high < low:
         raise AddressError(f"{what}s {low}-{high} run backwards")
-    if high >= count:
+    if beyond or high >= count:
+        has = f"{count} {what}s, 0 to {count - 1}" if count > 1 else f"one {what}, 0"
         raise AddressError(
-            f"there is no {what} {high}: the model has {count} {what}{'s' if count > 1 else ''}, 0 to {count - 1}"
-            if count > 1
-            else f"there is no {what} {high}: the model has one {what}, 0",
-            "tinytf info shows what a model has",
+            f"there is no {what} {beyond or high}: the model has {has}", "tinytf info shows what a model has"
         )
     return tuple(range(low, high + 1))
 
@@ -81,7 +74,7 @@ def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
 def parse_address(text: str, table: StepTable) -> Address:
     """Read an address for the model of ``table``.
 
-    Raises AddressError that says what exists, what is nearest, or why a step is absent from this architecture.
+    Raises AddressError with what exists, what is nearest, or why this architecture lacks the step.
     """
     config, note = table.config, ""
     canonical, note = _from_transformer_lens(text.strip(), table)

@@ -1,6 +1,7 @@
-"""Does the trace add up? Every recorded step is computed again from the steps before it."""
+"""The self-check of a trace: every recorded step, computed again from the steps before it."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ _CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Item:
-    """One comparison: the largest absolute ``difference`` at ``step``, and the largest value that it was of."""
+    """One comparison at ``step``: the largest absolute ``difference``, and the largest value (``scale``)."""
 
     step: str
     what: str
@@ -29,16 +30,16 @@ class Item:
 
     @property
     def relative(self) -> float:
-        """The difference in units of the scale (or of 1); infinite where either is no finite number."""
+        """The difference relative to the scale, or to 1 if that is larger; infinite where either is not finite."""
         finite = math.isfinite(self.difference) and math.isfinite(self.scale)
         return self.difference / max(1.0, self.scale) if finite else math.inf
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome: every comparison, and the worst of them; ``holds`` is false for a NaN anywhere.
+    """Every comparison, and the worst of them; a NaN anywhere fails.
 
-    ``exchanged`` are the steps that an intervention put there: there is nothing that they could be compared with.
+    ``exchanged`` are the steps that an intervention replaced, which there is nothing to compare with.
     """
 
     items: tuple[Item, ...]
@@ -74,9 +75,9 @@ def _compare(step: str, what: str, found: Tensor, expected: Tensor) -> Item:
 
 
 def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Item]:
-    """Weighted values against the recorded ones, and the sums of the rows of weights, a few heads at a time.
+    """The mixed values against the recorded ones, and the row sums of the weights, a few heads at a time.
 
-    Heads that are not their ``own`` but an intervention's are left out.
+    Only the heads in ``own`` are compared; an intervention replaced the others.
     """
     trace, layer, n_heads, length = site.trace, site.layer, site.config.n_heads, len(site.ids)
     weights = site.source_steps[0]
@@ -98,8 +99,8 @@ def _again(trace: Trace, step: Step, layer: int | None) -> Iterator[Item]:
     site = Site(trace, step, layer)
     if step.from_stream:
         if layer is not None and layer - 1 not in (-1, *trace.recording.layers):
-            return  # what came out before was not recorded
-        words = "norm of the last block's output" if layer is None else "what came out before goes in"
+            return  # the previous layer was not recorded
+        words = "norm of the last block's output" if layer is None else "the previous block's output"
         yield _compare(site.name, words, site.value, site.derive())
     elif step.core:
         own = [head for head in range(site.config.n_heads) if not trace.is_exchanged(step.name, layer, head)]
@@ -116,17 +117,13 @@ def _again(trace: Trace, step: Step, layer: int | None) -> Iterator[Item]:
         yield _compare(site.name, words, site.value, site.derive())
 
 
-def _layer_of(name: str) -> int:
-    return int(name[1:].partition(".")[0].partition("H")[0])
-
-
 @torch.no_grad()
 def check(trace: Trace) -> Check:
-    """Recompute every recorded step from those before it and compare; the attention step by step, not fused.
+    """Recompute every recorded step from those before it and compare; attention step by step, not fused.
 
-    Also: each row of the weights sums to 1, each block's input is what came out before it, the logits that the
-    model gave are those of the recorded last hidden state, probabilities sum to 1. Steps that an intervention put
-    there are left out, and named.
+    Also: each row of the weights sums to 1, each block's input is the previous block's output, the model's logits are
+    those of the recorded last hidden state, and probabilities sum to 1. Steps that an intervention replaced are
+    skipped, and named.
     """
     items: list[Item] = []
     for step, layer in trace.steps.rows:
@@ -135,5 +132,6 @@ def check(trace: Trace) -> Check:
         if here and full not in trace.recording.exchanged and not isinstance(step.operation, (Lookup, Positions)):
             items.extend(_again(trace, step, layer))
     dtype = trace.last_hidden.dtype
-    left_out = tuple(name for name in trace.recording.exchanged if _layer_of(name) in trace.recording.layers)
-    return Check(tuple(items), allowed(STEP, dtype), left_out)
+    recorded = {f"L{layer}" for layer in trace.recording.layers}
+    skipped = tuple(name for name in trace.recording.exchanged if re.split("[.H]", name)[0] in recorded)
+    return Check(tuple(items), allowed(STEP, dtype), skipped)

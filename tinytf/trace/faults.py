@@ -1,33 +1,30 @@
-"""Where a pass through a model first goes wrong: the walk over its steps, and the tests that ask for finite numbers."""
+"""The first step of a pass that fails a test: the walk over the steps, and the tests for finite numbers."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tinytf.report import Data
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 
 @dataclass(frozen=True)
-class Fault:
-    """The full name of the ``step``, which ``direction`` goes wrong there (forward, backward), how, and the numbers."""
+class Fault(Data):
+    """What is wrong at a ``step`` (its full name), in which ``direction`` (forward, backward), with the numbers."""
 
     step: str
     direction: str
     kind: str
     evidence: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Seen:
-    """A step of a trace with its values, or with their gradients: what a test looks at."""
+    """What a test looks at: a step of a trace with its values, or with its gradient."""
 
     trace: Trace
     step: Step
@@ -46,7 +43,7 @@ class Seen:
         return ", ".join(f"{axis} {number}" for axis, number in zip(self.step.axes, numbers, strict=True))
 
     def counted(self, found: Tensor, what: str) -> str:
-        """How many of the entries are ``found``, a mask of them, and where the first is; empty for none."""
+        """``3 of 240 entries are NaN, the first at …`` for a mask ``found``; empty for none."""
         return counted(found, what, self.place)
 
 
@@ -60,7 +57,7 @@ def counted(found: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
 
 
 Test = Callable[[Seen], str]
-"""What is wrong with a step, in a clause with numbers; empty where nothing is."""
+"""What is wrong with a step, as a clause with numbers; empty where nothing is."""
 
 
 def allowed(seen: Seen) -> Tensor:
@@ -81,15 +78,15 @@ def _infinite(seen: Seen) -> str:
 
 
 NOT_FINITE: dict[str, Test] = {"nan": _nan, "inf": _infinite}
-"""The tests of values that are no finite numbers, by kind. −∞ where a query may not look is none of them."""
+"""The tests for values that are not finite, by kind. −∞ where a query may not look passes."""
 
 
 def first_of(
     values: Trace, rows: Iterable[tuple[Step, int | None]], direction: str, tests: Mapping[str, Test]
 ) -> Fault | None:
-    """The first of ``rows``, of those that ``values`` has, that fails one of ``tests``, which go in their order.
+    """The first of ``rows`` to fail one of ``tests``, in their order; rows that ``values`` lacks are skipped.
 
-    Logits are looked at where the pass made them; probabilities follow from them and are passed over.
+    Logits are tested where the pass computed them; probabilities follow from them and are skipped.
     """
     for step, layer in rows:
         if (
@@ -107,6 +104,6 @@ def first_of(
 
 
 def first_not_finite(trace: Trace) -> str | None:
-    """The full name of the first step whose forward pass holds NaN or infinity; None if all is well."""
+    """The full name of the first step with NaN or infinity in the forward pass; None if there is none."""
     found = first_of(trace, trace.steps.rows, "forward", NOT_FINITE)
     return None if found is None else found.step

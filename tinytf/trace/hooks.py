@@ -1,22 +1,23 @@
-"""The forward hooks of a recording, on the model's own modules, taken off again whatever happens."""
+"""Hooks on the model's own modules: to keep what passes, or to let each step go through a function."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tinytf.model.attention import SelfAttention, Tap
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
 
 
 @contextmanager
 def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]) -> Iterator[None]:
-    """Meanwhile ``model`` is in evaluation, without gradients, and every step that is recorded is put into ``keep``.
+    """Put every recorded step of ``layers`` into ``keep``, with ``model`` in evaluation mode and without gradients.
 
-    Of the blocks those in ``layers`` are watched, and the last one's output whichever they are. Logits are left to
-    whoever unembeds: of which positions is his choice.
+    The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
     training = model.training
     table, last = table_of(model.config), model.config.n_layers - 1
@@ -26,37 +27,84 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
-                module = module_of(model, step, layer)
-                hook = _keeping(keep, step, layer, model.config.d_head)
-                stack.callback(module.register_forward_hook(hook).remove)
+                hook = partial(_keep, keep, step, layer, model.config.d_head)
+                stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         yield
 
 
 def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
-    """The module where a step passes."""
+    """The module that a step passes through."""
     assert step.seen is not None, f"{step.name} passes no module"
     inside = model if layer is None else model.blocks[layer]
     return inside.get_submodule(step.seen.path)
 
 
-def _keeping(keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int) -> Any:
+def _keep(
+    keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int, module: nn.Module, args: Any, result: Tensor
+) -> None:
     assert step.seen is not None
     argument = step.seen.argument
-
-    def hook(module: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:
-        keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
-
-    return hook
+    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
 
 
 def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
-    """A tensor on its way through the model as a trace of one text holds it: without the batch axis.
+    """A tensor of the running model as a trace holds it: without the batch axis.
 
-    Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). What has no batch axis is a part of a table
-    of the model's, and copied.
+    Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). A tensor without a batch axis (positions)
+    is a view of the model's own table, and is copied.
     """
     if tensor.dim() == 2:
         return tensor.detach().clone()
     if step.has_heads and tensor.dim() == 3:
         return tensor[0].unflatten(-1, (-1, d_head)).transpose(0, 1)
     return tensor[0]
+
+
+@contextmanager
+def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
+    """Run attention step by step through ``tap``, in evaluation mode; every module is restored afterwards."""
+    flags = [(module, module.training) for module in model.modules()]
+    cores = [(module, module.core) for module in model.modules() if isinstance(module, SelfAttention)]
+    try:
+        model.eval().use_attention("steps", tap)
+        yield
+    finally:
+        for attention, core in cores:
+            attention.core = core
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def tapped(model: Transformer, tap: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
+    """Pass every step of a forward pass to ``tap``, with its full name and its batch axis.
+
+    Queries, keys and values come as projected, (B, T, H·D); ``as_step`` brings a tensor into the shape of a trace.
+    What ``tap`` returns replaces the step where the step is ``replaceable``.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(stepwise(model, lambda _, tensor: tensor))
+        for number, block in enumerate(model.blocks):
+            block.attention.core.tap = partial(_tap_core, tap, number)  # type: ignore[union-attr]
+        for step, layer in table_of(model.config).rows:
+            if step.seen is None or step.core:
+                continue
+            module, argument, name = module_of(model, step, layer), step.seen.argument, step.full_name(layer)
+            if argument is None:
+                handle = module.register_forward_hook(partial(_tap_output, tap, name))
+            else:
+                handle = module.register_forward_pre_hook(partial(_tap_input, tap, name, argument))
+            stack.callback(handle.remove)
+        yield
+
+
+def _tap_core(tap: Tap, layer: int, name: str, tensor: Tensor) -> Tensor:
+    return tap(f"L{layer}.{name}", tensor)
+
+
+def _tap_output(tap: Tap, name: str, module: nn.Module, args: Any, result: Tensor) -> Tensor:
+    return tap(name, result)
+
+
+def _tap_input(tap: Tap, name: str, argument: int, module: nn.Module, args: tuple[Any, ...]) -> None:
+    tap(name, args[argument])

@@ -1,4 +1,4 @@
-"""One step of a recorded forward pass, with all that it and its gradient are computed from."""
+"""One step of a recorded forward pass, with everything that it and its gradient are computed from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """``step`` of a trace, in ``layer`` where it is inside one."""
+    """``step`` of a trace, in ``layer`` if it belongs to one."""
 
     trace: Trace
     step: Step
@@ -52,22 +52,22 @@ class Site:
         return tuple(self.trace.steps.at(*place) for place in self.sources)
 
     def input(self, number: int = 0, heads: tuple[int, ...] | None = None) -> Tensor:
-        """What the step was computed from; of some query heads where that step has heads."""
+        """One tensor that the step was computed from; only some query heads of it, if it has heads."""
         name, layer = self.sources[number]
         return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).has_heads else None)
 
     def inputs(self, heads: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
-        """All of them, in the order of the formula."""
+        """All tensors that it was computed from, in the order of the formula."""
         return tuple(self.input(number, heads) for number in range(len(self.sources)))
 
     @property
     def value(self) -> Tensor:
-        """What the step gave."""
+        """The tensor of the step itself."""
         return self.trace.step(self.step.name, self.layer)
 
     @property
     def path(self) -> str:
-        """The name of the module whose parameters the step has; empty where it has none."""
+        """The name of the module with the step's parameters; empty where it has none."""
         path = self.step.module
         return f"blocks.{self.layer}.{path}" if path and self.layer is not None else path
 
@@ -77,7 +77,7 @@ class Site:
 
     @property
     def weight(self) -> Tensor:
-        """The matrix of a linear map, (out, in); that of a tied head is the table of the tokens."""
+        """The matrix of a linear map, (out, in); a tied head's is the token table."""
         own = self.module.weight
         return self.trace.model.unembedding if own is None else own
 

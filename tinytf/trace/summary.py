@@ -1,4 +1,4 @@
-"""The pipeline in numbers: one row a step, with shape, mean, standard deviation, range and a small histogram."""
+"""The pipeline in numbers: per step its shape, mean, standard deviation, range and a small histogram."""
 
 import itertools
 import math
@@ -9,17 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tinytf.report import plain
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
 from tinytf.trace.trace import Trace
 
 BINS = 8
-_LARGE = 1e15  # the square of more is beyond float32
+_LARGE = 1e15  # squares of larger numbers overflow float32
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Over the finite values: ``count`` of them, population ``std``, ``histogram`` in equal bins from min to max."""
+    """Figures of the ``count`` finite values: population ``std``, ``histogram`` in equal bins from min to max."""
 
     count: int
     not_finite: int
@@ -32,7 +33,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Row:
-    """One step of the pipeline; ``shape`` pairs each axis with its size, ``statistics`` is None for no tensor."""
+    """One step of the pipeline; ``shape`` pairs axes with sizes, ``statistics`` is None for tokens, ids and next."""
 
     number: int
     step: Step
@@ -46,7 +47,6 @@ class Row:
         return self.step.full_name(self.layer)
 
     def to_dict(self) -> dict[str, Any]:
-        s = self.statistics
         return {
             "number": self.number,
             "name": self.name,
@@ -56,21 +56,16 @@ class Row:
             "axes": [axis for axis, _ in self.shape],
             "shape": [size for _, size in self.shape],
             "recorded": self.step.recorded,
-            "statistics": None
-            if s is None
-            else {
-                "mean": s.mean, "std": s.std, "min": s.min, "max": s.max, "count": s.count,
-                "not_finite": s.not_finite, "histogram": list(s.histogram),
-            },
+            "statistics": plain(self.statistics),
             "note": self.note,
-        }  # fmt: skip
+        }
 
 
 def statistics(tensor: Tensor, allowed: Tensor | None = None) -> Statistics:
-    """Statistics of a tensor's finite values; ``allowed`` (Q, K) leaves the masked cells of each map out altogether.
+    """Statistics of a tensor's finite values; ``allowed`` (Q, K) excludes the masked cells of each map.
 
-    A bin holds its lower edge, the last one its upper edge too. (Comparisons and a norm: an order of magnitude faster
-    on these sizes than torch's histc and std.)
+    A bin includes its lower edge, the last one also its upper edge. (Comparisons and a norm are ten times faster at
+    these sizes than torch's histc and std.)
     """
     values = tensor.detach().float()
     if allowed is not None:
@@ -109,7 +104,7 @@ def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None
 
 
 def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
-    """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass read."""
+    """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass computed."""
     if not step.is_tensor:
         shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
         return Row(number, step, layer, shape, None)

@@ -1,6 +1,6 @@
 """A Trace: what was recorded of one text, and everything that follows from it.
 
-Little is recorded (``record.py``); the rest is derived on first look, by the functions that the model itself runs.
+Little is recorded (``record.py``); the rest is derived on first use, by the functions that the model itself runs.
 """
 
 import re
@@ -27,10 +27,10 @@ _KEPT_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class Recording:
-    """What the hooks took, by full step name, without the batch axis.
+    """What the hooks kept, by full step name, without the batch axis.
 
-    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` those that were recorded,
-    ``exchanged`` the steps that an intervention put something else in the place of: ``L2.ffn``, ``L3H5.head_out``.
+    ``logit_rows`` are the positions that ``logits`` were computed for, ``layers`` the recorded layers, ``exchanged``
+    the steps that an intervention replaced: ``L2.ffn``, ``L3H5.head_out``.
     """
 
     tensors: dict[str, Tensor]
@@ -43,7 +43,7 @@ class Trace:
     """All steps of one text through one model, for one sequence of T tokens.
 
     ``trace["L0H3.weights"]`` is a tensor (T, T); ``trace["L0.weights"]`` (H, T, T); several layers add a leading
-    axis. ``trace.table()`` is the pipeline as data.
+    axis. ``trace.table()`` is the pipeline as JSON data.
     """
 
     def __init__(self, model: Transformer, encoding: Encoding, recording: Recording) -> None:
@@ -67,7 +67,7 @@ class Trace:
 
     @property
     def recorded_bytes(self) -> int:
-        """Bytes held by the recorded tensors, shared storage counted once."""
+        """Bytes of the recorded tensors; shared storage counts once."""
         storages = {
             t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.recording.tensors.values()
         }
@@ -76,14 +76,14 @@ class Trace:
     def step(self, name: str, layer: int | None = None, heads: tuple[int, ...] | None = None) -> Tensor:
         """The tensor of a step by its short name, recorded or derived; ``heads`` selects from the head axis.
 
-        Query heads are selected by their own number everywhere: a shared key or value head answers to each of
-        its query heads.
+        ``heads`` are always numbers of query heads: a shared key or value head answers to each of its query heads.
         """
         step = self.steps.at(name, layer)
         full = step.full_name(layer)
-        if full in self.recording.tensors and not self._partly_recorded(full):
-            tensor = self.recording.tensors[full]
-            return tensor if heads is None else tensor[self._head_index(step, heads)]
+        partly = full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
+        if full in self.recording.tensors and not partly:
+            tensor, shared = self.recording.tensors[full], self.config.heads_per_kv if "kv head" in step.axes else 1
+            return tensor if heads is None else tensor[[head // shared for head in heads]]
         if layer is not None and layer not in self.recording.layers:
             recorded = ", ".join(map(str, self.recording.layers)) or "none"
             raise AddressError(f"layer {layer} was not recorded", f"recorded: {recorded}")
@@ -97,7 +97,7 @@ class Trace:
         return tensor
 
     def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
-        """Whether a step was put there by an intervention, and not computed from the steps before it."""
+        """Whether an intervention replaced a step, so that it does not follow from the steps before it."""
         full = self.steps.by_name[name].full_name(layer)
         return full in self.recording.exchanged or f"L{layer}H{head}.{name}" in self.recording.exchanged
 
@@ -105,7 +105,7 @@ class Trace:
         return Site(self, step, layer).derive(heads)
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
-        """A step over the vocabulary at some positions (P, V): as it was recorded, or derived for them alone."""
+        """A step over the vocabulary at some positions (P, V): recorded, or derived for these positions alone."""
         step, rows = self.steps.by_name[name], self.recording.logit_rows
         if step.recorded and all(position in rows for position in positions):
             return self.recorded_logits[[rows.index(position) for position in positions]]
@@ -117,15 +117,8 @@ class Trace:
             assert isinstance(site.operation, Unembed)
             return site.operation.unembed(site, site.input()[list(positions)])
 
-    def _partly_recorded(self, full: str) -> bool:
-        return full == "logits" and len(self.recording.logit_rows) < len(self.tokens)
-
-    def _head_index(self, step: Step, heads: tuple[int, ...]) -> list[int]:
-        shared = "kv head" in step.axes
-        return [head // self.config.heads_per_kv if shared else head for head in heads]
-
     def _keep(self, key: tuple[str, tuple[int, ...] | None], tensor: Tensor) -> None:
-        """Remember a derived tensor within a byte budget, so that neighbouring steps need not be derived twice."""
+        """Cache a derived tensor within a byte budget: neighbouring steps are derived from it."""
         if tensor.nbytes > _KEPT_BYTES // 2:
             return
         self._derived[key] = tensor
@@ -134,11 +127,11 @@ class Trace:
             self._derived_bytes -= self._derived.popitem(last=False)[1].nbytes
 
     def address(self, text: str) -> Address:
-        """Read an address for this trace's model; AddressError says what exists instead."""
+        """Read an address for this trace's model. Raises AddressError with what exists instead."""
         return parse_address(text, self.steps)
 
     def __getitem__(self, address: str | Address) -> Tensor:
-        """The tensor at an address: one head without its head axis, several layers with a leading layer axis."""
+        """The tensor at an address: without a head axis for one head, with a leading layer axis for several layers."""
         where = self.address(address) if isinstance(address, str) else address
         step = where.step
         if step is None:
@@ -150,9 +143,8 @@ class Trace:
         if step.is_vocabulary and where.cell:
             (row,) = self.vocabulary(step.name, [self.index(where.cell[0], "token", len(self.tokens))])
             return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
-        layers: tuple[int | None, ...] = where.layers if where.layers is not None else (None,)
         found = []
-        for layer in layers:
+        for layer in where.layers if where.layers is not None else (None,):
             tensor = self.step(step.name, layer, where.heads)
             if where.heads is not None and len(where.heads) == 1:
                 tensor = tensor[0]
@@ -162,15 +154,15 @@ class Trace:
     def _cell(self, tensor: Tensor, step: Step, cell: tuple[str, ...]) -> Tensor:
         axes = step.axes[-2:]
         first = tensor.dim() - len(axes)
-        for place, word in reversed(list(enumerate(cell))):
+        for place in reversed(range(len(cell))):  # from the last axis, so that the first ones keep their numbers
             axis = first + place
-            tensor = tensor.select(axis, self.index(word, axes[place], tensor.shape[axis]))
+            tensor = tensor.select(axis, self.index(cell[place], axes[place], tensor.shape[axis]))
         return tensor
 
     def index(self, word: str, axis: str, size: int) -> int:
-        """The place that a word of a cell means: a number, or for token axes a token's text.
+        """The index that a word of a cell means: a number, or on token axes a token's text.
 
-        Raises AddressError for a number out of range, an unknown token, or one that stands in several places.
+        Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
         if re.fullmatch(r"-?[0-9]{1,18}", word):
             number = int(word)
@@ -181,7 +173,7 @@ class Trace:
                 )
             return number % size
         if axis not in ("token", "query", "key"):
-            raise AddressError(f"{axis} is counted by number, and {word!r} is not one")
+            raise AddressError(f"{axis} takes a number, and {word!r} is not one")
         shown = [token.shown for token in self.tokens]
         exact = [i for i, text in enumerate(shown) if text == word]
         loose = exact or [i for i, text in enumerate(shown) if text.strip("·").casefold() == word.strip("·").casefold()]
@@ -191,16 +183,12 @@ class Trace:
             )
         if len(loose) > 1:
             places = ", ".join(map(str, loose))
-            raise AddressError(f"{word!r} stands at {places}", "say which by its number")
+            raise AddressError(f"{word!r} occurs at {places}", "choose one by its number")
         return loose[0]
 
     def logits_at(self, position: int) -> Tensor:
-        """Logits (V,) at one position: the recorded ones, or derived from the last hidden state."""
-        rows = self.recording.logit_rows
-        if position in rows:
-            return self.recording.tensors["logits"][rows.index(position)]
-        with torch.no_grad():
-            return self.model.unembed(self.last_hidden[position])
+        """Logits (V,) at one position: recorded, or derived from the last hidden state."""
+        return self.vocabulary("logits", [position])[0]
 
     def at_logit_rows(self, step: Step) -> Tensor:
         """A step over the vocabulary at the positions that the forward pass computed, (rows, V)."""
@@ -208,12 +196,12 @@ class Trace:
 
     @property
     def recorded_logits(self) -> Tensor:
-        """The logits that the forward pass itself made, (rows, V), at ``recording.logit_rows``."""
+        """The logits that the forward pass computed, (rows, V), at ``recording.logit_rows``."""
         return self.recording.tensors["logits"]
 
     @property
     def model_input(self) -> Tensor:
-        """What goes into the first block (T, C): the summed, perhaps normed, embeddings."""
+        """The input of the first block (T, C): the sum of the embeddings, normed in some models."""
         return self.step(self.steps.embedded)
 
     @property
@@ -224,7 +212,7 @@ class Trace:
 
     @property
     def last_output(self) -> Tensor:
-        """What the last block gave (T, C), before any final norm."""
+        """The output of the last block (T, C), before any final norm."""
         return self.step(self.steps.output, self.config.n_layers - 1)
 
     def allowed(self, layer: int | None = 0) -> Tensor | None:
@@ -233,7 +221,7 @@ class Trace:
         return Sight.of(config).allowed(len(self.tokens), None, self.model_input.device)
 
     def table(self) -> list[dict[str, Any]]:
-        """The pipeline as data: one row a step with name, title, formula, axes, shape and statistics."""
+        """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""
         from tinytf.trace.summary import pipeline
 
         return [row.to_dict() for row in pipeline(self)]

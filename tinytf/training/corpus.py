@@ -5,7 +5,7 @@ Only a buffer of a file, or one document of it, is ever in memory.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -169,19 +169,24 @@ def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, bu
     missing, unreadable, binary or not UTF-8, for a folder without a text file, and for a corpus without a word. With
     ``skip_unreadable`` such files inside folders are skipped and listed instead.
     """
-    if isinstance(paths, str):
-        files = [_scanned(Source("the text", data=_encoded(paths)), buffer)]
-        return _not_empty(Corpus(tuple(files), buffer=buffer))
     files, skipped = [], []
+
+    def skip(path: Path, why: str) -> None:
+        if not skip_unreadable:
+            raise UsageError(why, "move it out of the folder, or let unreadable files be skipped") from None
+        skipped.append(Skipped(path, why))
+
+    if isinstance(paths, str):
+        files, paths = [_scanned(Source("the text", data=_encoded(paths)), buffer)], ()
     for given in paths:
         if not os.path.isdir(given):
             files.append(_opened(given, buffer, "" if os.path.lexists(given) else "is its name right?"))
             continue
         unreadable: list[OSError] = []
-        inside = _inside(given, unreadable.append)
+        walk = os.walk(given, onerror=unreadable.append)
+        inside = sorted(Path(at, name) for at, _, names in walk for name in names if Path(name).suffix in SUFFIXES)
         for denied in unreadable:
-            why = f"cannot read the folder {denied.filename}: {denied.strerror}"
-            skipped.append(_skipped(Path(denied.filename), why, skip_unreadable))
+            skip(Path(denied.filename), f"cannot read the folder {denied.filename}: {denied.strerror}")
         if not inside:
             raise UsageError(
                 f"the folder {given} holds no {' or '.join(SUFFIXES)} file", "name files of another kind one by one"
@@ -190,20 +195,10 @@ def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, bu
             try:
                 files.append(_opened(path, buffer))
             except UsageError as error:
-                skipped.append(_skipped(path, error.message, skip_unreadable))
-    return _not_empty(Corpus(tuple(files), tuple(skipped), buffer=buffer))
-
-
-def _skipped(path: Path, why: str, allowed: bool) -> Skipped:
-    if not allowed:
-        raise UsageError(why, "move it out of the folder, or let unreadable files be skipped") from None
-    return Skipped(path, why)
-
-
-def _inside(folder: Path, on_error: Callable[[OSError], None]) -> list[Path]:
-    """The text files of a folder and of the folders in it, sorted as paths."""
-    found = [Path(at, name) for at, _, names in os.walk(folder, onerror=on_error) for name in names]
-    return sorted(path for path in found if path.suffix in SUFFIXES)
+                skip(path, error.message)
+    if not any(file.paragraphs for file in files):
+        raise UsageError("the corpus has no word in it", "give one that is more than white space")
+    return Corpus(tuple(files), tuple(skipped), buffer=buffer)
 
 
 def _opened(path: Path, buffer: int, hint: str = "") -> TextFile:
@@ -219,12 +214,6 @@ def _encoded(text: str) -> bytes:
     except UnicodeEncodeError as error:
         place = f"U+{ord(text[error.start]):04X}) at character {error.start:,}"
         raise UsageError(f"the text has a lone surrogate ({place}", "it was not valid UTF-8; re-encode it") from None
-
-
-def _not_empty(corpus: Corpus) -> Corpus:
-    if not any(file.paragraphs for file in corpus.files):
-        raise UsageError("the corpus has no word in it", "give one that is more than white space")
-    return corpus
 
 
 def _scanned(source: Source, buffer: int) -> TextFile:

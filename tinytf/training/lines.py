@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,13 @@ def number_or_nan(value: object) -> float:
         return math.nan
 
 
-def rows_in(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file that have a step; other lines are skipped, and a missing file has none. Raises OSError."""
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        row = json_or_none(line)
-        if isinstance(row, dict) and type(row.get("step")) is int:
-            yield row
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file that have a step; other lines are skipped, and a file that cannot be read has none."""
+    try:
+        rows = map(json_or_none, path.read_bytes().splitlines())
+    except OSError:
+        return []
+    return [row for row in rows if isinstance(row, dict) and type(row.get("step")) is int]
 
 
 def append_line(path: Path, row: Mapping[str, Any], *, sync: bool = False) -> None:

@@ -90,13 +90,20 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
 
     An error before anything was written leaves nothing behind.
     """
-    new = not out.exists()
-    lock = _lock_of(out) if group.writes else None
+    new, lock = not out.exists(), FileLock(out / LOCK)
+    if group.writes:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
+        except OSError as error:
+            raise UsageError(f"cannot write to {out}: {error.strerror}") from None
     group.wait()
     try:
         yield
     except (UsageError, TrainingError):
-        if lock is not None and new and not (out / METRICS).exists():
+        if group.writes and new and not (out / METRICS).exists():
             lock.release()
             (out / LOCK).unlink(missing_ok=True)
             shutil.rmtree(out / TOKENS, ignore_errors=True)
@@ -104,20 +111,7 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
                 out.rmdir()
         raise
     finally:
-        if lock is not None:
-            lock.release()
-
-
-def _lock_of(out: Path) -> FileLock:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(out / LOCK)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UsageError(f"another process trains {out}", "wait for it, or give another --out") from None
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from None
-    return lock
+        lock.release()
 
 
 def _require_place(out: Path, *, resume: bool, overwrite: bool) -> None:

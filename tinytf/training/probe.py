@@ -14,7 +14,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
-from tinytf.trace.taps import stepwise
+from tinytf.trace.hooks import stepwise
 
 _SEQUENCES = 4
 _LONGEST_COPY = 24

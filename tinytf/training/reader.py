@@ -55,6 +55,7 @@ class RunReader:
         last = int(step[-1]) if step.size else 0
         if last >= steps:  # the model at the top is then that of the last step
             checkpoints = [Checkpoint(steps if one.step is None else one.step, one.path) for one in checkpoints]
+        samples = [one for one in read_samples(self.directory / SAMPLES) if one.step <= last]  # whose metrics are there
         return History(
             self.directory,
             recipe,
@@ -66,7 +67,7 @@ class RunReader:
             heads=[(at, more["heads"]) for at, more in extras if "heads" in more],
             milestones=[(at, text) for at, more in extras for text in more.get("milestones", ())],
             speed=_read_speed(self.directory / SPEED),
-            sample=_last_sample(self.directory / SAMPLES, last),
+            sample=samples[-1] if samples else None,
             checkpoints=checkpoints,
             config=read_config(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
@@ -82,25 +83,15 @@ def _checkpoints_in(directory: Path) -> list[Checkpoint]:
 
 def read_samples(path: Path) -> list[Sample]:
     """The samples of a file in order; other lines are skipped, and a file that cannot be read has none."""
-    with suppress(OSError):
-        return [
-            Sample(row["step"], row["prompt"], row["text"])
-            for row in rows_in(path)
-            if isinstance(row.get("prompt"), str) and isinstance(row.get("text"), str)
-        ]
-    return []
-
-
-def _last_sample(path: Path, step: int) -> Sample | None:
-    """The newest sample up to ``step``, whose metrics are there."""
-    samples = [sample for sample in read_samples(path) if sample.step <= step]
-    return samples[-1] if samples else None
+    return [
+        Sample(row["step"], row["prompt"], row["text"])
+        for row in rows_in(path)
+        if isinstance(row.get("prompt"), str) and isinstance(row.get("text"), str)
+    ]
 
 
 def _read_speed(path: Path) -> Speed:
-    rows: list[dict[str, Any]] = []
-    with suppress(OSError):
-        rows = list(rows_in(path))
+    rows = rows_in(path)
     seconds, tokens, memory = (
         np.array([number_or_nan(row.get(name)) for row in rows], dtype=np.float64)
         for name in ("seconds", "tokens_per_second", "memory_bytes")

@@ -31,13 +31,11 @@ _Ends = tuple[list[int], list[int]]
 class Tokens:
     """Token ids (N,) to train on and held out: read-only, of type uint16 or uint32, mapped from disk.
 
-    ``documents`` counts those of either side; ``reused`` says that the folder held all of it already.
+    ``reused`` says that the folder held all of them already.
     """
 
     train: NDArray[Any]
     held_out: NDArray[Any]
-    documents: tuple[int, int]
-    folder: Path
     reused: bool
 
 
@@ -204,8 +202,7 @@ def _trusted(folder: Path, fingerprint: str, dtype: np.dtype[Any]) -> Tokens | N
 
 def _opened(folder: Path, index: dict[str, Any], dtype: np.dtype[Any], *, reused: bool) -> Tokens:
     train, held_out = (_mapped(folder / f"{part}.bin", index[part]["tokens"], dtype) for part in _PARTS)
-    documents = (index["train"]["documents"], index["held_out"]["documents"])
-    return Tokens(train, held_out, documents, folder, reused)
+    return Tokens(train, held_out, reused)
 
 
 def _mapped(path: Path, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -44,7 +44,7 @@ def ablate(asked: Asked, on: Traced) -> int:
 
     Name what to ablate with --at or --sweep. In an encoder the prediction is that of the first [MASK].
     """
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepView, AblationView
 
     if bool(asked.addresses) == (asked.sweep is not None):
@@ -60,7 +60,7 @@ def ablate(asked: Asked, on: Traced) -> int:
 
     def view_of(trace: "Trace") -> "View":
         what = "texts and ablations:" if asked.sweep else "texts of the mean:"
-        with counted(on.output.stderr, what) as on_progress:
+        with progress_line(on.output.stderr, what) as on_progress:
             if asked.sweep is not None:
                 sweep = model.ablation_sweep(trace, asked.sweep, on_progress=on_progress, **settings)
                 return AblationSweepView(model, trace, sweep, asked.top or 8)

@@ -1,11 +1,16 @@
 """``tinytf explain``: the arithmetic behind one number."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.options import Traced
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.views.explain import ExplainView
 
 
 @dataclass(frozen=True)
@@ -30,5 +35,8 @@ def explain(asked: Asked, on: Traced) -> int:
     """
     from tinytf_cli.views.explain import ExplainView
 
-    model, how = on.model, {"depth": asked.depth, "top": asked.top, "temperature": asked.temperature}
-    return on.show(lambda trace: ExplainView(model, model.explain(trace, asked.address, **how)), "explanations")
+    def view_of(trace: "Trace") -> "ExplainView":
+        found = on.model.explain(trace, asked.address, depth=asked.depth, top=asked.top, temperature=asked.temperature)
+        return ExplainView(on.model, found)
+
+    return on.show(view_of, "explanations")

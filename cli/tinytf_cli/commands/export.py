@@ -25,10 +25,7 @@ def export(asked: Asked, output: Output) -> None:
     DIRECTORY is new or empty. AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of
     transformers opens it and gives the same logits, its tokenizer included.
     """
-    from tinytf.checkpoints.huggingface.export import export as write
     from tinytf.loading import load
     from tinytf_cli.views.export import ExportView
 
-    opened = load(asked.model, device="cpu")
-    view = ExportView(opened, write(opened.transformer, opened.tokenizer, asked.directory), asked.directory)
-    output.show(Result(view.blocks, view.data, view.events))
+    output.show(Result.of(ExportView(load(asked.model, device="cpu").export(asked.directory))))

@@ -112,7 +112,7 @@ def generate(
     from tinytf.generate.loop import StreamOptions, cache_for
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.report import About
-    from tinytf_cli.several import show_all
+    from tinytf_cli.joining import show_all
     from tinytf_cli.views.beams import BeamView
     from tinytf_cli.views.cached import CachedView
     from tinytf_cli.views.generate import GenerateView

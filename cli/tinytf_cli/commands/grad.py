@@ -63,8 +63,8 @@ def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -
     """
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
-    from tinytf_cli.counted import counted
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradView
 
     fail_on, model = faults.kinds, on.model
@@ -76,8 +76,8 @@ def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -
         trace = model.grad(
             text, target=loss.target, positions=loss.positions, truncate=on.texts.truncate, force=on.force
         )
-        points = counted(on.output.stderr, "integrated gradients: point", at_most=True)
-        entries = counted(on.output.stderr, "finite differences: entry")
+        points = progress_line(on.output.stderr, "integrated gradients: point", at_most=True)
+        entries = progress_line(on.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             found = model.backward(
                 trace, layers=() if detail.no_detail else layers, head=detail.head, at=at, derived=derived,

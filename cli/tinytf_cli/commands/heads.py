@@ -42,14 +42,14 @@ def heads(asked: Asked, opening: Opening, output: Output) -> int:
     file, a folder of them, or - for standard input. Without it the text is the one that the model was trained on,
     where that is known; otherwise all scores are from random tokens.
     """
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import HeadsView
 
     if asked.random and asked.corpus is not None:
         raise UsageError("--random is without a text, and there is one", "leave one of them out")
     text = read_texts(("-",), lines=False)[0] if asked.corpus == Path("-") else None
     model = opening.open()
-    with counted(output.stderr, "sequences", at_most=True) as progress:
+    with progress_line(output.stderr, "sequences", at_most=True) as progress:
         found = model.heads(
             asked.corpus if text is None else None, text=text, random_only=asked.random, length=asked.length,
             count=asked.count, seed=opening.seed, by=asked.by, top=asked.top, progress=progress,

@@ -35,13 +35,13 @@ def lens(asked: Asked, on: Traced) -> int:
     It goes through the model's own final norm and head, so the last row is the model's own output, to the last bit.
     """
     from tinytf.analysis.lens import require_readable
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensView
 
     require_readable(on.model.transformer)
 
     def view_of(trace: "Trace") -> "LensView":
-        with counted(on.output.stderr, "lens: layer") as on_progress:
+        with progress_line(on.output.stderr, "lens: layer") as on_progress:
             found = on.model.lens(
                 trace, position=asked.position, top=asked.top, track=asked.track, sublayers=asked.sublayers,
                 on_progress=on_progress, force=on.force,

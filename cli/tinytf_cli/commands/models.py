@@ -25,5 +25,4 @@ def models(asked: Asked, output: Output) -> None:
     from tinytf.catalogue import catalogue
     from tinytf_cli.views.models import ModelsView
 
-    view = ModelsView(list(catalogue(asked.folder)), asked.folder)
-    output.show(Result(view.blocks, view.data, view.events))
+    output.show(Result.of(ModelsView(catalogue(asked.folder))))

@@ -47,7 +47,7 @@ def neurons(asked: Asked, on: Traced) -> int:
     A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its row of W₂ is read through the unembedding.
     """
     from tinytf.analysis.neurons import parse_unit
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.neurons import NeuronsView
 
     if asked.units and asked.layer is not None:
@@ -67,7 +67,7 @@ def neurons(asked: Asked, on: Traced) -> int:
         found = model.neurons(trace, top=asked.top, by=asked.by, units=asked.units, tokens=asked.tokens)
         if files is not None:
             names = [str(unit) for unit in found.units]
-            with counted(on.output.stderr, "reading the corpus: character") as on_progress:
+            with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
                 places = model.top_examples(
                     files, names, top=asked.examples, window=asked.window, on_progress=on_progress
                 )

@@ -49,7 +49,7 @@ def patch(asked: Asked, opening: Opening, output: Output) -> int:
     run, 0 the corrupt one. Both texts must have the same number of tokens.
     """
     from tinytf.analysis.interventions import UnevenTexts, require_even
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.patch import PatchedView, PatchSweepView, aligned_lines
 
     if asked.addresses and asked.sweep is not None:
@@ -77,7 +77,7 @@ def patch(asked: Asked, opening: Opening, output: Output) -> int:
         found = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
         view = PatchedView(model, clean, corrupt, found)
     else:
-        with counted(output.stderr, "patches:") as on_progress:
+        with progress_line(output.stderr, "patches:") as on_progress:
             swept = model.patch_sweep(clean, corrupt, asked.sweep or "residual", on_progress=on_progress, **tokens)
         view = PatchSweepView(model, clean, corrupt, swept, asked.top or 8)
     output.show(Result.of(view))

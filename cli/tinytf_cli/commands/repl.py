@@ -11,7 +11,8 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import host
 from tinytf_cli.interrupt import current
-from tinytf_cli.options import Drawing, Opening
+from tinytf_cli.options import Opening
+from tinytf_cli.output import Drawing
 
 
 @dataclass(frozen=True)

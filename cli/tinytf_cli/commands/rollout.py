@@ -38,11 +38,11 @@ def rollout(asked: Asked, on: Traced) -> int:
     Attention rollout multiplies the maps of the layers; attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Both take half of every layer to come from the residual connection.
     """
-    from tinytf_cli.counted import counted
+    from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.rollout import RolloutView
 
     def view_of(trace: "Trace") -> "RolloutView":
-        with counted(on.output.stderr, "flows") as progress:
+        with progress_line(on.output.stderr, "flows") as progress:
             found = on.model.rollout(
                 trace, heads=asked.heads, layer=asked.layer, query=asked.query, flow=asked.flow,
                 force=on.force, progress=progress,

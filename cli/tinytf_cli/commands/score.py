@@ -24,7 +24,7 @@ def score(asked: Asked, texts: Texts, opening: Opening, output: Output) -> int:
 
     Then the perplexity of all of TEXT.
     """
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.score import ScoreView
 
     model = opening.open()

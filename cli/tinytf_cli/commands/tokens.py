@@ -24,7 +24,7 @@ def tokens(asked: Asked, texts: Texts, output: Output) -> int:
     from tinytf.analysis.tokens import Tokenized
     from tinytf.errors import UsageError
     from tinytf.sources import find_source
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.tokens import TokensView
 
     lender = host()

@@ -129,18 +129,19 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
     """The tokenizer and the model to begin from, if they are not new."""
     from tinytf.loading import load
     from tinytf.sources import find_source
+    from tinytf.training.recipe import TOKENIZERS
 
     if begun_from:
         if tokenizer is not None:
             raise UsageError("--from brings its own tokenizer", "leave out --tokenizer")
         opened = load(begun_from, device=device)
         return opened.tokenizer, opened.transformer
-    if tokenizer is None or tokenizer.partition(":")[0] in ("char", "bpe", "wordpiece"):
+    if tokenizer is None or tokenizer.partition(":")[0] in TOKENIZERS:
         return None, None
     try:
         return find_source(tokenizer).vocabulary().tokenizer, None
     except UsageError as error:
-        said = f"tokenizer {tokenizer!r} is not one of char, bpe, wordpiece; {error.message}"
+        said = f"tokenizer {tokenizer!r} is not one of {', '.join(TOKENIZERS)}; {error.message}"
         raise UsageError(said, error.hint) from None
 
 

@@ -29,7 +29,7 @@ def verify(asked: Asked, output: Output) -> int:
     from tinytf.sources import open_tokenizer
     from tinytf.worked import Scores, open_example, shipped
     from tinytf.worked import verify as checked
-    from tinytf_cli.several import show_views
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.verify import ScoresView, VerifyView
 
     words = open_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None

@@ -97,11 +97,11 @@ def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
 
 def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
-    for offset, maps in enumerate(block.maps):
+    for layer, maps in enumerate(block.maps):
         for head, weights in enumerate(maps):
             query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
             lines.append(
-                f"Layer {block.first_layer + offset} head {head}: largest weight {float(weights[query, key]):.2f}, "
+                f"Layer {layer} head {head}: largest weight {float(weights[query, key]):.2f}, "
                 f"from token {query} to token {key}."
             )
     return lines

@@ -77,19 +77,19 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
     side, a_row = thumbnail_size(length, n_heads, terminal.width)
     lines: list[PaintedLine] = []
-    for offset, maps in enumerate(block.maps):
+    for layer, (maps, visible) in enumerate(zip(block.maps, block.visible, strict=True)):
         for first in range(0, n_heads, a_row):
             part = maps[first : first + a_row]
-            if offset == 0 or a_row < n_heads:
+            if layer == 0 or a_row < n_heads:
                 width = -(-length // -(-length // side)) + 1
                 heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
-            levels = _picture(part, block.visible, side)
+            levels = _picture(part, visible, side)
             rows = half_blocks(levels, terminal) if terminal.coloured and not terminal.ascii else _shaded(
                 levels[: -(-length // -(-length // side))], terminal
             )  # fmt: skip
             for place, text in enumerate(rows):
-                label = f"L{block.first_layer + offset}" if place == 0 else ""
+                label = f"L{layer}" if place == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     factor = -(-length // side)
     if factor > 1:

@@ -9,6 +9,7 @@ import click
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.text.printable import printable
 from tinytf.trace.address import parse_address
+from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
 from tinytf_cli.repl.helping import help_blocks
@@ -152,7 +153,6 @@ def save(session: Session, path: Path, force: bool) -> Result:
 
     Lines that failed are left out. source FILE and tinytf repl -f FILE run them, and give the same output.
     """
-    from tinytf_cli.views.place import counted
 
     path = path.expanduser()
     require_place(path)
@@ -164,7 +164,7 @@ def save(session: Session, path: Path, force: bool) -> Result:
         raise UsageError(f"a line of this session has a line break, which a transcript cannot hold: {broken[:60]!r}",
                          "undo does not take lines away; say it in another session without the break")  # fmt: skip
     write_file(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
-    said = f"{counted(len(lines) - 1, 'line')} in {printable(str(path), spaces=False)}"
+    said = f"{plural(len(lines) - 1, 'line')} in {printable(str(path), spaces=False)}"
     return answer("saved", {"file": str(path), "lines": len(lines) - 1}, Line(said))
 
 

@@ -76,7 +76,7 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
     name, which scores heads on many texts: heads --random, heads --by induction.
     """
     from tinytf.analysis.heads import MeasuredHeads, measure_heads
-    from tinytf_cli.views.measured_heads import MeasuredHeadsView
+    from tinytf_cli.views.attention import measured_blocks
 
     trace = session.trace
     layers: tuple[int, ...] = tuple(range(trace.config.n_layers))
@@ -86,7 +86,7 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
             raise UsageError(f"{''.join(words)!r} is not a layer", "such as heads L0, heads L0-2")
         layers = where.layers
     found = MeasuredHeads(by, layers, measure_heads(trace, by, layers))
-    return made_of("heads", MeasuredHeadsView(found, top).blocks, found.to_dict)
+    return made_of("heads", lambda terminal: measured_blocks(found, top), found.to_dict)
 
 
 def _claims_heads(words: tuple[str, ...]) -> bool:

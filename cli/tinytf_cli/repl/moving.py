@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tinytf.errors import AddressError, UsageError
+from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.looking import address_view
 from tinytf_cli.repl.results import made_of
@@ -119,14 +120,14 @@ def goto(session: Session, words: tuple[str, ...]) -> Result:
 def where(session: Session) -> Result:
     """Say where the session stands: model, text and step."""
     from tinytf_cli.views.banner import model_words, notes
-    from tinytf_cli.views.place import counted, place_blocks, text_words
+    from tinytf_cli.views.pipeline import place_blocks, text_words
 
     place, trace = session.require_place(), session.trace
 
     def blocks(terminal: Any) -> Iterator[Any]:
         yield Line(model_words(session.model))
         yield from notes(session.model)
-        yield Line([Span(text_words(trace)), Span(f" · {counted(len(trace.tokens), 'token')}", "dim")])
+        yield Line([Span(text_words(trace)), Span(f" · {plural(len(trace.tokens), 'token')}", "dim")])
         yield from place_blocks(trace, place)
 
     return made_of("place", blocks, lambda: place_data(session))
@@ -136,7 +137,7 @@ def where(session: Session) -> Result:
 @click.argument("count", type=click.IntRange(1, 10_000), default=_AROUND, metavar="[N]")
 def list_steps(session: Session, count: int) -> Result:
     """Show the steps around this one, and where the stops are."""
-    from tinytf_cli.views.place import around, list_blocks
+    from tinytf_cli.views.pipeline import around, list_blocks
 
     place, trace = session.require_place(), session.trace
     rows = around(trace, place, count)
@@ -145,7 +146,7 @@ def list_steps(session: Session, count: int) -> Result:
     def data() -> dict[str, Any]:
         return {**place_data(session), "steps": [row.to_dict() for row in rows]}
 
-    return made_of("steps", lambda terminal: list_blocks(trace, rows, place, stops), data)
+    return made_of("steps", lambda terminal: list_blocks(rows, place, stops), data)
 
 
 def require_room(session: Session, place: int) -> None:
@@ -183,7 +184,7 @@ def find_place(session: Session, word: str) -> int:
 
 def place_data(session: Session) -> dict[str, Any]:
     """Where the session stands, as data."""
-    from tinytf_cli.views.place import row_at
+    from tinytf_cli.views.pipeline import row_at
 
     place = session.require_place()
     return {
@@ -195,7 +196,7 @@ def place_data(session: Session) -> dict[str, Any]:
 
 def standing(session: Session, said: str = "", *, begun: bool = False) -> Result:
     """What is shown behind every movement: the step, what stopped it, and what is displayed."""
-    from tinytf_cli.views.place import place_blocks, run_blocks
+    from tinytf_cli.views.pipeline import place_blocks, run_blocks
 
     place, trace, tokenizer = session.require_place(), session.trace, session.model.tokenizer
     displayed = list(session.state.displays)

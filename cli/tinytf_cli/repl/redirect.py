@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TextIO
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, require_place, write_file
 from tinytf_cli.repl.heard import Ear, Heard
 from tinytf_cli.repl.settings import Settings
-from tinytf_cli.several import show_all
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -11,6 +11,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address, parse_address
+from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.results import answer
 from tinytf_cli.repl.session import Session
@@ -77,10 +78,9 @@ def delete(session: Session, numbers: tuple[int, ...]) -> Result:
             raise UsageError(f"there is no stop {number}", f"there are: {', '.join(map(str, known)) or 'none'}")
     left = tuple(stop for stop in stops if numbers and stop.number not in numbers)
     session.change(stops=left)
-    from tinytf_cli.views.place import counted
 
     gone = len(stops) - len(left)
-    return answer("stops", stops_data(session), Line(f"{counted(gone, 'stop')} taken away, {len(left)} left"))
+    return answer("stops", stops_data(session), Line(f"{plural(gone, 'stop')} taken away, {len(left)} left"))
 
 
 def _split(rest: str) -> tuple[str, str | None, int]:

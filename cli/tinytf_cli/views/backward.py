@@ -1,4 +1,4 @@
-"""The backward pass: one line a step, last step first, and the gradients of one block in full."""
+"""Gradients in full: at a step, over the vocabulary, in one cell, and how one row is derived."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,17 +8,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.gradients.agreement import Matched
 from tinytf.gradients.derivation import Derivation, derive
-from tinytf.gradients.pipeline import GradientRow
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.operation import Quantity
 from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Histogram, Line, Span, Table, Values
-from tinytf_cli.views.steps import as_array, labels, largest, left_out, shown_rows, signed_role, value_blocks
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table, Values
+from tinytf_cli.views.steps import (
+    as_array,
+    cell_block,
+    labels,
+    largest,
+    left_out,
+    shown_rows,
+    signed_role,
+    value_blocks,
+)
 
 
 def figure(value: float | None) -> str:
@@ -28,69 +35,25 @@ def figure(value: float | None) -> str:
     return number(value, "%.3f" if 0.1 <= abs(value) < 1e3 else "%.1e") if value else "0"
 
 
-def _off(compared: Matched | None) -> str:
-    """How far a formula is from autograd, in units of the largest entry."""
-    if compared is None:
-        return ""
-    return f"{compared.relative:.0e}" if compared.relative else "equal"
-
-
-def backward_blocks(trace: GradientTrace, rows: Sequence[GradientRow]) -> Iterator[Block]:
-    """The table of all gradients."""
-    total = len(trace.steps.rows)
-    numbers = {(step.name, layer): place for place, (step, layer) in enumerate(trace.steps.rows, start=1)}
-    names: list[Cell] = [Span(f"∂{row.name}", row.step.role) for row in rows]
-    layers = [row.layer for row in rows]
-    gaps = frozenset(i for i in range(len(rows) - 1) if layers[i] != layers[i + 1])
-    shapes = [" × ".join(f"{axis} {size:,}" for axis, size in row.shape) for row in rows]
-    missing = [row.statistics.not_finite for row in rows]
-    lost: list[Cell] = [Span(f"{count:,}" if count else "", "bad") for count in missing]
-    not_finite = [Column("not finite", lost, "right")] if any(missing) else []
-    yield Heading("backward", f"{len(rows)} of {total} steps have a gradient; the last comes first")
-    yield Table(
-        [
-            Column("#", [str(numbers[row.step.name, row.layer]) for row in rows], "right", drop=3, said="step"),
-            Column("gradient of", names, said=""),
-            Column("shape", shapes, narrow=["×".join(f"{size}" for _, size in row.shape) for row in rows], drop=2),
-            Column("‖∂‖", [figure(row.norm) for row in rows], "right", said="norm"),
-            Column("÷ step", [figure(row.ratio) for row in rows], "right", said="divided by the step's norm"),
-            Column("mean", [figure(row.statistics.mean) for row in rows], "right", drop=1),
-            Column("min", [figure(row.statistics.min) for row in rows], "right"),
-            Column("", [Histogram(row.statistics.histogram) for row in rows]),
-            Column("max", [figure(row.statistics.max) for row in rows], "left"),
-            *not_finite,
-            Column(
-                "by hand",
-                [_off(row.by_hand) for row in rows],
-                "right",
-                drop=4,
-                said="by hand off by",
-            ),
-        ],
-        rule_after=gaps,
-    )
-
-
 def gradient_blocks(
     trace: GradientTrace, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
 ) -> Iterator[Block]:
     """The gradient at one step of a layer (and head), under its formula."""
     where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
-    yield Heading(f"∂loss/∂{where}", derive(trace, trace.targets, where).formula[0], step.role)
-    yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked, signed=True)
+    yield Heading(f"∂loss/∂{where}", derive(trace, where).formula[0], step.role)
+    yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
 
 
 def vocabulary_blocks(
     trace: GradientTrace, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
 ) -> Iterator[Block]:
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
-    yield Heading(f"∂loss/∂{step.name}", derive(trace, trace.targets, Address(step)).formula[0], step.role)
+    yield Heading(f"∂loss/∂{step.name}", derive(trace, Address(step)).formula[0], step.role)
     places = sorted(set(trace.targets.positions))
     keep = shown_rows(len(places), limit)
     values = trace.grad.step(step.name)[places]  # (N, V)
     names = [trace.tokens[places[i]].shown for i in keep]
     yield from _largest_tokens(values[keep], values, names, tokenizer, dims)
-    yield _token_note(values, dims)
     yield from left_out(len(places), keep)
 
 
@@ -99,7 +62,7 @@ def _largest_tokens(
 ) -> Iterator[Block]:
     """Rows over the vocabulary (N, V): the tokens with the largest entries in ``ranked_by`` (…, V), by name.
 
-    Rows of ``several`` quantities have a scale of their own each.
+    Rows of ``several`` quantities have a scale each; otherwise a line says how many tokens are shown.
     """
     tokens = _ranked(ranked_by, dims)
     columns: list[Column] = [Column("", list(names), shrink=8, said="")]
@@ -112,18 +75,16 @@ def _largest_tokens(
         ]
         columns.append(Column(tokenizer.shown(token), cells, "right", drop=place))
     yield Table(columns)
+    if not several:
+        rest = "--dims shows more" if len(tokens) == dims else "the others are 0"
+        note = f"the largest {len(tokens)} of {rows.shape[-1]:,} tokens; {rest}"
+        yield Line(Span(note, "dim"), indent=2)
 
 
 def _ranked(values: Tensor, dims: int) -> Tensor:
-    """Up to ``dims`` tokens, the one with the largest entry of (…, V) first; after the first none without any."""
+    """Up to ``dims`` tokens by falling magnitude over (…, V), at least one; tokens of 0 are omitted."""
     most = values.reshape(-1, values.shape[-1]).abs().amax(dim=0).nan_to_num(nan=math.inf)
     return most.topk(max(1, min(dims, int(most.count_nonzero())))).indices
-
-
-def _token_note(values: Tensor, dims: int) -> Line:
-    count = len(_ranked(values, dims))
-    rest = "--dims shows more" if count == dims else "the others are 0"
-    return Line(Span(f"the largest {count} of {values.shape[-1]:,} tokens; {rest}", "dim"), indent=2)
 
 
 def cell_blocks(trace: GradientTrace, where: Address, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
@@ -131,16 +92,11 @@ def cell_blocks(trace: GradientTrace, where: Address, dims: int, tokenizer: Toke
     assert where.step is not None
     tensor = trace.grad[where]
     yield Heading(f"∂loss/∂{where}", where.step.title, where.step.role)
-    if tensor.dim() == 0:
-        yield Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
-        return
-    values = as_array(tensor)
-    flat = values.reshape(-1, values.shape[-1])
-    if where.step.is_vocabulary:
-        yield from _largest_tokens(tensor.reshape(flat.shape), tensor, [""] * len(flat), tokenizer, dims)
-        yield _token_note(tensor, dims)
-        return
-    yield Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, where.step.role)
+    if tensor.dim() and where.step.is_vocabulary:
+        rows = tensor.reshape(-1, tensor.shape[-1])  # (N, V)
+        yield from _largest_tokens(rows, tensor, [""] * len(rows), tokenizer, dims)
+    else:
+        yield cell_block(tensor, where.step.role, dims)
 
 
 def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
@@ -150,7 +106,7 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     yield Heading(f"∂loss/∂{found.name}", ", ".join(part for part in (head, place) if part))
     for line in found.formula:
         yield Line(Span(line, "strong" if line == found.formula[0] else ""), indent=2)
-    for title, quantities in (("goes in", found.inputs), ("follows", found.intermediates)):
+    for title, quantities in (("inputs", found.inputs), ("then", found.intermediates)):
         if quantities:
             yield Line(Span(title, "dim"), indent=2)
             yield from _quantities(trace, quantities, found, dims, tokenizer)
@@ -158,7 +114,6 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     if found.step.is_vocabulary:
         own = [found.formula[0].partition(" = ")[0]]
         yield from _largest_tokens(found.result[None], found.result, own, tokenizer, dims)
-        yield _token_note(found.result, dims)
         return
     keys = labels(trace) if found.step.is_map else ()
     result = as_array(found.result).reshape(1, -1)

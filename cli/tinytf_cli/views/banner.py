@@ -1,4 +1,4 @@
-"""What every run says first: which model, which tokenizer, what was added."""
+"""The first lines of every view: the model, its tokenizer, and the tokens added to the text."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,13 @@ from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
-from tinytf_cli.numbers import count as count
+from tinytf_cli.numbers import count, plural
 from tinytf_cli.views.blocks import Block, Line, Span
 
 
 def heads_in_words(config: ModelConfig) -> str:
     shared = f" ({config.n_kv_heads} key-value)" if config.n_kv_heads != config.n_heads else ""
-    plural = "s" if config.n_layers > 1 else ""
-    return f"{config.n_layers} layer{plural} × {config.n_heads} heads{shared}"
+    return f"{plural(config.n_layers, 'layer')} × {config.n_heads} heads{shared}"
 
 
 def model_words(model: Model) -> list[Span]:
@@ -36,20 +35,20 @@ def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None =
 
 
 def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
-    """Model and tokenizer, a line each, and what is worth knowing of the model's files."""
+    """The model, its tokenizer, and the notes of its files, a line each."""
     yield Line(model_words(model))
     yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, encoding))
     yield from notes(model)
 
 
 def notes(model: Model) -> Iterator[Block]:
-    """What is worth knowing of a model, a line each."""
+    """The notes of a model, a line each."""
     for note in model.notes:
         yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
 
 
 def exchanged(model: Model) -> Iterator[str]:
-    """A line where something else is put in the place of some steps, for what has no banner."""
+    """A line that names replaced steps, for a view without a banner."""
     names = model.transformer.exchanged
     if names:
         more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""

@@ -183,11 +183,10 @@ class RowBars:
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T); ``visible`` applies to all."""
+    """Small maps of weights (0…1): ``maps[layer][head]`` is (T, T), and ``visible[layer]`` serves its heads."""
 
     maps: Sequence[Array]
-    visible: Visible
-    first_layer: int = 0
+    visible: Sequence[Visible]
 
 
 @dataclass(frozen=True)

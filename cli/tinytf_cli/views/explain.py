@@ -1,4 +1,4 @@
-"""The view of an explanation: the values, the terms and their sum, what went in, and whether it all adds up."""
+"""The view of an explanation: the values, the terms and their sum, the inputs, and whether it all adds up."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,19 @@ from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Meter, Span, Table
+from tinytf_cli.views.predictions import verdict
 
-_ABOVE, _BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
+_ABOVE, _BELOW = "k", "q"  # orange above 0 and blue below, as in every map
 
 
 class ExplainView:
-    """The cells that were explained, drawn, the one that was asked for first."""
+    """The explained cells, drawn; the requested one first."""
 
     def __init__(self, model: Model, found: Explained) -> None:
         self.model, self.found = model, found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The cell that was asked for, then what it came from, step by step."""
+        """The requested cell, then what it came from, step by step."""
         yield from banner(self.model, self.found.encoding)
         into = {lead: one.address for one in reversed(self.found.cells) for lead in one.leads_to}
         for one in self.found.cells:
@@ -36,9 +37,9 @@ class ExplainView:
         if one.holds:
             of = f"recorded {_exact(one.recorded)}" if not several else f"recorded numbers of {len(self.found)} cells"
             off = f"off by {one.difference:.1e}" if not several else f"off by {one.difference:.1e} at {one.address}"
-            return Line([Span("checked", "good"), Span(f": {_what(one, several)} to the {of}, {off}")])
+            return verdict(True, f"{_what(one, several)} to the {of}, {off}")
         said = f"{_exact(one.total)} and the recorded {_exact(one.recorded)} differ by {one.difference:.1e}"
-        return Line([Span("check failed", "bad"), Span(f": at {one.address} {said} (allowed {one.allowed:.1e})")])
+        return verdict(False, f"at {one.address} {said} (allowed {one.allowed:.1e})")
 
 
 def _what(one: Explanation, several: bool) -> str:
@@ -51,7 +52,7 @@ def _exact(value: float) -> str:
 
 
 def _explanation(one: Explanation, into: str) -> Iterator[Block]:
-    """One cell; ``into`` is the cell that it went into, one step before in the list."""
+    """One cell; ``into`` is the cell that it goes into, earlier in the list."""
     yield Heading(one.address, f"{one.title}: {one.formula}", one.role)
     back = f"{one.depth - 1} back, goes into {into} · " if into else ""
     yield Line(Span(f"{back}{one.place} · {one.kind}", "dim"), indent=2)
@@ -81,7 +82,7 @@ def _values(values: Sequence[Value]) -> Iterator[Block]:
 
 
 def _terms(one: Explanation) -> Table:
-    """The terms with a bar each, largest first, then what the others come to, then the sum of several."""
+    """The terms with a bar each, largest first, then the sum of the others, then the total."""
     labels: list[Cell] = [term.label for term in one.terms]
     sizes = [term.contribution for term in one.terms]
     full = max((abs(size) for size in sizes if math.isfinite(size)), default=0.0) or 1.0
@@ -93,7 +94,7 @@ def _terms(one: Explanation) -> Table:
         labels.append(Span("sum", "strong"))
         sizes.append(one.sum)
     shares += [0.0] * (len(sizes) - len(shares))
-    form = "%.6f" if full >= 1e-3 else "%.3e"  # so that what is printed adds up within 1e-5 too
+    form = "%.6f" if full >= 1e-3 else "%.3e"  # so that the printed numbers add up within 1e-5 too
     shown = [number(size, form) for size in sizes]
     width = max(map(len, shown))
     shown = [text.rjust(width) for text in shown]

@@ -1,4 +1,4 @@
-"""A model's architecture, parameters, memory and work."""
+"""A model's architecture, parameters, memory and compute."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.predictions import verdict
 
 
 def _flops(number: int) -> str:
@@ -27,7 +28,7 @@ def _positions(config: ModelConfig) -> str:
             "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
         }
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
-        return f"rotary, θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
+        return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
     return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
 
 
@@ -40,20 +41,16 @@ _NORM_ORDERS = {
 
 
 class InfoView:
-    """What a configuration amounts to, drawn."""
+    """The facts and figures of a configuration, drawn."""
 
     def __init__(self, found: Info) -> None:
         self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """Architecture, parameter table, memory and work."""
+        """Architecture, parameter table, memory and compute."""
         c = self.found.config
-        yield Line(
-            [
-                Span(printable(self.found.name, spaces=False), "strong"),
-                Span(f" · {c.kind} · {self.found.total:,} parameters"),
-            ]
-        )
+        name = printable(self.found.name, spaces=False)
+        yield Line([Span(name, "strong"), Span(f" · {c.kind} · {self.found.total:,} parameters")])
         for note in self.found.notes:
             yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
         yield Heading("architecture")
@@ -62,10 +59,8 @@ class InfoView:
         yield Heading("parameters")
         yield self._parameters()
         if self.found.counted is not None:
-            agree = self.found.holds
-            said = f"the opened model holds {self.found.counted:,}"
-            yield Line([Span("checked" if agree else "check failed", "good" if agree else "bad"), Span(f": {said}")], 2)
-        yield Heading("memory and work")
+            yield verdict(self.found.holds, f"the opened model holds {self.found.counted:,}", indent=2)
+        yield Heading("memory and compute")
         rows = self._figures()
         yield Table(
             [
@@ -78,13 +73,8 @@ class InfoView:
         if self.found.card:
             yield Heading("model card")
             for key, value in self.found.card.items():
-                yield Line(
-                    [
-                        Span(printable(f"{key.replace('_', ' ')}: ", spaces=False), "dim"),
-                        Span(printable(str(value), spaces=False)),
-                    ],
-                    2,
-                )
+                name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
+                yield Line([Span(name, "dim"), Span(printable(str(value), spaces=False))], 2)
 
     def _architecture(self) -> dict[str, str]:
         c = self.found.config
@@ -134,16 +124,16 @@ class InfoView:
         c = self.found.config
         work = work_per_token(c, c.context)
         rows = [
-            ("weights, fp32", in_bytes(4 * self.found.total), "4 bytes a parameter"),
-            ("weights, bf16", in_bytes(2 * self.found.total), "2 bytes a parameter"),
-            ("work a token", _flops(work.total), f"at {c.context:,} tokens of context, a multiply and an add are two"),
+            ("weights, fp32", in_bytes(4 * self.found.total), "4 bytes per parameter"),
+            ("weights, bf16", in_bytes(2 * self.found.total), "2 bytes per parameter"),
+            ("compute per token", _flops(work.total), f"at {c.context:,} tokens of context; a multiply-add is 2 FLOP"),
             ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
-            ("  attention", _flops(work.attention), "layers · 4 · H·d_head · tokens looked at"),
+            ("  attention", _flops(work.attention), "layers · 4 · H·d_head · visible tokens"),
             ("  feed-forward", _flops(work.feed_forward), f"layers · 2 · {3 if c.gated else 2} · d_model · d_ff"),
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
             cache = cache_bytes_per_token(c, 4)
-            rows.append(("KV cache a token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
+            rows.append(("KV cache per token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows

@@ -1,36 +1,32 @@
-"""The pipeline: one line a step."""
+"""The steps of a trace, one line each: all of them, or those around the place where a session stands."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from tinytf.analysis.prediction import predictions
 from tinytf.config import ModelConfig
-from tinytf.trace.summary import Row, Statistics
+from tinytf.text.printable import printable
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.summary import Row, Statistics, row_of
 from tinytf.trace.trace import Trace
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Span, Table
+from tinytf_cli.numbers import plural
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Pieces, Span, Table
 
 _LETTERS = {
     "token": "T", "d_model": "C", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
     "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
 }  # fmt: skip
+_TOKENS_WIDTH = 32
+_LONGEST = 60
 
 
-_WHAT_WIDTH = 32
-
-
-def shape_words(row: Row) -> str:
+def shape_words(shape: Sequence[tuple[str, int]]) -> str:
     """``head 4 × query 3 × key 3``."""
-    return " × ".join(f"{axis} {size:,}" for axis, size in row.shape)
+    return " × ".join(f"{axis} {size:,}" for axis, size in shape)
 
 
-def _short_shape(row: Row) -> str:
-    return "×".join(f"{_LETTERS[axis]}{size}" for axis, size in row.shape)
-
-
-def shape_legend(config: ModelConfig) -> str:
-    """What the letters of the short shapes mean."""
-    letters = dict(_LETTERS)
-    if config.n_kv_heads == config.n_heads:
-        letters.pop("kv head")
-    return "shapes: " + ", ".join(f"{letter} {axis}" for axis, letter in letters.items())
+def layer_gaps(rows: Sequence[Row]) -> frozenset[int]:
+    """The rows after which another layer begins."""
+    return frozenset(i for i in range(len(rows) - 1) if rows[i].layer != rows[i + 1].layer)
 
 
 def _figures(rows: Sequence[Row], name: str) -> list[Cell]:
@@ -38,41 +34,40 @@ def _figures(rows: Sequence[Row], name: str) -> list[Cell]:
 
 
 def _figure(value: float, among: Statistics) -> Figure:
-    """A figure with the digits that its row's range needs; one too small for them in powers of ten."""
+    """A figure with the digits that its row's range needs; scientific where the range is too large for them."""
     largest = max(abs(among.min), abs(among.max))
     return Figure(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
-def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> list[Block]:
-    """The table of all steps; ``short`` says that the shapes will be abbreviated, and explains the letters."""
-    names: list[Cell] = [Span(row.name, row.step.role) for row in rows]
-    formulas: list[Cell] = []
-    shapes: list[Cell] = []
-    for row in rows:
-        formulas.append(_what(trace, row) if not row.step.is_tensor else row.step.formula)
-        note = f" ({row.note})" if row.note else ""
-        shapes.append("" if row.step.name == "next" else shape_words(row) + note)
-    layers = [row.layer for row in rows]
-    gaps = frozenset(i for i in range(len(rows) - 1) if layers[i] != layers[i + 1])
-    table = Table(
+def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> Iterator[Block]:
+    """The table of some steps; where shapes will be ``short``, also what their letters mean."""
+    formulas = [row.step.formula if row.step.is_tensor else _tokens_or_ids(trace, row) for row in rows]
+    shapes = [shape_words(row.shape) + (f" ({row.note})" if row.note else "") for row in rows]
+    yield Table(
         [
             Column("#", [str(row.number) for row in rows], "right", drop=2, said="step"),
-            Column("step", names, said=""),
+            Column("step", [Span(row.name, row.step.role) for row in rows], said=""),
             Column("formula", formulas, shrink=12, drop=1, said="formula"),
-            Column("shape", shapes, narrow=[_short_shape(row) for row in rows]),
+            Column("shape", shapes, narrow=["×".join(f"{_LETTERS[axis]}{n}" for axis, n in row.shape) for row in rows]),
             Column("mean", _figures(rows, "mean"), "right"),
             Column("std", _figures(rows, "std"), "right"),
             Column("min", _figures(rows, "min"), "right"),
             Column("", [Histogram(r.statistics.histogram) if r.statistics else "" for r in rows]),
             Column("max", _figures(rows, "max"), "left"),
         ],
-        rule_after=gaps,
+        rule_after=layer_gaps(rows),
     )
-    return [table, Line(Span("  " + shape_legend(trace.config), "dim"))] if short else [table]
+    if short:
+        yield Line(Span(f"  shapes: {_legend(trace.config)}", "dim"))
 
 
-def _what(trace: Trace, row: Row) -> str:
-    """The formula column of a step that is no tensor: the tokens or ids themselves."""
+def _legend(config: ModelConfig) -> str:
+    grouped = config.n_kv_heads != config.n_heads
+    return ", ".join(f"{letter} {axis}" for axis, letter in _LETTERS.items() if grouped or axis != "kv head")
+
+
+def _tokens_or_ids(trace: Trace, row: Row) -> str:
+    """The formula column of a step that is no tensor: the tokens or ids themselves, as far as they fit."""
     if row.step.name == "next":
         return row.step.formula
     texts = [token.shown if row.step.name == "tokens" else str(token.id) for token in trace.tokens]
@@ -80,7 +75,67 @@ def _what(trace: Trace, row: Row) -> str:
     text = ""
     for place, one in enumerate(texts):
         longer = text + (gap if place else "") + one
-        if len(longer) > _WHAT_WIDTH:
+        if len(longer) > _TOKENS_WIDTH:
             return f"{text}{gap}…"
         text = longer
     return text
+
+
+def row_at(trace: Trace, place: int) -> Row:
+    """The row of the pipeline at an index."""
+    step, layer = trace.steps.rows[place]
+    return row_of(trace, place + 1, step, layer)
+
+
+def place_blocks(trace: Trace, place: int) -> Iterator[Block]:
+    """The step at an index, as the pipeline shows it."""
+    yield from pipeline_blocks(trace, [row_at(trace, place)], short=False)
+
+
+def around(trace: Trace, place: int, count: int) -> list[Row]:
+    """The rows of ``count`` steps around an index; near an end they reach further to the other side."""
+    total = len(trace.steps.rows)
+    first = max(0, min(place - count // 2, total - count))
+    return [row_at(trace, at) for at in range(first, min(total, first + count))]
+
+
+def list_blocks(rows: Sequence[Row], place: int, stops: Sequence[str]) -> Iterator[Block]:
+    """Some steps, with a mark at the current one and the numbers of the stops at each."""
+    columns = [
+        Column("", [Span("→" if row.number == place + 1 else "", "strong") for row in rows], said="here"),
+        Column("#", [str(row.number) for row in rows], "right", said="step"),
+        Column("step", [Span(row.name, row.step.role) for row in rows], said=""),
+        Column("what", [row.step.title for row in rows], shrink=12, drop=2),
+        Column("formula", [row.step.formula for row in rows], shrink=12, drop=1),
+        Column("shape", [shape_words(row.shape) for row in rows], shrink=8),
+    ]
+    if any(stops):
+        columns.append(Column("stop", list(stops)))
+    yield Table(columns, rule_after=layer_gaps(rows))
+
+
+def text_words(trace: Trace) -> str:
+    """The text in quotes; only the end of a long one."""
+    text = trace.encoding.text
+    shown = printable(text[-_LONGEST:], spaces=False)
+    return f'"{"…" if len(text) > _LONGEST else ""}{shown}"'
+
+
+def run_blocks(trace: Trace, tokenizer: Tokenizer) -> Iterator[Block]:
+    """A new run: its tokens, and what the model predicts."""
+    yield Pieces([token.shown for token in trace.tokens], [token.special for token in trace.tokens])
+    counts = f"  {plural(len(trace.tokens), 'token')}, {len(trace.steps.rows)} steps"
+    yield Line([Span(counts), *_predicted(trace, tokenizer)])
+
+
+def _predicted(trace: Trace, tokenizer: Tokenizer) -> Iterator[Span]:
+    found = predictions(trace, tokenizer, 1)
+    for one in found[:3]:
+        best = one.top[0]
+        where = "next" if trace.config.causal else f"[MASK] at {one.position}"
+        yield Span(f" · {where} ", "dim")
+        yield Span(best.token, "output")
+        share = best.probability * 100
+        yield Span(f" {share:.0f} %" if share >= 0.5 else " < 1 %")
+    if len(found) > 3:
+        yield Span(f" · and {len(found) - 3} more", "dim")

@@ -1,10 +1,11 @@
-"""The last lines of a trace: what comes next, and whether everything adds up."""
+"""The last lines of a view: what the model predicts, and whether the checks hold."""
 
 from collections.abc import Iterator, Sequence
 
 from tinytf.analysis.prediction import Prediction
 from tinytf.text.printable import printable
 from tinytf.trace.check import Check
+from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
 from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
 
@@ -25,22 +26,30 @@ def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Blo
         yield Bars([Bar(c.token, c.probability, role="output") for c in one.top])
 
 
+def verdict(holds: bool, said: str, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
+    """The outcome of a check in one line."""
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), Span(f": {said}")], indent)
+
+
 def check_blocks(outcome: Check) -> Iterator[Block]:
-    """The self-check in one line."""
+    """The self-check of a trace in one line; replaced steps, which it cannot compare, are named."""
     worst = outcome.worst
     of = f" (of values up to {worst.scale:.3g})" if worst.scale > 10 else ""
     figure = f"largest difference {worst.difference:.1e}{of} at {worst.step}"
-    yield Line("")
-    if outcome.holds:
-        yield Line([Span("checked", "good"), Span(f": {len(outcome.items)} steps add up, {figure}"), *_beside(outcome)])
-    else:
-        limit = f"allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g}"
-        yield Line([Span("check failed", "bad"), Span(f": {figure} ({worst.what}; {limit})"), *_beside(outcome)])
-
-
-def _beside(outcome: Check) -> Iterator[Span]:
-    """The steps that were not compared, since something else was put in their place."""
+    said = f"{len(outcome.items)} steps add up, {figure}"
+    if not outcome.holds:
+        said = f"{figure} ({worst.what}; allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g})"
     if outcome.exchanged:
-        names = ", ".join(outcome.exchanged[:_NAMED])
         more = len(outcome.exchanged) - _NAMED
-        yield Span(f"; exchanged, and so not compared: {names}{f' and {more:,} more' if more > 0 else ''}", "dim")
+        names = ", ".join(outcome.exchanged[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        said += f"; not compared, because replaced: {names}"
+    yield Line("")
+    yield verdict(outcome.holds, said)
+
+
+def fault_blocks(kinds: Sequence[str], found: Fault | None) -> Iterator[Block]:
+    """The first fault in one line, or that there is none of these ``kinds``; nothing where none were asked for."""
+    if kinds and found is None:
+        yield verdict(True, f"looked for {', '.join(kinds)} at every step", good="no fault")
+    elif found is not None:
+        yield verdict(False, f"{found.direction}, first at {found.step}: {found.evidence}", bad=found.kind)

@@ -147,33 +147,26 @@ class RunView:
         kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
         yield Heading("heads", f"at step {step:,}; a full bar is 1")
         few = layers * n_heads <= _FEW_HEADS and self.layout.meters and terminal.width >= _METERS_NEED
-        names: list[str] = []
-        columns: list[list[Cell]] = [[] for _ in kinds]
-        for layer in range(layers):
-            if not (few or terminal.plain):
-                names.append(f"L{layer}")
-            for head in range(n_heads) if few or terminal.plain else ():
-                names.append(f"L{layer}H{head}")
-            for column, kind in zip(columns, kinds, strict=True):
-                scores = np.nan_to_num(heads[kind][layer], nan=0.0, posinf=1.0, neginf=0.0).tolist()
-                role = KINDS.get(kind, "embed")
-                if few or terminal.plain:
-                    column += [Meter(score, number(score, "%.2f"), role) for score in scores]
-                else:
-                    column.append(Histogram(tuple(round(_FULL * min(1, max(0, s))) for s in scores), _FULL, role))
-        yield Table(
-            [
-                Column("", [Span(name, "dim") for name in names]),
-                *(
-                    Column(printable(kind, spaces=False), cells, drop=drop)
-                    for drop, kind, cells in zip([*range(len(kinds), 1, -1), 0], kinds, columns, strict=True)
-                ),
-            ]
-        )
-        if not (few or terminal.plain or self.layout.tight):
-            named = ((printable(kind, spaces=False), heads[kind]) for kind in kinds if kind != "entropy")
-            words = [f"{kind} {_largest(scores)}" for kind, scores in named]
-            if words:
+        each = few or terminal.plain
+
+        def cells(kind: str) -> list[Cell]:
+            scores, role = np.nan_to_num(heads[kind], nan=0.0, posinf=1.0, neginf=0.0), KINDS.get(kind, "embed")
+            if each:
+                return [Meter(score, number(score, "%.2f"), role) for score in scores.ravel().tolist()]
+            counts = np.rint(_FULL * scores.clip(0, 1)).astype(int).tolist()
+            return [Histogram(tuple(row), _FULL, role) for row in counts]
+
+        names = [f"L{layer}" for layer in range(layers)]
+        names = [f"{name}H{head}" for name in names for head in range(n_heads)] if each else names
+        drops = [*range(len(kinds), 1, -1), 0]
+        scored = [
+            Column(printable(kind, spaces=False), cells(kind), drop=drop)
+            for drop, kind in zip(drops, kinds, strict=True)
+        ]
+        yield Table([Column("", [Span(name, "dim") for name in names]), *scored])
+        if not (each or self.layout.tight):
+            named = [kind for kind in kinds if kind != "entropy"]
+            if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
                 yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
 
 

@@ -1,17 +1,17 @@
-"""A text coloured by how little each token was foreseen."""
+"""A text coloured by the surprise of each token."""
 
 from collections.abc import Iterator
 
 from tinytf.generate.score import Score
 from tinytf.loading import Model
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
 
 _MOST_BITS = 16.0
-"""The surprise at the end of the colour scale; fixed, so that texts can be compared."""
+"""The surprise at the end of the colour scale; fixed, so that texts are comparable."""
 
 
 def _role(bits: float) -> str:
@@ -25,7 +25,7 @@ class ScoreView:
         self.model, self.found = model, found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The text in colours, a line for each token, and the perplexity."""
+        """The text in colours, one line per token, and the perplexity."""
         yield from banner(self.model, self.found.encoding)
         tokens, scored = self.found.encoding.tokens, self.found.tokens
         yield Heading("surprise", "−log₂ p of each token, in bits; the first is not predicted")
@@ -45,13 +45,7 @@ class ScoreView:
         )
         yield Line("")
         bits = sum(one.surprise for one in scored)
-        yield Line(
-            [
-                Span("perplexity", "strong"),
-                Span(f" {self.found.perplexity:,.3f} a token · loss {self.found.loss:.4f} nats a token · "),
-                Span(f"{bits:,.1f} bits in {len(scored)} token{'' if len(scored) == 1 else 's'}"),
-            ]
-        )
-
+        said = f" {self.found.perplexity:,.3f} per token · loss {self.found.loss:.4f} nats per token · "
+        yield Line([Span("perplexity", "strong"), Span(f"{said}{bits:,.1f} bits in {plural(len(scored), 'token')}")])
         if self.found.int8_cost is not None:
             yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.found.int8_cost)}")])

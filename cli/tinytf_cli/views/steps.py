@@ -1,25 +1,28 @@
-"""One step of a trace in full: a table of values, or a map of weights."""
+"""The tensors of a trace in full: a table of values, a map of weights, or one cell."""
 
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
+from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
 
 
-def as_array(tensor: object) -> Array:
+def as_array(tensor: Tensor) -> Array:
     """A tensor as float32 numbers for drawing."""
-    return tensor.detach().float().cpu().numpy()  # type: ignore[attr-defined]
+    array: Array = tensor.detach().float().cpu().numpy()
+    return array
 
 
 def signed_role(value: float, most: float) -> str:
-    """The role of a number between −most and most, on the diverging scale."""
+    """The colour role of a number between −most and most, on the diverging scale."""
     share = value / most if most and math.isfinite(value) else 0.0
     return f"signed:{round((min(1.0, max(-1.0, share)) + 1) / 2 * 255)}"
 
@@ -34,7 +37,7 @@ def visible_array(trace: Trace, step: Step, layer: int | None = None) -> Visible
 
 
 def largest(values: Array, seen: Visible = None) -> float:
-    """The largest finite magnitude, of the visible cells: where a signed scale ends."""
+    """The largest finite magnitude of the visible cells: the end of a signed scale."""
     if seen is not None:
         values = values[..., seen] if values.ndim > 2 else values[seen]
     finite = np.abs(values[np.isfinite(values)])
@@ -42,7 +45,7 @@ def largest(values: Array, seen: Visible = None) -> float:
 
 
 def row_bars(weights: Array, names: Sequence[str], keep: Sequence[int], seen: Visible) -> RowBars:
-    """For each kept query its largest weights."""
+    """For each kept query, its keys by falling weight."""
     rows = []
     for query in keep:
         order = np.argsort(-weights[query], kind="stable")
@@ -52,34 +55,40 @@ def row_bars(weights: Array, names: Sequence[str], keep: Sequence[int], seen: Vi
 
 
 def shown_rows(count: int, limit: int | None) -> list[int]:
-    """Which of ``count`` rows to show under a limit: the first ones and up to four of the last."""
+    """Which of ``count`` rows to show under a limit: the first, and up to four of the last."""
     if limit is None or count <= limit:
         return list(range(count))
     tail = min(4, limit // 2)
     return [*range(limit - tail), *range(count - tail, count)]
 
 
+def row_limit(asked: int | None, terminal: Terminal, on_a_screen: int = 16) -> int | None:
+    """The most rows to show: those asked for (0: all), else ``on_a_screen``, and elsewhere all (None)."""
+    limit = asked if asked is not None else on_a_screen if terminal.cuts else 0
+    return limit or None
+
+
 def left_out(count: int, keep: Sequence[int]) -> Iterator[Block]:
+    """A line that names the omitted rows, where there are any."""
     missing = count - len(keep)
     if missing:
         first = next((i for i, place in enumerate(keep) if place != i), len(keep))
-        said = f"  tokens {first} to {first + missing - 1} are left out ({missing}); --rows 0 shows all"
+        said = f"  tokens {first} to {first + missing - 1} are omitted ({missing}); --rows 0 shows all"
         yield Line(Span(said, "dim"))
 
 
-def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None, address: str = "") -> Heading:
-    name = address or (f"L{layer}H{head}.{step.name}" if head is not None and step.has_heads else step.full_name(layer))
+def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None) -> Heading:
+    name = f"L{layer}H{head}.{step.name}" if head is not None and step.has_heads else step.full_name(layer)
     return Heading(name, f"{step.title} = {step.formula}" if step.formula else step.title, step.role)
 
 
 def step_blocks(
     trace: Trace, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
 ) -> Iterator[Block]:
-    """A step of one layer (and head, where it has heads) as a titled table or map; ``rows`` limits the tokens shown."""
+    """A step of one layer (and head, where it has heads) as a titled table or map, with at most ``rows`` tokens."""
     yield step_heading(trace, step, layer, head)
-    yield from value_blocks(
-        trace, step, layer, head, dims=dims, rows=rows, asked=asked, signed=not step.is_distribution
-    )
+    shares = step.is_distribution
+    yield from value_blocks(trace, step, layer, head, dims=dims, rows=rows, asked=asked, shares=shares)
 
 
 def value_blocks(
@@ -91,75 +100,73 @@ def value_blocks(
     dims: int,
     rows: int | None,
     asked: bool,
-    signed: bool,
+    shares: bool = False,
 ) -> Iterator[Block]:
-    """The numbers of a step; a map that is not ``signed`` holds shares of 1."""
+    """The numbers of a step; with ``shares`` its maps hold shares of 1."""
     heads = (head,) if head is not None and step.has_heads else None
     names = labels(trace)
     if not step.is_tensor:
         yield Line("  " + " ".join(names if step.name == "tokens" else [str(t.id) for t in trace.tokens]))
         return
     if step.is_vocabulary:
-        yield from _vocabulary(trace, step, dims)
+        named = [names[row] for row in trace.recording.logit_rows]
+        yield Values(named, as_array(trace.at_logit_rows(step)), dims, step.role)
         return
     values = as_array(trace.step(step.name, layer, heads))
     if heads is not None:
         values = values[0]
+    keep = shown_rows(len(names), rows)
     if step.is_map:
         seen = visible_array(trace, step, layer)
-        if not signed:
-            yield Heat(values, names, names, "unit", seen, asked=asked)
-            keep = shown_rows(len(names), rows)
-            yield row_bars(values, names, keep, seen)
-            yield from left_out(len(names), keep)
-        else:
-            limit = largest(values, seen)
-            yield Heat(values, names, names, "signed", seen, limit, asked=asked)
-        return
-    if values.ndim == 1:
+        if not shares:
+            yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked)
+            return
+        yield Heat(values, names, names, "unit", seen, asked=asked)
+        yield row_bars(values, names, keep, seen)
+    elif values.ndim == 1:
         yield Values(["[0]"], values[None], dims, step.role)
         return
-    keep = shown_rows(len(names), rows)
-    yield Values([names[i] for i in keep], values[keep], dims, step.role)
+    else:
+        yield Values([names[i] for i in keep], values[keep], dims, step.role)
     yield from left_out(len(names), keep)
 
 
-def _vocabulary(trace: Trace, step: Step, dims: int) -> Iterator[Block]:
-    rows = trace.recording.logit_rows
-    names = [trace.tokens[row].shown for row in rows]
-    yield Values(names, as_array(trace.at_logit_rows(step)), dims, step.role)
+def tensors_at(
+    trace: Trace, where: Address, head: int | None = None, *, backward: bool = False
+) -> Iterator[tuple[Step, int | None, int | None]]:
+    """Step, layer and head of every tensor at an address without a cell; of a block only ``head``, where given.
+
+    A key or value head that query heads share comes once, under its first query head.
+    """
+    steps = [where.step] if where.step is not None else trace.steps.layer_steps
+    for layer in where.layers if where.layers is not None else (None,):
+        for step in reversed(steps) if backward else steps:
+            heads: Sequence[int | None] = (None,)
+            if step.has_heads:
+                own = (head,) if head is not None and where.step is None else None
+                each = range(0, trace.config.n_heads, trace.config.heads_per_kv if "kv head" in step.axes else 1)
+                heads = where.heads or own or each
+            for one in heads:
+                yield step, layer, one
 
 
 def address_blocks(trace: Trace, where: Address, head: int, *, dims: int, rows: int | None) -> Iterator[Block]:
-    """What an address names: a cell with its number, a step in each of its layers and heads, or a whole block."""
+    """What an address names: a cell, a step in each of its layers and heads, or a whole block."""
     if where.note:
         yield Line(Span(where.note, "dim"))
     if where.cell:
-        yield from _cell(trace, where, dims)
+        assert where.step is not None
+        yield Heading(str(where), f"{where.step.title} = {where.step.formula}", where.step.role)
+        yield cell_block(trace[where], where.step.role, dims)
         return
-    layers: Sequence[int | None] = where.layers if where.layers is not None else (None,)
-    for layer in layers:
-        if where.step is None:
-            for one in where.heads or (head,):
-                for step in trace.steps.layer_steps:
-                    yield from step_blocks(trace, step, layer, one, dims=dims, rows=rows, asked=True)
-        else:
-            n_heads = trace.config.n_kv_heads if "kv head" in where.step.axes else trace.config.n_heads
-            heads = where.heads if where.heads is not None else range(n_heads)
-            if where.heads is None and "kv head" in where.step.axes:
-                heads = range(0, trace.config.n_heads, trace.config.heads_per_kv)
-            shown_heads: Sequence[int | None] = tuple(heads) if where.step.has_heads else (None,)
-            for head_or_none in shown_heads:
-                yield from step_blocks(trace, where.step, layer, head_or_none, dims=dims, rows=rows, asked=True)
+    for step, layer, one in tensors_at(trace, where, head):
+        yield from step_blocks(trace, step, layer, one, dims=dims, rows=rows, asked=True)
 
 
-def _cell(trace: Trace, where: Address, dims: int) -> Iterator[Block]:
-    assert where.step is not None
-    tensor = trace[where]
-    yield Heading(str(where), f"{where.step.title} = {where.step.formula}", where.step.role)
+def cell_block(tensor: Tensor, role: str, dims: int) -> Block:
+    """One number, or the rows of a tensor."""
     if tensor.dim() == 0:
-        yield Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
-    else:
-        values = as_array(tensor)
-        flat = values.reshape(-1, values.shape[-1])
-        yield Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, where.step.role)
+        return Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
+    values = as_array(tensor)
+    flat = values.reshape(-1, values.shape[-1])
+    return Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, role)

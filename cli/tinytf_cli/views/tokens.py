@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.analysis.tokens import Tokenized
 from tinytf.text.printable import printable
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Pieces, Span, Table
@@ -16,18 +17,13 @@ class TokensView:
         self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The text in alternating colours, then one line a token."""
+        """The text in alternating colours, then one line per token."""
         found, encoding = self.found, self.found.text
-        yield Line(
-            [
-                Span(printable(found.name, spaces=False), "strong"),
-                Span(" · "),
-                *tokenizer_words(found.tokenizer, found.note, encoding),
-            ]
-        )
+        name = Span(printable(found.name, spaces=False), "strong")
+        yield Line([name, Span(" · "), *tokenizer_words(found.tokenizer, found.note, encoding)])
         characters, size = len(encoding.text), len(encoding.text.encode("utf-8"))
         count = len(encoding.tokens)
-        yield Heading(f"{count} token{'s' if count != 1 else ''}", f"{characters} characters, {size} bytes")
+        yield Heading(plural(count, "token"), f"{characters} characters, {size} bytes")
         yield Pieces([t.shown for t in encoding.tokens], [t.special for t in encoding.tokens])
         yield Line("")
         roles = [("special" if t.special else ("even", "odd")[i % 2]) for i, t in enumerate(encoding.tokens)]

@@ -1,4 +1,4 @@
-"""The view of a trace: banner, pipeline, one block in full, every head small, prediction, self-check."""
+"""The view of a trace: the pipeline, one block in full, every head small, the prediction and the self-check."""
 
 from collections.abc import Iterator
 
@@ -8,10 +8,9 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading
-from tinytf_cli.views.faults import fault_blocks
 from tinytf_cli.views.pipeline import pipeline_blocks
-from tinytf_cli.views.predictions import check_blocks, prediction_blocks
-from tinytf_cli.views.steps import address_blocks, step_blocks
+from tinytf_cli.views.predictions import check_blocks, fault_blocks, prediction_blocks
+from tinytf_cli.views.steps import address_blocks, row_limit, step_blocks
 
 
 class TraceView:
@@ -23,8 +22,7 @@ class TraceView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The view, in the order in which the text goes through the model."""
         found, trace, dims = self.found, self.found.trace, self.dims
-        limit = self.rows if self.rows is not None else (16 if terminal.cuts else None)
-        rows = None if limit == 0 else limit
+        rows = row_limit(self.rows, terminal)
         yield from banner(self.model, trace.encoding)
         if found.addresses:
             for where in found.addresses:
@@ -32,19 +30,17 @@ class TraceView:
                     yield from prediction_blocks(trace, found.predictions)
                 else:
                     yield from address_blocks(trace, where, found.head, dims=dims, rows=rows)
-            yield from check_blocks(found.check)
-            yield from fault_blocks(found.fail_on, found.fault)
-            return
-        yield Heading("pipeline", f"{len(found.rows)} steps")
-        yield from pipeline_blocks(trace, found.rows, short=terminal.width < 130 and not terminal.plain)
-        if found.layers:
+        else:
+            yield Heading("pipeline", f"{len(found.rows)} steps")
+            yield from pipeline_blocks(trace, found.rows, short=terminal.width < 130 and not terminal.plain)
             for layer in found.layers:
                 yield Heading(f"block L{layer}, head {found.head}", self._block_note())
                 for step in trace.steps.layer_steps:
                     yield from step_blocks(trace, step, layer, found.head, dims=dims, rows=rows, asked=False)
-            yield Heading("weights of every head", "query down, key across")
-            yield thumbnails(trace)
-        yield from prediction_blocks(trace, found.predictions)
+            if found.layers:
+                yield Heading("weights of every head", "query down, key across")
+                yield thumbnails(trace)
+            yield from prediction_blocks(trace, found.predictions)
         yield from check_blocks(found.check)
         yield from fault_blocks(found.fail_on, found.fault)
 

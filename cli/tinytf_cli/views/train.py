@@ -7,8 +7,9 @@ from tinytf.training.data import IGNORED
 from tinytf.training.losses import held_out_batches
 from tinytf.training.report import Training
 from tinytf.training.update import Update
+from tinytf_cli.numbers import count
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import count, heads_in_words
+from tinytf_cli.views.banner import heads_in_words
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation
 

@@ -1,4 +1,4 @@
-"""From the metadata of a GGUF file to our configuration, one table an architecture; what is not known is refused."""
+"""From the metadata of a GGUF file to our configuration, one table per architecture; unknown keys are refused."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _TOLERANCE = 1e-4
 
 
 def _vocab_size(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The rows of the embedding, where what the keys say is the same."""
+    """The rows of the embedding, which the keys have to agree with."""
     if "token_embd.weight" not in tensors:
         raise CheckpointError(f"{keys.source} lacks token_embd.weight")
     rows = tensors["token_embd.weight"].shape[0]
@@ -39,7 +39,7 @@ def _one_head_width(keys: Fields, found: Found, tensors: Tensors) -> dict[str, A
     for key in ("attention.value_length", "rope.dimension_count"):
         width = keys.whole(key, found["d_head"])
         if width != found["d_head"]:
-            raise keys.fault(f"{key} {width:,} is not implemented beside a head width of {found['d_head']:,}")
+            raise keys.fault(f"{key} {width:,} is not implemented with a head width of {found['d_head']:,}")
     return {}
 
 
@@ -48,7 +48,7 @@ def _no_window(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     if 0 < window < found["context"]:
         raise keys.fault(
             f"a sliding window of {window:,} tokens is not implemented for {keys.prefix.removesuffix('.')}",
-            "llama.cpp attends to everything here, and the model was trained otherwise",
+            "llama.cpp ignores the window, but the model was trained with it",
         )
     return {}
 
@@ -80,7 +80,7 @@ def scaling_from_keys(keys: Fields) -> dict[str, Any]:
 def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) -> dict[str, Any] | None:
     """The Llama 3 scaling that has these factors, nothing for factors of 1; None where there is no such scaling.
 
-    A file has the factors that divide the frequencies, without the numbers that they were made from.
+    A file has the factors that divide the frequencies of RoPE, without the numbers that they were made from.
     """
     if all(factor == 1.0 for factor in factors):
         return {}
@@ -160,14 +160,14 @@ _QWEN2 = Table(
         "tensor_data_layout": ("Meta AI original pth",),
         "use_parallel_residual": (False,),
     },
-    # What the scaling was trained at, and how a sentence vector would be made.
+    # The context of training, and how a sentence vector would be made.
     harmless=("rope.scaling.finetuned", "rope.scaling.original_context_length", "pooling_type"),
 )
 _LLAMA = replace(
     _QWEN2,
     name="llama",
     stored={
-        **_QWEN2.stored,  # llama.cpp turns pairs of rows that lie side by side
+        **_QWEN2.stored,  # llama.cpp's RoPE turns pairs of adjacent rows
         "blocks.{n}.attention.q": Stored("blk.{n}.attn_q", paired="n_heads"),
         "blocks.{n}.attention.k": Stored("blk.{n}.attn_k", paired="n_kv_heads"),
     },

@@ -1,8 +1,8 @@
 """The header of a GGUF file: metadata by key, and where each tensor lies.
 
 The format is ggml's (docs/gguf.md there), versions 2 and 3, little-endian. Everything is checked against the size of
-the file before it is believed: the library's own reader follows whatever counts and lengths a file claims, and makes
-two numpy arrays of every string, which for a vocabulary takes seconds.
+the file before it is used: the library's own reader follows whatever counts and lengths a file claims, and makes two
+numpy arrays of every string, which takes seconds for a vocabulary.
 """
 
 import math
@@ -103,7 +103,7 @@ class Cursor:
         return self.strings(1, what)[0]
 
     def strings(self, count: int, what: str) -> list[str]:
-        """``count`` strings; a loop of its own, since a vocabulary has hundreds of thousands."""
+        """``count`` strings, in a fast loop, since a vocabulary has hundreds of thousands."""
         self.require(count, _U64.size, what)
         data, at, end, length_at = self.data, self.at, len(self.data), _U64.unpack_from
         found = []
@@ -219,7 +219,7 @@ def _tensors(cursor: Cursor, count: int, alignment: int) -> dict[str, StoredTens
 def _placed(
     cursor: Cursor, listed: Mapping[str, tuple[tuple[int, ...], int, int]], alignment: int
 ) -> dict[str, StoredTensor]:
-    """Every tensor with the bytes it takes: one behind the other, each on a multiple of ``alignment``."""
+    """Every tensor with the bytes it takes: one after the other, each on a multiple of ``alignment``."""
     path, size = cursor.path, len(cursor.data)
     data_start = _aligned(cursor.at, alignment)
     found: dict[str, StoredTensor] = {}

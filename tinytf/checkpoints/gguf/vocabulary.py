@@ -25,9 +25,9 @@ _HARMLESS = ("add_space_prefix", "merges", "scores", "token_type_count")
 
 
 class Cut(NamedTuple):
-    """How a text is cut; ``whole_words``: a cut that is a token is taken as it is, whatever the merges would make.
+    """How a text is cut. With ``whole_words`` a piece that is a token is taken as one, whatever the merges say.
 
-    ``start``: a start token is added where the file does not say.
+    With ``start`` a start token is added unless the file says otherwise.
     """
 
     pre_tokenizer: Any
@@ -46,7 +46,7 @@ CUTS: Mapping[str, Cut] = {
 
 
 def byte_level(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
-    """The tokenizer of a file's vocabulary and merges, and whether texts start with a start token unless it says so."""
+    """The tokenizer of a file's vocabulary and merges, and whether a start token is added by default."""
     name = keys.text("pre")
     if name not in CUTS:
         raise keys.fault(
@@ -66,7 +66,7 @@ def byte_level(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
 
 
 def _pair(keys: Fields, merge: str) -> tuple[str, str]:
-    """The two pieces of a merge; the space between them is not the first character, which can be a piece itself."""
+    """The two pieces of a merge; the space between them is never the first character, which can be a piece itself."""
     space = merge.find(" ", 1)
     if space < 0:
         raise keys.fault(f"the merge {quoted(merge)} is not two pieces with a space between")
@@ -74,7 +74,7 @@ def _pair(keys: Fields, merge: str) -> tuple[str, str]:
 
 
 def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
-    """The tokenizer of a file's pieces, and that texts start with a start token unless the file says so.
+    """The tokenizer of a file's pieces, and that a start token is added by default.
 
     Spaces are ▁, one is put before the text, and characters without a piece become bytes, as in transformers'
     LlamaTokenizer. llama.cpp puts a space also before a text that starts with one, and after every special token.
@@ -104,7 +104,7 @@ def sentencepiece(keys: Fields, tokens: list[str]) -> tuple[Library, bool]:
 
 
 def _merges(vocabulary: dict[str, int], scores: tuple[float, ...]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others, the best piece first.
+    """Every way to join two pieces to a third, the best piece first.
 
     SentencePiece joins whichever neighbours make the piece of the highest score. Among ways of the same score the order
     is that of transformers: longer left halves first, then earlier pieces.
@@ -156,7 +156,7 @@ def _require_different(keys: Fields, tokens: list[str]) -> None:
 
 
 def _add_special(keys: Fields, library: Library, tokens: list[str], ends: tuple[int, ...]) -> None:
-    """Tokens that stand for themselves when a text spells them out: control tokens, and those that users defined."""
+    """Add the tokens that a text can spell out: control tokens, and those that users defined."""
     types = keys.array("token_type", float, (), len(tokens))
     wrong = next((kind for kind in types if kind not in _TYPES), None)
     if wrong is not None:
@@ -170,7 +170,7 @@ def _add_special(keys: Fields, library: Library, tokens: list[str], ends: tuple[
 
 
 def _add_start_and_end(keys: Fields, library: Library, starts: bool, tokens: list[str]) -> None:
-    """What ``add_bos_token`` and ``add_eos_token`` ask for around every text."""
+    """Add the tokens that ``add_bos_token`` and ``add_eos_token`` ask for around every text."""
     switches = {"add_bos_token": keys.flag("add_bos_token", starts), "add_eos_token": keys.flag("add_eos_token", False)}
     names = {}
     for name in ("bos", "eos"):

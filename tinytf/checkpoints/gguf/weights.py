@@ -14,7 +14,7 @@ from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
-_PIECE = 2**18  # numbers at a time: few enough that what dequantising makes on the way stays in the cache
+_PIECE = 2**18  # numbers at a time: few enough that intermediate results of dequantising stay in the cache
 
 
 class GgufWeights:
@@ -40,7 +40,7 @@ class GgufWeights:
 
 
 def read_tensor(path: Path, stored: StoredTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The numbers of a tensor; beside the result there are never more than a few of its rows in memory."""
+    """The numbers of a tensor. Apart from the result, only a few of its rows are in memory at a time."""
     rows, width = math.prod(stored.shape[:-1]), stored.shape[-1]
     row_bytes = stored.n_bytes // rows
     result = torch.empty(rows, width, dtype=dtype)

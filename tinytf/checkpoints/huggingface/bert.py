@@ -20,7 +20,7 @@ def _head(tensor: str, activation: str = "") -> Group:
 
 
 def _read_positions(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """RoBERTa counts the first position from behind the padding's."""
+    """RoBERTa's first position is the one after that of the padding."""
     offset = fields.whole("pad_token_id", 1) + 1
     return {"position_offset": offset, "context": fields.whole("max_position_embeddings") - offset}
 
@@ -117,7 +117,7 @@ DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
     classes={"none": "DistilBertModel", "mlm": "DistilBertForMaskedLM"},
-    only={**_ONLY, "sinusoidal_pos_embds": (False, True)},  # the waves are stored like any other table
+    only={**_ONLY, "sinusoidal_pos_embds": (False, True)},  # sinusoidal positions are stored like any other table
     fixed={**_FIXED, "norm_eps": 1e-12},
     settings=(
         Key("vocab_size"),

@@ -18,6 +18,7 @@ from tinytf.errors import UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.report import Report
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
@@ -34,12 +35,25 @@ _AS_IT_STANDS = "PreTrainedTokenizerFast"
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written: the family that it was written as, the class that opens it, and the files."""
+class Exported(Report):
+    """What was written: as which family, for which class of transformers, and the files with their sizes in bytes.
+
+    ``model`` is the name of the model, as ``Model.export`` fills it in.
+    """
+
+    KIND = "export"
 
     family: str
     architecture: str
-    files: tuple[Path, ...]
+    directory: Path
+    files: tuple[tuple[Path, int], ...]
+    model: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            **self.members("model", "family", "architecture"),
+            "files": [{"path": str(path), "bytes": size} for path, size in self.files],
+        }
 
 
 def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exported:
@@ -85,7 +99,8 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     }
     for name, data in contents.items():
         write_whole(directory / name, data)
-    return Exported(family.name, written["architectures"][0], tuple(directory / name for name in contents))
+    files = tuple((directory / name, len(data)) for name, data in contents.items())
+    return Exported(family.name, written["architectures"][0], directory, files)
 
 
 def _unscaled(config: ModelConfig, state: Mapping[str, Tensor]) -> tuple[ModelConfig, Mapping[str, Tensor]]:

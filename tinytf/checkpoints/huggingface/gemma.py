@@ -35,7 +35,7 @@ _CAPS = (("attn_logit_softcapping", "attention_cap", 50.0), ("final_logit_softca
 
 
 def _read_caps(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """A cap that is left out has its default; one that is null is none."""
+    """A missing cap has its default; null is no cap."""
     given = {name: fields.number(name, 0.0) for name, _, _ in _CAPS}
     return {ours: given[name] if name in fields.data else default for name, ours, default in _CAPS}
 

@@ -14,7 +14,7 @@ _LLAMA3 = (
     Key("high_freq_factor", "rope_high_frequency"),
     Key("original_max_position_embeddings", "rope_original_context"),
 )
-_WHOLE_WIDTH = (1, 1.0)  # the share of a head's dimensions that is turned
+_WHOLE_WIDTH = (1, 1.0)  # the share of a head that RoPE turns
 
 
 def _read_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:

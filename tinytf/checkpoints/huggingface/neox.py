@@ -1,4 +1,4 @@
-"""GPT-NeoX, and so Pythia (Black et al. 2022, Biderman et al. 2023): attention and feed-forward side by side."""
+"""GPT-NeoX and Pythia (Black et al. 2022, Biderman et al. 2023): a parallel residual."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tinytf.fields import Fields
 
 
 def _read_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The rotary base and the share of a head that is turned, in rope_parameters or beside it."""
+    """The base of RoPE and the share of a head that it turns, in rope_parameters or outside it."""
     share, theta = fields.number("rotary_pct", 0.25), fields.number("rotary_emb_base", 10_000.0)
     parameters = fields.object("rope_parameters")
     if parameters is not None:

@@ -13,8 +13,8 @@ from tinytf.fields import Fields
 class Family(Table):
     """One family of transformers.
 
-    ``classes`` are those of transformers, by our word for the head, the first for want of another. ``needs`` are fields
-    of ours that cannot be 0, ``written`` keys that are written as they are.
+    ``classes`` are those of transformers, by our word for the head; the first is the default. ``needs`` are fields of
+    ours that cannot be 0, ``written`` keys that are always written with the same value.
     """
 
     model_type: str
@@ -23,7 +23,7 @@ class Family(Table):
     written: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
-        """A config.json for a configuration of ours, None where the family has no word for it."""
+        """A config.json for a configuration of ours, None where the family cannot hold it."""
         if not all(getattr(config, name) for name in self.needs):
             return None
         said: dict[str, Any] = {"architectures": [self.classes.get(config.head, next(iter(self.classes.values())))]}
@@ -52,7 +52,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Activations by their names in transformers, the first of each the one that is written."""
+"""Activations by their names in transformers; of several names for one, the first is written."""
 
 
 def lm_head(tensor: str = "lm_head.weight") -> Group:

@@ -22,12 +22,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def relu_slope(x: Tensor) -> Tensor:
-    """1 above 0, else 0; at 0 itself it is 0, as in torch."""
+    """1 above 0, else 0; 0 at 0 itself, as in torch."""
     return (x > 0).to(x.dtype)
 
 
 def gelu_slope(x: Tensor) -> Tensor:
-    """Φ(x) + x·φ(x) (Hendrycks and Gimpel 2016); by erfc, so that Φ keeps its digits far to the left."""
+    """Φ(x) + x·φ(x) (Hendrycks and Gimpel 2016); by erfc, which keeps the digits of Φ at large negative x."""
     below = torch.special.erfc(x * -math.sqrt(0.5)) / 2
     density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
     return below + x * density
@@ -74,7 +74,7 @@ _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
     "gelu_tanh": ("½(1 + tanh u)", lambda x: (1 + math.tanh(_cubic(x))) / 2),
     "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
 }
-"""Every activation here is x times a number that x decides: what that is called, and it."""
+"""Every activation here is x times a share that depends on x: the name of that share, and its formula."""
 
 _DERIVATIVES = {
     "relu": ("ReLU", "1 where x > 0, else 0"),

@@ -1,4 +1,4 @@
-"""A sum of steps: residual connections, embeddings; of one step alone it passes that on."""
+"""A sum of steps: residual connections, embeddings; a single step is passed on."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Soft capping: a number that never leaves (−cap, cap), and stays itself near 0 (Gemma 2, Riviere et al. 2024)."""
+"""Soft capping: numbers stay within (−cap, cap), and those near 0 hardly change (Gemma 2, Riviere et al. 2024)."""
 
 import math
 from dataclasses import dataclass

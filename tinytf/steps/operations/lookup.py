@@ -20,7 +20,7 @@ def table_gradient(g: Tensor, ids: Tensor, count: int, factor: float = 1.0) -> T
 
 @dataclass(frozen=True)
 class Lookup(Operation):
-    """The row of each token in the table ``letter``; of ``types`` row 0, as a trace is of one text."""
+    """The row of each token in the table ``letter``; for ``types`` row 0, since a trace is of one text."""
 
     letter: str
     types: bool = False

@@ -18,13 +18,13 @@ def mask_scores(scaled: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def mask_gradient(g: Tensor, allowed: Tensor | None) -> Tensor:
-    """0 where the score was masked: it was replaced, so it decides nothing."""
+    """0 where the score was masked: it was replaced, so nothing depends on it."""
     return g if allowed is None else g.masked_fill(~allowed, 0.0)
 
 
 @dataclass(frozen=True)
 class Sight:
-    """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last so many.
+    """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
 
     A window of W lets the query at t see the keys t − W + 1 … t; 0 is no window.
     """

@@ -35,7 +35,7 @@ def layer_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tenso
 
 
 def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """(ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain; nothing was centred, so no mean is taken off."""
+    """(ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain; nothing was centred, so no mean is subtracted."""
     normed, sigma = rms_normed(x, eps)
     of_normed = wide(g) * gain
     return ((of_normed - normed * (of_normed * normed).mean(dim=-1, keepdim=True)) / sigma).to(g.dtype)

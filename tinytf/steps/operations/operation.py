@@ -37,7 +37,7 @@ class Row:
     place: int
 
     def of(self, tensor: Tensor, step: Step, heads_per_kv: int) -> Tensor:
-        """This row of a tensor with the axes of ``step``; a shared head answers to each of its query heads."""
+        """This row of a tensor with the axes of ``step``; a shared key head serves each of its query heads."""
         if not step.has_heads:
             return tensor[self.place]
         head = self.head or 0
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Summand:
-    """One summand of a gradient's row: its formula, what the letters in it are, the numbers that go in, and it."""
+    """One summand of a gradient's row: its formula, result, the meaning of its letters, and the numbers in it."""
 
     expression: str
     result: Tensor
@@ -57,7 +57,7 @@ class Summand:
 
 @dataclass(frozen=True, eq=False)
 class Consumer:
-    """A later step (``site``) with its gradient ``g``, and which of its inputs (``number``) the row is of."""
+    """A later step (``site``) with its gradient ``g``; the row belongs to its input ``number``."""
 
     site: Site
     g: Tensor
@@ -110,7 +110,7 @@ class Operation(ABC):
         return hash((type(self), *vars(self).values()))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The step from its inputs; of an operation with parameters, see ``derive``."""
+        """The step from its inputs; for an operation with parameters, see ``derive``."""
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
@@ -118,7 +118,7 @@ class Operation(ABC):
         return self.forward(*site.inputs(heads))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        """From the gradient of the step, in its shape, to those of its inputs, in theirs. No autograd."""
+        """The gradients of the inputs from that of the step, each in its own shape. No autograd."""
         return ()
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -142,12 +142,12 @@ class Operation(ABC):
 
 
 def wide(x: Tensor) -> Tensor:
-    """In float32 what has 16 bits: torch's own kernels sum in it, and squares of float16 end at 256²."""
+    """Numbers of 16 bits in float32: torch's own kernels sum in it, and float16 overflows at 256²."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def summed(g: Tensor) -> Tensor:
-    """Over every axis but the last: what was added to each token gets the sum, (…, C) -> (C,)."""
+    """The sum over every axis but the last, as the gradient of what was added to each token: (…, C) -> (C,)."""
     return g.flatten(0, -2).sum(dim=0)
 
 
@@ -162,7 +162,7 @@ def into_heads(x: Tensor, d_head: int) -> Tensor:
 
 
 def by_group(x: Tensor, shared: Tensor) -> Tensor:
-    """(H, …) -> (G, H/G, …), beside ``shared`` (G, …)."""
+    """(H, …) -> (G, H/G, …), to match ``shared`` (G, …)."""
     return x.unflatten(0, (len(shared), -1))
 
 

@@ -1,4 +1,4 @@
-"""One vector a position: learned, or the fixed waves of Vaswani et al. 2017."""
+"""One vector per position: learned, or the fixed waves of Vaswani et al. 2017."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tinytf.steps.operations.working import Value, Working, single
 
 
 def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
-    """g in the rows from ``offset`` on, 0 in those that no token has: (T, C) -> (count, C)."""
+    """g in the rows from ``offset`` on, 0 in all others: (T, C) -> (count, C)."""
     table = g.new_zeros(count, g.shape[-1])
     table[offset : offset + len(g)] = g
     return table

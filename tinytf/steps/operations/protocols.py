@@ -13,7 +13,7 @@ from tinytf.steps.table import Step
 
 
 class Site(Protocol):
-    """One step of a recorded forward pass, with what it was computed from and the module whose parameters it has."""
+    """One step of a recorded forward pass, with its inputs and the module that has its parameters."""
 
     @property
     def step(self) -> Step: ...

@@ -1,4 +1,4 @@
-"""RoPE: pairs of dimensions of queries and keys, turned by the token's position (Su et al. 2021)."""
+"""RoPE: pairs of dimensions of queries and keys, rotated by the token's position (Su et al. 2021)."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tinytf.steps.operations.working import Value, Working, product, single
 def _stretched(frequency: Tensor, rope: Rope) -> Tensor:
     """Llama 3's scaling of the frequencies: long waves become slower, short ones stay (Grattafiori et al. 2024)."""
     wavelength = 2 * math.pi / frequency
-    turns = rope.original_context / wavelength  # how often a wave turns within the context that was trained on
+    turns = rope.original_context / wavelength  # of a wave within the context of training
     keep = ((turns - rope.low_frequency) / (rope.high_frequency - rope.low_frequency)).clamp(0.0, 1.0)
     return (1 - keep) * frequency / rope.factor + keep * frequency
 
@@ -30,7 +30,7 @@ ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
 
 
 def rotary_frequencies(rope: Rope) -> Tensor:
-    """By how much each pair of dimensions turns from one position to the next, in radians, (width / 2,).
+    """The angle by which each pair of dimensions turns from one position to the next, in radians, (width / 2,).
 
     In float32, as the checkpoints of this family were trained with.
     """

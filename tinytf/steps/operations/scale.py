@@ -1,4 +1,4 @@
-"""A division of every number by one constant: √d_head under the scores (Vaswani et al. 2017, equation 1)."""
+"""A division of every number by one constant: scores by √d_head (Vaswani et al. 2017, equation 1)."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ def scale_scores(scores: Tensor, d_head: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Scale(Operation):
-    """x / ``divisor``: what that is ``called``, and the ``expression`` that it came by."""
+    """x / ``divisor``, with its name (``called``) and the ``expression`` that it comes from."""
 
     divisor: float
     called: str

@@ -32,7 +32,7 @@ def scores_gradients(g: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_columns(to: Consumer, maps: Tensor, rows: Tensor, expression: str, symbol: str) -> Summand:
-    """The row of a key or value: what each query that looked at it brings back, over all query heads that share it."""
+    """The row of a key or value: the sum over the queries that look at it, in all query heads that share it."""
     columns = [Quantity(f"{symbol}[·,{to.row.place}], head {h}", maps[h, :, to.row.place]) for h in to.query_heads]
     brought = [
         Quantity(f"from head {h}", column.values @ rows[h].to(column.values.dtype))

@@ -26,13 +26,13 @@ def probabilities(logits: Tensor) -> Tensor:
 
 
 def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
-    """w ⊙ (g − Σ g⊙w) in each row, from what the softmax gave."""
+    """w ⊙ (g − Σ g⊙w) in each row, from the softmax's weights."""
     w = wide(weights)
     return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
 def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str]) -> Working:
-    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of its own one."""
+    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell."""
     place, highest = own.index[-1], scores.max()
     lowered = scores - highest
     powers = lowered.exp()

@@ -1,4 +1,4 @@
-"""The numbers of one operation before the largest are picked: summands as tensors, and the values around them."""
+"""The numbers of one operation: its summands as tensors, and the values before and after them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tinytf.steps.operations.protocols import Cell
 
 @dataclass(frozen=True)
 class Term:
-    """One summand: what it is of, the recorded or learned numbers that it multiplies, and what it contributes.
+    """One summand: its label, the recorded or learned numbers that it multiplies, and what it contributes.
 
     ``factors`` belong to the explanation's ``factor_names``; a bias or a passed-on number has none.
     """
@@ -31,7 +31,7 @@ class Rest:
 
 @dataclass(frozen=True)
 class Value:
-    """A named number on the way, and the expression that it came by; empty where it was simply there."""
+    """A named intermediate number and its expression; empty for a recorded or learned number."""
 
     name: str
     value: float
@@ -78,10 +78,11 @@ def single(label: str, factors: Sequence[tuple[str, float]], cells: tuple[Cell, 
 
 @dataclass(frozen=True, eq=False)
 class Working:
-    """How one number is made: values ``before``, summands and a ``bias``, values ``after``, the last of them it.
+    """How one number is made: values ``before``, summands and a ``bias``, values ``after``.
 
-    Without ``after`` the sum is the number. ``inputs`` are rows (or whole columns) that went in, as addresses of which
-    the first ``given`` words count; ``leads`` are the cells to look at next, those of the largest summand unless said.
+    The last value of ``after`` is the number, or else the sum. ``inputs`` are cells, rows or columns that went in, each
+    as a cell and how many of its indices are given. ``leads`` are the cells to look at next; by default those of the
+    largest summand.
     """
 
     inputs: tuple[tuple[Cell, int], ...]
@@ -113,7 +114,7 @@ class Working:
 
     @property
     def rounding(self) -> float:
-        """The size of all that was added up to the number, in units of which it was rounded."""
+        """The sum of the sizes of all summands, to which rounding is relative."""
         if self.series is None or self.after:
             return 0.0
         return float(self.series.values.abs().sum()) + (abs(self.bias.contribution) if self.bias else 0.0)

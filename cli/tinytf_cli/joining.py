@@ -1,8 +1,9 @@
-"""One result, or several of one kind, through one output."""
+"""Show one result, or several of one kind, through one output."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tinytf.report import SCHEMA_VERSION
 from tinytf_cli.output import Output, Result, View
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
@@ -11,7 +12,7 @@ from tinytf_cli.views.blocks import Block, Line, Span
 def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) -> None:
     """Show one result, or with ``lines`` several in turn.
 
-    To a stream each is shown as soon as it is there; JSON and files are one whole.
+    A stream shows each as soon as it is made; JSON and files join them into one.
     """
     streams = output.file is None and output.format in ("text", "ndjson")
     if not lines or streams:
@@ -24,7 +25,7 @@ def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) 
 
 
 def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) -> int:
-    """Show each view as it is made; the exit status, 1 where a check of one of the reports does not hold."""
+    """Show each view as it is made. Returns the exit status: 1 where a check of one of the reports fails, else 0."""
     holds = True
 
     def results() -> Iterator[Result]:
@@ -45,8 +46,6 @@ def _joined(results: list[Result], kind: str) -> Result:
             yield from result.blocks(terminal)
 
     def data() -> dict[str, Any]:
-        from tinytf.report import SCHEMA_VERSION
-
         return {"schema_version": SCHEMA_VERSION, "kind": kind, kind: [result.data() for result in results]}
 
     def events() -> Iterator[Any]:

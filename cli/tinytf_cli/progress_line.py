@@ -1,40 +1,39 @@
-"""How far something slow is: one line on a terminal's stderr, which is gone when it is done."""
+"""Progress of a slow computation: one line on a terminal's stderr, erased at the end."""
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from tinytf.report import Progress
 from tinytf_cli.numbers import duration
-
-Progress = Callable[[int, int], None]
 
 _SECONDS_BEFORE_THE_FIRST, _SECONDS_BETWEEN = 1.0, 0.2
 
 
 @contextmanager
-def counted(stream: TextIO | None, what: str, *, at_most: bool = False) -> Iterator[Progress]:
-    """Gives a function to be called with how many are done, and of how many: that many, or ``at_most``.
+def progress_line(stream: TextIO | None, what: str, *, at_most: bool = False) -> Iterator[Progress]:
+    """A function to call with the number done and the total, or with ``at_most`` the largest possible total.
 
-    What takes no second says nothing, and nothing is said where ``stream`` is no terminal.
+    Nothing is shown in the first second, nor where ``stream`` is not a terminal.
     """
-    started = said = time.monotonic()
+    started = shown = time.monotonic()
     width, limit = 0, "at most " if at_most else ""
 
     def show(done: int, of: int) -> None:
-        nonlocal said, width
+        nonlocal shown, width
         now = time.monotonic()
         if stream is None or not stream.isatty() or now - started < _SECONDS_BEFORE_THE_FIRST:
             return
-        if width and now - said < _SECONDS_BETWEEN:
+        if width and now - shown < _SECONDS_BETWEEN:
             return
         left = duration((now - started) / max(1, done) * (of - done))
         line = f"tinytf: {what} {done} of {limit}{of}, {limit}{left} left"
-        line = line[: shutil.get_terminal_size().columns - 1]  # one that is broken could not be taken back
+        line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line could not be erased
         stream.write(f"\r{line.ljust(width)}")
         stream.flush()
-        said, width = now, len(line)
+        shown, width = now, len(line)
 
     try:
         yield show
