@@ -1,6 +1,7 @@
 """A transformer with its tokenizer, and all that can be asked of it."""
 
 import re
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,9 @@ from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.generate.beam import BeamOptions, BeamStep, searched
-from tinytf.generate.loop import Step, StreamOptions, streamed
+from tinytf.generate.loop import Step, StreamOptions, cache_for, streamed
 from tinytf.generate.options import by_keyword
-from tinytf.generate.pieces import Pieces
+from tinytf.generate.pieces import text_after
 from tinytf.generate.score import Score, quantization_cost, score
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
@@ -29,6 +30,7 @@ from tinytf.trace.trace import Trace
 if TYPE_CHECKING:
     from tinytf.analysis.interventions import Reference
     from tinytf.checkpoints.huggingface.export import Exported
+    from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.gradients.report import Backward
     from tinytf.gradients.trace import GradientTrace
     from tinytf.training.corpus import Corpus
@@ -689,11 +691,44 @@ class Model:
 
         The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
         """
-        ids = self._ids(prompt, options.truncate)
-        return searched(self.transformer, ids, replace(options, ends=options.ends or self.tokenizer.end_ids))
+        return self._beams(self._prompt(prompt, options.truncate), options)
+
+    @by_keyword(_Streaming)
+    def generation(self, prompt: str | Encoding, options: _Streaming) -> "Generation":
+        """What follows ``prompt`` as a report: every step, the texts, what the cache holds, what int8 weights cost.
+
+        Settings and errors are those of ``stream``.
+        """
+        from tinytf.generate.report import Generation, with_cost
+
+        encoding = self._prompt(prompt, options.truncate)
+        cache = cache_for(self.transformer, encoding.ids, options)
+        steps = self._stream(encoding, replace(options, cache=cache))
+        made, times = zip(*((step, time.perf_counter()) for step in steps), strict=True)
+        use = None if cache is None else tuple(cache.use())
+        found = replace(Generation.begin(About(self), encoding, options), steps=made, times=times, cache=use)
+        return with_cost(found, self.transformer)
+
+    @by_keyword(_Searching)
+    def beam_search(self, prompt: str | Encoding, options: _Searching) -> "BeamSearch":
+        """What ``beams`` finds from ``prompt`` as a report; settings and errors are the same."""
+        from tinytf.generate.report import BeamSearch, with_cost
+
+        encoding = self._prompt(prompt, options.truncate)
+        steps = tuple(self._beams(encoding, options))
+        return with_cost(replace(BeamSearch.begin(About(self), encoding, options), steps=steps), self.transformer)
+
+    def compare_cache(self, prompt: str, *, max_tokens: int = 50, truncate: bool = False) -> "CacheComparison":
+        """Time and work of every greedy step after ``prompt``, with a cache and without; errors as for ``stream``."""
+        from tinytf.generate.compared import compare_cache
+        from tinytf.generate.report import CacheComparison
+
+        encoding = self._prompt(prompt, truncate)
+        steps = tuple(compare_cache(self.transformer, encoding.ids, max_tokens))
+        return replace(CacheComparison.begin(About(self), encoding, self.transformer), steps=steps)
 
     def _stream(self, prompt: str | Encoding, options: _Streaming) -> Iterator[Step]:
-        ids, tokenizer = self._ids(prompt, options.truncate), self.tokenizer
+        ids, tokenizer = self._prompt(prompt, options.truncate).ids, self.tokenizer
         known = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
         return streamed(self.transformer, ids, known)
 
@@ -703,14 +738,17 @@ class Model:
             found[step.sample - 1] += step.text
         return found
 
-    def _ids(self, prompt: str | Encoding, truncate: bool) -> list[int]:
+    def _beams(self, encoding: Encoding, options: _Searching) -> Iterator[BeamStep]:
+        known = replace(options, ends=options.ends or self.tokenizer.end_ids)
+        return searched(self.transformer, encoding.ids, known)
+
+    def _prompt(self, prompt: str | Encoding, truncate: bool) -> Encoding:
         require_decoder(self.config)
-        return (self.prompt(prompt, truncate=truncate) if isinstance(prompt, str) else prompt).ids
+        return self.prompt(prompt, truncate=truncate) if isinstance(prompt, str) else prompt
 
     def text_after(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
-        pieces = Pieces(self.tokenizer.decode, before, ())
-        return "".join(pieces.add(token_id) for token_id in ids) + pieces.rest()
+        return text_after(self.tokenizer.decode, before, ids)
 
     def score(self, text: str, *, truncate: bool = False, int8: bool = False) -> Score:
         """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.

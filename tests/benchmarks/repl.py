@@ -18,7 +18,7 @@ from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.state import Spec
 from tinytf_cli.repl.streams import Capture
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.looked import heat_blocks
+from tinytf_cli.views.at_address import heat_blocks
 
 NAMES = ("cat", "dog", "girl", "boy", "bird", "fox", "bear", "frog")
 VERBS = ("sat", "ran", "slept", "sang", "jumped", "played")

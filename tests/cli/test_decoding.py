@@ -2,15 +2,19 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
 
-from tinytf.analysis.size import cache_bytes_per_token, work_per_token
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
+from tinytf.report import Report
+from tinytf.steps.work import cache_bytes_per_token, work_per_token
+from tinytf_cli.output import to_json
 
 WARM = ("--temperature", "1.3", "--seed", "3")
 
@@ -86,7 +90,7 @@ def test_a_context_that_slides_goes_on_and_says_so(tinytf: Tinytf, decoder: Path
     dropped = [step["dropped"] for step in data["steps"]]
     assert dropped == sorted(dropped)
     assert dropped[-1] > 0
-    assert f"the first {dropped[-1]:,} tokens were let go" in ran.err
+    assert f"the first {dropped[-1]:,} tokens were dropped" in ran.err
     assert ran.err == tinytf(*given).err
     assert tinytf(*given).out == tinytf(*given, "--no-cache").out
     assert "no longer seen" in tinytf(*given, "--watch").out
@@ -154,7 +158,7 @@ def test_eight_bits_are_never_silent(tinytf: Tinytf, decoder: Path) -> None:
     assert ran.status == 0
     assert "int8" in ran.err
     assert "tokens/s" in ran.err
-    assert "nats a token" in ran.err
+    assert "nats per token" in ran.err
     decoding = json.loads(tinytf(*given, "--json").out)["decoding"]
     assert (decoding["int8"], decoding["compiled"]) == (True, False)
     cost = decoding["int8_cost"]
@@ -184,9 +188,9 @@ def test_stop_strings_and_chunks_arrive(tinytf: Tinytf, decoder: Path, opened: M
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--n", "0"), "0 samples"),
+        (("--n", "0"), "0 is not in the range"),
         (("--n", "2", "--temperature", "0"), "2 greedy texts are the same"),
-        (("--beams", "0"), "0 beams"),
+        (("--beams", "0"), "0 is not in the range"),
         (("--beams", "2", "--n", "3"), "3 texts are more than 2 beams"),
         (("--beams", "2", "--temperature", "1"), "draws nothing"),
         (("--beams", "2", "--top-k", "4"), "draws nothing"),
@@ -326,3 +330,31 @@ def test_fast_decoding_that_is_wrong_gives_way_and_one_line_says_so(
     assert ran.err == f"tinytf: {broken['note']}\n"
     assert broken["text"] == data["text"]
     assert broken["note"] == json.loads(tinytf(*given, "--format", "ndjson").out.splitlines()[-1])["note"]
+
+
+CONTINUED: dict[tuple[str, ...], Callable[[Model], Report]] = {
+    (): lambda model: model.generation(SENTENCE, max_tokens=3, top=5),
+    ("--n", "2", "--seed", "4"): lambda model: model.generation(
+        SENTENCE, max_tokens=3, top=5, samples=2, seed=4, sampling=Sampling(temperature=1.0)
+    ),
+    ("--beams", "3", "--n", "3"): lambda model: model.beam_search(SENTENCE, max_tokens=3, beams=3),
+    ("--explain-cache",): lambda model: model.compare_cache(SENTENCE, max_tokens=3),
+}
+
+
+@pytest.mark.parametrize("options", CONTINUED, ids=str)
+def test_what_generate_prints_is_a_report_of_the_library(
+    tinytf: Tinytf, decoder: Path, opened: Model, options: tuple[str, ...]
+) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "3", *options)
+    report = CONTINUED[options](opened)
+    assert untimed(json.loads(tinytf(*given, "--json").out)) == untimed(json.loads(to_json(report.to_dict())))
+    events = [json.loads(to_json(event)) for event in report.events()]
+    assert untimed(events_of(tinytf(*given, "--format", "ndjson").out)) == untimed(events)
+
+
+def untimed(data: Any) -> Any:
+    """The data without the seconds that were measured."""
+    if isinstance(data, dict):
+        return {name: untimed(value) for name, value in data.items() if name != "seconds"}
+    return [untimed(value) for value in data] if isinstance(data, list) else data

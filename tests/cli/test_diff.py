@@ -35,7 +35,7 @@ def rows_of_steps(ran: Ran) -> list[list[str]]:
     start = next(i for i, line in enumerate(ran.lines) if line.startswith("steps "))
     end = next(i for i, line in enumerate(ran.lines) if line.startswith("heads apart"))
     rows = [line.split() for line in ran.lines[start + 2 : end]]
-    return [row for row in rows if row and row[0] != "of"]
+    return [row for row in rows if row and row[0] != "the"]
 
 
 def test_of_each_layer_the_step_that_differs_most_is_shown_and_with_full_all(

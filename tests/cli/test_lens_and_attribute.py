@@ -78,7 +78,7 @@ def test_a_tracked_token_has_its_rank_and_probability_in_every_row(
 ) -> None:
     out = tinytf("lens", SENTENCE, "-m", decoder, "--track", "·cat", "--position", "2").out
     found = opened.lens(SENTENCE, position="2", track=["cat"])
-    table = out[out.index("tokens that are tracked") :]
+    table = out[out.index("the tracked tokens") :]
     for stage in found.stages:
         rank, share = int(stage.ranks[0, 0]), float(stage.probabilities[0, 0])
         row = re.search(rf"^  {stage.name} +(\S+) +(\S+)", table, re.MULTILINE)

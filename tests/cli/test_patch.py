@@ -63,7 +63,7 @@ def test_one_patch_at_one_token_says_how_much_comes_back(tinytf: Tinytf, decoder
     assert data["recovered"] == pytest.approx(swept["recovered"][1][place], abs=1e-4)
     assert [one["token"] for one in data["choices"][:2]] == ["·the", "·cat"]
     whole = tinytf(*arguments, "--at", "L0.in")
-    assert "  1.0000 of the clean run came back" in whole.out
+    assert "  1.0000 of the clean run recovered" in whole.out
     assert whole.lines[-1].startswith("checked: everything patched is the clean run, exactly; nothing patched")
 
 

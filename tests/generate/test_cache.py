@@ -6,10 +6,10 @@ from architectures import KINDS, config_of, furthest, lively, padding, some_ids
 from reference import FAMILIES, pair
 from torch import Tensor
 
-from tinytf.analysis.size import cache_bytes_per_token
 from tinytf.errors import UsageError
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
+from tinytf.steps.work import cache_bytes_per_token
 
 DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)]
 DECODER_FAMILIES = [name for name in FAMILIES if not name.startswith(("bert", "roberta", "distilbert"))]

@@ -245,7 +245,7 @@ def test_an_error_of_python_is_a_line_and_its_traceback_is_there_when_asked_for(
 
 
 def test_a_fault_of_our_own_is_a_line_too(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinytf_cli.views.looked.heat_blocks", lambda *_: 1 / 0)
+    monkeypatch.setattr("tinytf_cli.views.at_address.heat_blocks", lambda *_: 1 / 0)
     outcome = ran.session.execute("heat L0H0")
     assert outcome.status == 1
     assert outcome.failure is not None

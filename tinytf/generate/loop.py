@@ -112,6 +112,14 @@ class StreamOptions(Options):
     looking: Looking | None = None
 
 
+def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) -> KVCache | None:
+    """The caller's cache, one that has room for the prompt and all new tokens, or None with ``use_cache`` false."""
+    if options.cache is not None or not options.use_cache:
+        return options.cache
+    require_prompt(model, ids, options.max_tokens)
+    return model.cache(min(model.config.context, len(ids) + options.max_tokens))
+
+
 def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[Step]:
     """Continue ``ids``; yield every token as a Step as soon as it is computed. The settings are those of StreamOptions.
 
@@ -133,8 +141,7 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
     if options.kind != PLAIN and cache is None and not options.use_cache:
         raise UsageError("only decoding with a cache is compiled or in int8", "leave out --no-cache")
     context = model.config.context
-    if cache is None and options.use_cache:
-        cache = model.cache(min(context, len(ids) + options.max_tokens))
+    cache = cache_for(model, ids, options)
     if cache is not None:
         _require_cache(cache, len(ids), min(context, len(ids) + options.max_tokens - 1), options.samples)
     if chunk and cache is None:

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from tinytf.analysis.size import cache_bytes_per_token, step_work
 from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
+from tinytf.steps.work import cache_bytes_per_token, step_work
 
 _COLD, _WARM = 0.5, 2.0
 

@@ -19,8 +19,8 @@ class LayerUse:
     layer: int
     shape: tuple[int, int, int, int]
     used: int
-    allocated_bytes: int
     used_bytes: int
+    allocated_bytes: int
     bytes_per_token: int
 
 
@@ -96,7 +96,7 @@ class KVCache:
             each = 2 * batch * groups * width * layer.keys.itemsize
             taken = self.position
             shape = (batch, groups, capacity, width)
-            found.append(LayerUse(number, shape, taken, each * capacity, each * taken, each))
+            found.append(LayerUse(number, shape, taken, each * taken, each * capacity, each))
         return found
 
 

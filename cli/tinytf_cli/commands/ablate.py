@@ -1,14 +1,18 @@
-"""``tinytf ablate``: what a prediction becomes without some parts of the model."""
+"""``tinytf ablate``: the prediction without some parts of the model."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output
+from tinytf_cli.command import command, option
+from tinytf_cli.options import Traced
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.output import View
 
 
 @dataclass(frozen=True)
@@ -17,33 +21,29 @@ class Asked:
 
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="What is ablated: L3H5, L2.attn, L2.ffn, L2 (both). Repeatable: all of them together.",
+        help="Ablate this: L3H5, L2.attn, L2.ffn, or L2 for both. Repeatable: all of them together.",
     )  # fmt: skip
-    sweep: str | None = option(type=click.Choice(["heads", "ffn", "layers"]), help="Each of them alone, as a map.")
+    sweep: str | None = option(type=click.Choice(["heads", "ffn", "layers"]), help="Ablate each alone; draws a map.")
     how: str = option(
         type=click.Choice(["zero", "mean", "resample"]), shown="zero",
-        help="What is put in its place: nothing, its mean over texts, its values in another text.",
+        help="What replaces it: zeros, its mean over texts, or its values in another text.",
     )  # fmt: skip
     reference: Path | None = option(
         type=click.Path(path_type=Path), metavar="FILE",
-        help="Texts for mean and resample, an empty line between them; without it the model's own.",
+        help="Texts for mean and resample, separated by blank lines.  [default: the model's own]",
     )  # fmt: skip
     target: str | None = option(
-        metavar="TOKEN", help="Whose probability is followed: a word, or #ID; else the predicted one."
+        metavar="TOKEN", help="Token whose probability is followed: a word or #ID.  [default: the predicted token]"
     )
-    top: int | None = option(type=click.IntRange(1), help="Tokens shown, 5 unless given; of a sweep the strongest, 8.")
+    top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
 
 
-@click.command("ablate")
-@traced_texts
-@asks(Asked)
-@output_options
-def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
-    """Show what the prediction after TEXT becomes without a head, a feed-forward or a layer.
+@command("ablate")
+def ablate(asked: Asked, on: Traced) -> int:
+    """Show the prediction after TEXT without a head, a feed-forward or a layer.
 
-    One of --at and --sweep says of what. In an encoder the prediction is that of the first [MASK].
+    Name what to ablate with --at or --sweep. In an encoder the prediction is that of the first [MASK].
     """
-    from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepView, AblationView
 
@@ -51,24 +51,20 @@ def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: O
         said = "--at and --sweep ask for two things at once" if asked.addresses else "nothing is named to ablate"
         raise UsageError(said, "name a head as --at L0H1, or ask for the map of all by --sweep heads")
     if asked.reference is not None and asked.how == "zero":
-        raise UsageError("--reference is for means and other texts, and zeros take none", "add --how mean")
-    model = opening.open()
-    settings: dict[str, Any] = {"how": asked.how, "seed": opening.seed}
+        raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
+    model = on.model
+    target = None if asked.target is None else model.find_token(asked.target, "--target")
+    settings: dict[str, Any] = {"target": target, "how": asked.how, "seed": on.opening.seed}
     if asked.how != "zero":
         settings["reference"] = model.reference(asked.reference)
-    number = None if asked.target is None else model.find_token(asked.target, "--target")
 
-    def view_of(text: str) -> AblationView | AblationSweepView:
-        trace = model.trace(text, truncate=texts.truncate, force=force)
-        with progress_line(
-            output.stderr, "texts and ablations:" if asked.sweep else "texts of the mean:"
-        ) as on_progress:
-            if asked.sweep is None:
-                found = model.ablate(
-                    trace, asked.addresses, target=number, top=asked.top or 5, on_progress=on_progress, **settings
-                )
-                return AblationView(model, trace, found)
-            over = model.ablation_sweep(trace, asked.sweep, target=number, on_progress=on_progress, **settings)
-            return AblationSweepView(model, trace, over, asked.top or 8)
+    def view_of(trace: "Trace") -> "View":
+        what = "texts and ablations:" if asked.sweep else "texts of the mean:"
+        with progress_line(on.output.stderr, what) as on_progress:
+            if asked.sweep is not None:
+                sweep = model.ablation_sweep(trace, asked.sweep, on_progress=on_progress, **settings)
+                return AblationSweepView(model, trace, sweep, asked.top or 8)
+            found = model.ablate(trace, asked.addresses, top=asked.top or 5, on_progress=on_progress, **settings)
+            return AblationView(model, trace, found)
 
-    return show_views(output, map(view_of, texts), "ablations", texts.lines)
+    return on.show(view_of, "ablations")

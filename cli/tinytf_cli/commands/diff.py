@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts, with_session_text
-from tinytf_cli.options import TRUNCATE, Opening, asks, model_options, option, output_options, recording_options
+from tinytf_cli.options import DTYPES, Opening
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
@@ -24,55 +25,34 @@ def _no_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> 
 
 
 @dataclass(frozen=True)
-class Against:
-    """The other model."""
-
-    versus: str | None = option(
-        metavar="MODEL", help="Compare with this model, or this checkpoint of a run, on one text."
-    )
-    versus_dtype: str | None = option(
-        type=click.Choice(["float32", "bfloat16", "float16", "float64"]),
-        help="Compare with the model in this dtype, on one text.",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Asked:
     """The options of this command alone."""
 
+    texts: tuple[str, ...] = argument(nargs=-1, metavar="TEXT [TEXT]")
+    versus: str | None = option(
+        metavar="MODEL", help="Compare with this model, or this checkpoint of a run, on one text."
+    )
+    versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the model in this dtype.")
+    truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     tolerance: float | None = option(
         type=click.FloatRange(0), callback=_no_nan,
-        help="Relative difference that is none yet.  [default: what rounding may cost in the dtype]",
+        help="Relative difference up to which steps count as equal.  [default: the rounding error of the dtype]",
     )  # fmt: skip
     head: str | None = option(
-        metavar="ADDRESS", help="Show the weights of this head, such as L3H5, not of the worst one."
+        metavar="ADDRESS", help="Show the weights of this head, such as L3H5.  [default: the head that differs most]"
     )
-    top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of either.")
-    rows: int | None = option(type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
+    top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of each side.")
+    rows: int | None = option(type=click.IntRange(0), help="Table rows; 0 for all.  [default: 16 on a screen]")
     fail_over: float | None = option(
         type=click.FloatRange(0), callback=_no_nan, metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
     )  # fmt: skip
-    full: bool = option(is_flag=True, help="Show every step, not of each layer the one that differs most.")
+    full: bool = option(is_flag=True, help="Show every step, not only the one that differs most in each layer.")
+    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
 
 
-@click.command("diff")
-@click.argument("texts", nargs=-1, metavar="TEXT [TEXT]")
-@asks(Against, "against")
-@TRUNCATE
-@model_options
-@recording_options
-@asks(Asked)
-@output_options
-def command(
-    texts: tuple[str, ...],
-    against: Against,
-    truncate: bool,
-    opening: Opening,
-    force: bool,
-    asked: Asked,
-    output: Output,
-) -> int:
+@command("diff")
+def diff(asked: Asked, opening: Opening, output: Output) -> int:
     """Show where two runs begin to differ, and by how much at every step.
 
     \b
@@ -83,22 +63,22 @@ def command(
 
     One of the texts may be -, which is read from a pipe.
     """
-    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+    from tinytf_cli.views.difference import DifferenceView
 
-    first, second = _texts(texts, against.versus is not None or against.versus_dtype is not None)
+    first, second = _texts(asked.texts, asked.versus is not None or asked.versus_dtype is not None)
     model = opening.open()
-    other = model if second is not None else _other(opening, against)
+    other = model if second is not None else _other(opening, asked)
     found = model.diff(
         first, second if second is not None else other,
         tolerance=asked.tolerance, head=asked.head, top=asked.top, fail_over=asked.fail_over,
-        truncate=truncate, force=force,
+        truncate=asked.truncate, force=asked.force,
     )  # fmt: skip
-    output.show(Result.of(DifferenceView((model, other), found, DifferenceChoice(asked.rows, asked.full))))
+    output.show(Result.of(DifferenceView((model, other), found, asked.rows, asked.full)))
     return 0 if found.holds else 1
 
 
 def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
-    """The text, or with no other model the two of them."""
+    """The text, or without another model the two texts."""
     words = with_session_text(words, 1 if versus else 2)
     if versus and len(words) > 1:
         raise UsageError(
@@ -114,9 +94,9 @@ def _texts(words: tuple[str, ...], versus: bool) -> tuple[str, str | None]:
     return read[0], read[1] if len(read) > 1 else None
 
 
-def _other(opening: Opening, against: Against) -> "Model":
-    """The model to compare with: ``--versus`` or the same, on the same device, in its dtype or another."""
+def _other(opening: Opening, asked: Asked) -> "Model":
+    """The other model: --versus or the same, on the same device, in its dtype or another."""
     from tinytf.loading import load
 
-    name = opening.model if against.versus is None else against.versus
-    return load(name, device=opening.device, dtype=against.versus_dtype or opening.dtype, seed=opening.seed)
+    name = opening.model if asked.versus is None else asked.versus
+    return load(name, device=opening.device, dtype=asked.versus_dtype or opening.dtype, seed=opening.seed)

@@ -1,11 +1,16 @@
-"""``tinytf lens``: what the model would say after each layer."""
+"""``tinytf lens``: what the model would predict after each layer."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output
+from tinytf_cli.command import command, option
+from tinytf_cli.options import Traced
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.views.lens import LensView
 
 
 @dataclass(frozen=True)
@@ -13,45 +18,34 @@ class Asked:
     """The options of this command alone."""
 
     position: str | None = option(
-        metavar="LIST", help="Read these positions only: 2, 0-3,7, -1, a token of the text, or all. "
-        "Default: all; of an encoder [MASK].",
+        metavar="LIST", help="Read these positions only: 2, 0-3,7, -1, a token of the text, or all.  "
+        "[default: all; in an encoder [MASK]]",
     )  # fmt: skip
-    top: int = option(type=click.IntRange(1), shown=5, help="Tokens shown of each position.")
+    top: int = option(type=click.IntRange(1), shown=5, help="Tokens shown per position.")
     track: tuple[str, ...] = option(
-        multiple=True, metavar="TOKEN", help="Follow the rank and probability of this word, or of #ID. Repeatable."
+        multiple=True, metavar="TOKEN", help="Track the rank and probability of this word or #ID. Repeatable."
     )
-    sublayers: bool = option(is_flag=True, help="Read the stream behind each attention too.")
+    sublayers: bool = option(is_flag=True, help="Read the stream after each attention too.")
 
 
-@click.command("lens")
-@traced_texts
-@asks(Asked)
-@output_options
-def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
-    """Read the residual stream of TEXT after each layer, through the model's own final norm and head.
+@command("lens")
+def lens(asked: Asked, on: Traced) -> int:
+    """Read the residual stream of TEXT after each layer as a prediction.
 
-    The last row is the model's own output, to the last bit.
+    It goes through the model's own final norm and head, so the last row is the model's own output, to the last bit.
     """
     from tinytf.analysis.lens import require_readable
-    from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.lens import LensView
 
-    model = opening.open()
-    require_readable(model.transformer)
+    require_readable(on.model.transformer)
 
-    def view_of(text: str) -> LensView:
-        trace = model.trace(text, truncate=texts.truncate, force=force)
-        with progress_line(output.stderr, "lens: layer") as on_progress:
-            found = model.lens(
-                trace,
-                position=asked.position,
-                top=asked.top,
-                track=asked.track,
-                sublayers=asked.sublayers,
-                on_progress=on_progress,
-                force=force,
-            )
-        return LensView(model, trace, found, asked=asked.position is not None)
+    def view_of(trace: "Trace") -> "LensView":
+        with progress_line(on.output.stderr, "lens: layer") as on_progress:
+            found = on.model.lens(
+                trace, position=asked.position, top=asked.top, track=asked.track, sublayers=asked.sublayers,
+                on_progress=on_progress, force=on.force,
+            )  # fmt: skip
+        return LensView(on.model, found, asked.position is not None)
 
-    return show_views(output, map(view_of, texts), "lenses", texts.lines)
+    return on.show(view_of, "lenses")

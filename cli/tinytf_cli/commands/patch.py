@@ -6,46 +6,47 @@ from typing import Any
 import click
 
 from tinytf.errors import UsageError
+from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import Opening, asks, model_options, option, output_options, recording_options
-from tinytf_cli.output import Output, Result
+from tinytf_cli.options import Opening
+from tinytf_cli.output import Output, Result, View
 
 
 @dataclass(frozen=True)
 class Asked:
     """The options of this command alone."""
 
+    clean: str = argument()
+    corrupt: str | None = argument(required=False)
     truncate: bool = option(is_flag=True, help="Cut texts that are longer than the model's context.")
     answer: str | None = option(
-        metavar="A", help="The token that the clean text asks for: a word, or #ID; else its prediction."
+        metavar="A", help="The clean text's token: a word or #ID.  [default: the token predicted for it]"
     )
-    versus: str | None = option(metavar="B", help="The one that CORRUPT asks for; else its prediction.")
+    versus: str | None = option(
+        metavar="B", help="The corrupt text's token: a word or #ID.  [default: the token predicted for it]"
+    )
     sweep: str | None = option(
         type=click.Choice(["residual", "heads", "attn", "ffn"]),
-        help="What is patched, each by itself: residual (unless given), attn, ffn at each position; heads.",
+        help="Patch each alone, and draw a map: residual, attn or ffn per layer and position, or heads.  "
+        "[default: residual]",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Patch just this: L3H5, L2.attn, L2.ffn, L2.in. Repeatable: all of them together.",
+        help="Patch this only: L3H5, L2.attn, L2.ffn, L2.in. Repeatable: all of them together.",
     )  # fmt: skip
     places: tuple[str, ...] = option(
         "--position", multiple=True, metavar="TOKEN", help="Only at this token, by text or number. Repeatable."
     )
-    top: int | None = option(type=click.IntRange(1), help="Tokens shown, 5 unless given; of a sweep the strongest, 8.")
+    top: int | None = option(type=click.IntRange(1), help="Tokens shown, or rows of a sweep.  [default: 5, or 8]")
+    force: bool = option(is_flag=True, help="Record even what is larger than the free memory.")
 
 
-@click.command("patch")
-@click.argument("clean")
-@click.argument("corrupt", required=False)
-@model_options
-@recording_options
-@asks(Asked)
-@output_options
-def command(clean: str, corrupt: str | None, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
-    """Run CORRUPT with activations of CLEAN put in, and show which of them bring the clean answer back.
+@command("patch")
+def patch(asked: Asked, opening: Opening, output: Output) -> int:
+    """Run CORRUPT with activations of CLEAN, and show which of them restore the clean answer.
 
     Measured by the difference of two logits, A − B, after the last token (in an encoder at [MASK]): 1 is the clean
-    run's, 0 the corrupt one's. Both texts must have as many tokens.
+    run, 0 the corrupt one. Both texts must have the same number of tokens.
     """
     from tinytf.analysis.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line
@@ -55,7 +56,7 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
         raise UsageError("--at and --sweep ask for two things at once", "leave one of them out")
     if asked.places and not asked.addresses:
         raise UsageError("--position goes with --at", "a sweep is over every position")
-    texts = with_session_text((clean,), 2) if corrupt is None else (clean, corrupt)
+    texts = with_session_text((asked.clean,), 2) if asked.corrupt is None else (asked.clean, asked.corrupt)
     if len(texts) != 2:
         raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
     model = opening.open()
@@ -69,15 +70,15 @@ def command(clean: str, corrupt: str | None, opening: Opening, force: bool, aske
         for line in aligned_lines(error.aligned, output.terminal.width):
             output.note(line)
         raise
-    runs = [model.trace(text, truncate=asked.truncate, force=force) for text in texts]
-    view: PatchedView | PatchSweepView
+    clean, corrupt = (model.trace(text, truncate=asked.truncate, force=asked.force) for text in texts)
+    view: View
     if asked.addresses:
-        positions = [runs[1].index(word, "token", len(runs[1].tokens)) for word in asked.places] or None
-        found = model.patch(runs[0], runs[1], asked.addresses, positions=positions, top=asked.top or 5, **tokens)
-        view = PatchedView(model, runs[0], runs[1], found)
+        positions = [corrupt.index(word, "token", len(corrupt.tokens)) for word in asked.places] or None
+        found = model.patch(clean, corrupt, asked.addresses, positions=positions, top=asked.top or 5, **tokens)
+        view = PatchedView(model, clean, corrupt, found)
     else:
         with progress_line(output.stderr, "patches:") as on_progress:
-            swept = model.patch_sweep(runs[0], runs[1], asked.sweep or "residual", on_progress=on_progress, **tokens)
-        view = PatchSweepView(model, runs[0], runs[1], swept, asked.top or 8)
+            swept = model.patch_sweep(clean, corrupt, asked.sweep or "residual", on_progress=on_progress, **tokens)
+        view = PatchSweepView(model, clean, corrupt, swept, asked.top or 8)
     output.show(Result.of(view))
     return 0 if view.found.holds else 1

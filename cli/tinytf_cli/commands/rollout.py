@@ -1,11 +1,16 @@
 """``tinytf rollout``: how much of each token attention brings to a position, over all layers."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from tinytf_cli.options import Opening, Texts, asks, option, output_options, traced_texts
-from tinytf_cli.output import Output
+from tinytf_cli.command import command, option
+from tinytf_cli.options import Traced
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.views.rollout import RolloutView
 
 
 @dataclass(frozen=True)
@@ -13,43 +18,35 @@ class Asked:
     """The options of this command alone."""
 
     query: str | None = option(
-        metavar="TOKEN", help="The position shown in full, by text or number (else the last, or mask)."
+        metavar="TOKEN", help="Position shown in full, by text or number.  [default: the last, or [MASK]]"
     )
     heads: str = option(
         type=click.Choice(["mean", "max", "min"]), shown="mean", help="How the heads of a layer become one map."
     )
-    layer: int | None = option(type=int, help="The last layer that counts (else all).")
+    layer: int | None = option(type=int, help="Last layer that counts.  [default: all layers]")
     flow: str = option(
         type=click.Choice(["auto", "query", "all", "none"]), shown="auto",
-        help="Search the attention flow to the query, to all positions, or not; "
-        "auto: to the query, where that is quick.",
+        help="Compute attention flow to the query, to all positions, or not; auto: to the query, where that is quick.",
     )  # fmt: skip
-    rows: int | None = option(type=click.IntRange(0), help="Tokens shown in the table (0: all; on a screen 24).")
+    rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 24 on a screen]")
 
 
-@click.command("rollout")
-@traced_texts
-@asks(Asked)
-@output_options
-def command(texts: Texts, opening: Opening, force: bool, asked: Asked, output: Output) -> int:
-    """Show how much of each token of TEXT is in a position behind all layers, by attention alone.
+@command("rollout")
+def rollout(asked: Asked, on: Traced) -> int:
+    """Show how much of each token is in a position after all layers, by attention alone.
 
-    Attention rollout multiplies the maps of the layers, attention flow is the most that they can carry (Abnar and
+    Attention rollout multiplies the maps of the layers; attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Both take half of every layer to come from the residual connection.
     """
-    from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.rollout import RolloutView
 
-    model = opening.open()
-
-    def view_of(text: str) -> RolloutView:
-        trace = model.trace(text, truncate=texts.truncate, force=force)
-        with progress_line(output.stderr, "flows") as progress:
-            found = model.rollout(
+    def view_of(trace: "Trace") -> "RolloutView":
+        with progress_line(on.output.stderr, "flows") as progress:
+            found = on.model.rollout(
                 trace, heads=asked.heads, layer=asked.layer, query=asked.query, flow=asked.flow,
-                force=force, progress=progress,
+                force=on.force, progress=progress,
             )  # fmt: skip
-        return RolloutView(model, found, asked.rows)
+        return RolloutView(on.model, found, asked.rows)
 
-    return show_views(output, map(view_of, texts), "rollouts", texts.lines)
+    return on.show(view_of, "rollouts")

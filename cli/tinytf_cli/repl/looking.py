@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +15,12 @@ from tinytf_cli.output import Result
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import answer, made_of, positional, verb
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Line
+from tinytf_cli.views.blocks import Block, Line
 
 if TYPE_CHECKING:
+    from tinytf.analysis.values import AddressValues
     from tinytf.trace.trace import Trace
+    from tinytf_cli.repl.state import Settings
 
 FLAGS = {"shape": "its axes", "stats": "mean, range and the like", "values": "every number", "json": "as data"}
 _MEASURES = ("entropy", "distance", "previous", "first", "self")
@@ -181,7 +183,7 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     from tinytf.analysis.alignment import Side
     from tinytf.analysis.difference import difference, parse_head
     from tinytf.report import About
-    from tinytf_cli.views.difference import DifferenceChoice, DifferenceView
+    from tinytf_cli.views.difference import DifferenceView
 
     runs = session.state.runs
     if len(runs) < 2:
@@ -196,7 +198,7 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
         top=top,
     )
     found = replace(found, sides=(About(a, first.encoding), About(b, second.encoding)))
-    return Result.of(DifferenceView((a, b), found, DifferenceChoice(rows)))
+    return Result.of(DifferenceView((a, b), found, rows))
 
 
 def _claims_diff(words: tuple[str, ...]) -> bool:
@@ -204,25 +206,35 @@ def _claims_diff(words: tuple[str, ...]) -> bool:
     return positional(diff.command, words) == ()
 
 
+@dataclass(frozen=True)
+class _AddressView:
+    """The tensors at an address, in a ``form``: a flag of ``print``, or ``heat``."""
+
+    found: "AddressValues"
+    chosen: "Settings"
+    form: str
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        from tinytf_cli.views import at_address
+
+        trace, where, chosen = self.found.trace, self.found.address, self.chosen
+        if self.form == "shape":
+            return at_address.shape_blocks(trace, where)
+        if self.form == "stats":
+            return at_address.statistics_blocks(trace, where)
+        if self.form == "heat":
+            return at_address.heat_blocks(trace, where, terminal)
+        if self.form == "values":
+            return at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+        limit = chosen.rows if chosen.rows is not None else (16 if terminal.cuts else 0)
+        return at_address.value_blocks(trace, where, chosen.head, chosen.dims, limit or None)
+
+
 def address_result(session: Session, where: Address, form: str = "") -> Result:
     """The tensors at an address of the present trace, in a ``form``: a flag of ``print``, or ``heat``."""
-    from tinytf_cli.views import looked
+    from tinytf.analysis.values import AddressValues
 
-    trace, chosen = session.trace, session.settings
-
-    def blocks(terminal: Terminal) -> Iterator[Any]:
-        if form == "shape":
-            return looked.shape_blocks(trace, where)
-        if form == "stats":
-            return looked.statistics_blocks(trace, where)
-        if form == "heat":
-            return looked.heat_blocks(trace, where, terminal)
-        if form == "values":
-            return looked.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
-        limit = chosen.rows if chosen.rows is not None else (16 if terminal.cuts else 0)
-        return looked.value_blocks(trace, where, chosen.head, chosen.dims, limit or None)
-
-    return made_of("values", blocks, lambda: looked.address_data(trace, where), lambda: looked.tensors(trace, where))
+    return Result.of(_AddressView(AddressValues(session.trace, where), session.settings, form))
 
 
 def find_address(session: Session, word: str, step: str = "") -> Address:

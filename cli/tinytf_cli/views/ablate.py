@@ -1,11 +1,11 @@
 """The view of ablations: one prediction before and after, or the map of all heads, feed-forwards or layers."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from tinytf.analysis.interventions import Ablation, AblationSweep, Choice, HookPoint
+from tinytf.analysis.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.text.printable import printable
@@ -15,9 +15,13 @@ from tinytf_cli.numbers import number, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.parts import first_of, head_map, note, numbered, verdict
 from tinytf_cli.views.steps import as_array, largest, signed_role
 
+SITES = 12
+"""Sites named in a heading."""
 _WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "replaced by values"}
+_ONE = {"heads": "head", "ffn": "feed-forward", "layers": "layer"}
 
 
 class AblationView:
@@ -29,10 +33,25 @@ class AblationView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, tokenizer = self.found, self.model.tokenizer
         yield from banner(self.model, self.trace.encoding)
-        yield Heading("ablated", f"{site_names(found.sites)}: {_how(found.how, found.source)}", "attention")
-        yield Line(Span(where_predicted(self.trace, found.position), "dim"), indent=2)
+        yield Heading("ablated", f"{first_of(found.sites, SITES)}: {_how(found)}", "attention")
+        yield note(where_predicted(self.trace, found.position))
         yield choice_table(found.choices, tokenizer, found.target)
-        yield from _figures(found, tokenizer)
+        yield Line("")
+        effect = found.effect
+        rows = [
+            (f"ln p({tokenizer.shown(found.target)})", effect.log_p_before, effect.log_p_after),
+            ("loss on the text", found.loss_before, found.loss_after),
+        ]
+        known = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
+        yield Table(
+            [
+                Column("", [name for name, _, _ in known], shrink=16, said=""),
+                Column("before", [number(before, "%.4f") for _, before, _ in known], "right"),
+                Column("after", [number(after, "%.4f") for _, _, after in known], "right"),
+                Column("change", [number(after - before, "%+.4f") for _, before, after in known], "right"),
+            ]
+        )
+        yield Line([Span("KL(before ‖ after) = "), Span(number(effect.kl, "%.4f"), "strong"), Span(" nats")], indent=2)
         yield from check_line(found.check)
 
 
@@ -43,48 +62,40 @@ class AblationSweepView:
         self.model, self.trace, self.found, self.top = model, trace, found, top
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        found, tokenizer = self.found, self.model.tokenizer
+        found, shown = self.found, self.model.tokenizer.shown
         yield from banner(self.model, self.trace.encoding)
-        yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found.how, found.source), "attention")
-        target = tokenizer.shown(found.target)
-        said = f"change of ln p({target}) {where_predicted(self.trace, found.position)}; it is {_log_p(found)}"
-        yield Line(Span(said, "dim"), indent=2)
+        yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
+        before = number(found.effects[0].log_p_before, "%.3f")
+        where = where_predicted(self.trace, found.position)
+        yield note(f"change of ln p({shown(found.target)}) {where}; it is {before}")
         values = as_array(found.change)
-        rows = [f"L{i}" for i in range(len(values))] if found.what == "heads" else [found.what]
-        columns = [f"{'H' if found.what == 'heads' else 'L'}{i}" for i in range(values.shape[1])]
-        yield Heat(values, rows, columns, "signed", None, largest(values), asked=True, digits=digits_for(values))
+        if found.what == "heads":
+            yield head_map(values, "signed", largest(values), digits_for(values))
+        else:
+            columns = numbered("L", values.shape[1])
+            yield Heat(values, [found.what], columns, "signed", None, largest(values), True, digits_for(values))
         yield Heading("strongest", "by the change; KL(before ‖ after) of all tokens, in nats")
-        yield self._strongest()
-        yield from check_line(found.check)
-
-    def _strongest(self) -> Table:
-        found = self.found.strongest(self.top)
-        most = max((abs(effect.change) for _, effect in found), default=0.0)
+        strongest = found.strongest(self.top)
+        most = max((abs(effect.change) for _, effect in strongest), default=0.0)
         form = f"%+.{digits_for(np.array([most], dtype=np.float32)) + 1}f"
-        return Table(
+        yield Table(
             [
-                Column("", [Span(name, "strong") for name, _ in found], said=""),
-                Column("change", [signed(effect.change, most, form) for _, effect in found], "right"),
-                Column("p after", [_probability(math.exp(effect.log_p_after)) for _, effect in found]),
-                Column("KL", [number(effect.kl, "%.4f") for _, effect in found], "right"),
-                Column("then first", [self.model.tokenizer.shown(effect.best) for _, effect in found], drop=1),
+                Column("", [Span(name, "strong") for name, _ in strongest], said=""),
+                Column("change", [coloured(effect.change, most, form) for _, effect in strongest], "right"),
+                Column("p after", [_probability(math.exp(effect.log_p_after)) for _, effect in strongest]),
+                Column("KL", [number(effect.kl, "%.4f") for _, effect in strongest], "right"),
+                Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),
             ]
         )
+        yield from check_line(found.check)
 
 
-_ONE = {"heads": "head", "ffn": "feed-forward", "layers": "layer"}
-
-
-def _how(how: str, source: str) -> str:
-    return f"{_WORDS[how]} {source}".rstrip()
-
-
-def _log_p(found: AblationSweep) -> str:
-    return number(found.effects[0].log_p_before, "%.3f")
+def _how(found: Ablation | AblationSweep) -> str:
+    return f"{_WORDS[found.how]} {found.source}".rstrip()
 
 
 def where_predicted(trace: Trace, position: int) -> str:
-    """Which prediction is looked at, in words."""
+    """Which prediction it is, in words."""
     if not trace.config.causal:
         masks = len(trace.recording.logit_rows)
         return f"at [MASK] {position}" + (f", the first of {masks}" if masks > 1 else "")
@@ -97,7 +108,8 @@ def _probability(p: float) -> Meter:
     return Meter(p, probability(p), "output")
 
 
-def signed(value: float, most: float, form: str) -> Span:
+def coloured(value: float, most: float, form: str) -> Span:
+    """A number in the colour of its place between −most and most."""
     return Span(number(value, form), signed_role(value, most))
 
 
@@ -107,57 +119,30 @@ def digits_for(values: Array) -> int:
     return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
-def site_names(sites: Sequence[HookPoint], most: int = 12) -> str:
-    """The sites by their addresses; of many the first."""
-    shown = ", ".join(map(str, sites[:most]))
-    return shown + (f" and {len(sites) - most} more" if len(sites) > most else "")
-
-
 def choice_table(
     found: tuple[Choice, ...], tokenizer: Tokenizer, target: int, titles: tuple[str, str] = ("p before", "p after")
 ) -> Table:
     """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
     changes = [math.log(one.after / one.before) if one.after and one.before else math.nan for one in found]
-    finite = [abs(change) for change in changes if math.isfinite(change)]
-    most = max(finite, default=0.0)
+    most = max((abs(change) for change in changes if math.isfinite(change)), default=0.0)
     tokens: list[Cell] = [Span(tokenizer.shown(one.id), "strong" if one.id == target else "") for one in found]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),
             Column(titles[0], [_probability(one.before) for one in found]),
             Column(titles[1], [_probability(one.after) for one in found]),
-            Column("change of ln p", [signed(change, most, "%+.3f") for change in changes], "right", drop=1),
+            Column("change of ln p", [coloured(change, most, "%+.3f") for change in changes], "right", drop=1),
         ]
     )
-
-
-def _figures(found: Ablation, tokenizer: Tokenizer) -> Iterator[Block]:
-    effect, target = found.effect, tokenizer.shown(found.target)
-    yield Line("")
-    rows = [
-        (f"ln p({target})", effect.log_p_before, effect.log_p_after),
-        ("loss on the text", found.loss_before, found.loss_after),
-    ]
-    shown = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
-    yield Table(
-        [
-            Column("", [name for name, _, _ in shown], shrink=16, said=""),
-            Column("before", [number(before, "%.4f") for _, before, _ in shown], "right"),
-            Column("after", [number(after, "%.4f") for _, _, after in shown], "right"),
-            Column("change", [number(after - before, "%+.4f") for _, before, after in shown], "right"),
-        ]
-    )
-    yield Line([Span("KL(before ‖ after) = "), Span(number(effect.kl, "%.4f"), "strong"), Span(" nats")], indent=2)
 
 
 def check_line(*found: Verified) -> Iterator[Block]:
     """Whether logits that were computed in two ways agree; the first that do not are named."""
     wrong = next((one for one in found if not one.holds), None)
-    yield Line("")
-    if wrong is None:
-        figures = ["exactly" if not one.difference else f"off by {one.difference:.1e}" for one in found]
-        said = "; ".join(f"{one.what}, {figure}" for one, figure in zip(found, figures, strict=True))
-        yield Line([Span("checked", "good"), Span(f": {said}")])
-    else:
+    figures = [f"{one.what}, {f'off by {one.difference:.1e}' if one.difference else 'exactly'}" for one in found]
+    said = "; ".join(figures)
+    if wrong is not None:
         figure = f"off by {wrong.difference:.1e} (allowed {wrong.allowed:.1e})"
-        yield Line([Span("check failed", "bad"), Span(f": it should be that {wrong.what}, and it is {figure}")])
+        said = f"it should be that {wrong.what}, and it is {figure}"
+    yield Line("")
+    yield verdict(wrong is None, said)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,28 +12,22 @@ from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.parts import bar_column, full_scale, head_map, plural, row_limit, titled, verdict
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
 _MOVED = 10
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 
-@dataclass(frozen=True)
-class DifferenceChoice:
-    """How much is shown."""
-
-    rows: int | None
-    full: bool = False
-
-
 class DifferenceView:
     """Two runs side by side, A and B, drawn."""
 
-    def __init__(self, models: tuple[Model, Model], found: Difference, choice: DifferenceChoice) -> None:
-        self.models, self.found = models, found
+    def __init__(self, models: tuple[Model, Model], found: Difference, rows: int | None, full: bool = False) -> None:
+        self.models, self.found, self.rows, self.full = models, found, rows, full
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
-        self.choice = choice
+        self.shown, self.causal = models[0].tokenizer.shown, models[0].config.causal
+        self.one_text = texts[0].ids == texts[1].ids
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
             for a, b in zip(texts[0].tokens, texts[1].tokens, strict=False)
@@ -46,12 +39,10 @@ class DifferenceView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What is compared, where it begins to differ, every step, and what comes of it."""
-        limit = self.choice.rows if self.choice.rows is not None else (16 if terminal.cuts else None)
-        rows = limit or None
         yield from self._banner()
+        yield Line("")
         if self.found.equal:
-            yield Line("")
-            yield Line([Span("nothing differs", "good"), Span(f": all {len(self.found.steps)} steps are the same")])
+            yield titled("nothing differs", f": all {len(self.found.steps)} steps are the same", "good")
             yield from self._limit()
             return
         yield from self._first()
@@ -59,9 +50,10 @@ class DifferenceView:
         yield from self._steps()
         if self.found.attention is not None:
             yield from self._attention(self.found.attention)
-        yield from self._positions(rows)
+        yield from self._positions(row_limit(terminal, self.rows))
         yield from self._predictions()
-        yield from self._moved()
+        if self.two_models:
+            yield from self._moved()
         yield from self._incomparable()
         if outcome := [*self._outcome(), *self._limit()]:
             yield Line("")
@@ -76,36 +68,31 @@ class DifferenceView:
         else:
             yield from banner(self.models[0], self.texts[0])
         changed = set(self.found.alignment.changed)
-        one = self.texts[0].ids == self.texts[1].ids
-        letters = (("A and B ", self.texts[0], ""),) if one else (
-            ("A ", self.texts[0], _FIRST), ("B ", self.texts[1], _SECOND)
-        )  # fmt: skip
-        for letter, text, role in letters:
+        both, each = [("A and B ", self.texts[0], "")], zip(("A ", "B "), self.texts, (_FIRST, _SECOND), strict=True)
+        for letter, text, role in both if self.one_text else each:
             spans = [Span(letter, role or "strong")]
             for i, token in enumerate(text.tokens):
                 spans += [Span(f" {token.shown}", role if i in changed and role else "dim" if token.special else "")]
-            plural = "" if len(text.tokens) == 1 else "s"
-            yield Line([*spans, Span(f"   {len(text.tokens):,} token{plural}", "dim")])
+            yield Line([*spans, Span(f"   {plural(len(text.tokens), 'token')}", "dim")])
         if self.found.alignment.note:
-            yield Line([Span("note", "strong"), Span(f": {self.found.alignment.note}")])
+            yield titled("note", f": {self.found.alignment.note}")
 
     def _first(self) -> Iterator[Block]:
-        found, yet = self.found, f"{self.found.tolerance:.0e}"
-        yield Line("")
+        """The first difference beyond the tolerance, and the largest."""
+        found, limit = self.found, f"{self.found.tolerance:.0e} of a token's largest number"
         if not found.steps:
-            yield Line([Span("no step", "bad"), Span(" of the two models can be compared")])
+            yield titled("no step", " of the two models can be compared", "bad")
             return
         if found.first is None:
-            said = f": no step by more than {yet} of a token's largest number"
-            yield Line([Span("within the tolerance", "good"), Span(said)])
+            yield titled("within the tolerance", f": no step by more than {limit}", "good")
         else:
             one = found.first
-            said = f", beyond {yet} of a token's largest number: {self._cell(one)} is {_two(one)}"
-            yield Line([Span("first difference", "strong"), Span(f" at {one.name}{said}")])
+            a, b = (number(value, "%.4g") for value in one.values)
+            said = f" at {one.name}, beyond {limit}: {self._cell(one)} is {a} in A and {b} in B"
+            yield titled("first difference", said)
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
-            said = f" at {worst.name}: {figure(worst.relative)} of the largest number"
-            said += f" at {self._token(worst)}" if worst.token is not None else ""
-            yield Line([Span("largest difference", "strong"), Span(said)])
+            at = f" at {self._token(worst)}" if worst.token is not None else ""
+            yield titled("largest difference", f" at {worst.name}: {figure(worst.relative)} of the largest number{at}")
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
@@ -113,32 +100,32 @@ class DifferenceView:
         if divergence is not None:
             said = f" {number(divergence, '%.4g')} nats, the mean over the positions"
             if found.predictions:
-                where = "next token" if self.models[0].config.causal else "first mask"
+                where = "next token" if self.causal else "first mask"
                 said += f"; {number(found.predictions[0].kl, '%.4g')} at the {where}"
-            yield Line([Span("KL(A‖B)", "strong"), Span(said)])
+            yield titled("KL(A‖B)", said)
         if found.losses is not None:
             a, b = found.losses
-            said = f" of the text {a:.4f} nats a token in A, {b:.4f} in B ({b - a:+.4f})"
-            yield Line([Span("loss", "strong"), Span(said)])
+            yield titled("loss", f" of the text {a:.4f} nats per token in A, {b:.4f} in B ({b - a:+.4f})")
+
+    def _position(self, place: int) -> str:
+        """``1 ·cat``, or the tokens of both texts where they differ."""
+        name = self.names[place]
+        return name if " / " in name else f"{place} {name}"
 
     def _token(self, one: Compared) -> str:
         """The token whose numbers differ most for their size."""
-        if one.token is None or not one.relative:
-            return ""
-        name = self.names[one.token]
-        return name if " / " in name else f"{one.token} {name}"
+        return "" if one.token is None or not one.relative else self._position(one.token)
 
     def _cell(self, one: Compared) -> str:
+        """The cell that differs most, in words."""
         parts = []
         for axis, place in zip(one.step.axes, one.at, strict=True):
             if axis in ("token", "query", "key"):
-                parts.append(self.names[place] if " / " in self.names[place] else f"{place} {self.names[place]}")
+                parts.append(self._position(place))
             elif axis == "vocab":
-                parts.append(self.models[0].tokenizer.shown(place))
-            elif axis not in ("head", "kv head"):
-                parts.append(f"d{place}")
+                parts.append(self.shown(place))
             else:
-                parts.append(f"H{place}")
+                parts.append(f"{'H' if axis in ('head', 'kv head') else 'd'}{place}")
         return ", ".join(parts)
 
     def _map(self) -> Iterator[Block]:
@@ -149,19 +136,17 @@ class DifferenceView:
             return
         names = list(dict.fromkeys(one.step.name for one in inside))
         values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
-        for one in inside:
-            # no finite one is above 2
+        for one in inside:  # no finite one is above 2
             values[names.index(one.step.name), layers.index(one.layer or 0)] = min(2.0, one.relative)
         note = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
         yield Heading("relative difference", note)
-        seen = ~np.isnan(values)
-        columns = [f"L{layer}" for layer in layers]
+        seen, columns = ~np.isnan(values), [f"L{layer}" for layer in layers]
         most = float(values[seen].max()) or 1.0
         shown = None if seen.all() else seen
         yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=_digits(most))
 
     def _telling(self) -> list[Compared]:
-        """The first difference, of each layer the step that differs most for its size, and what is around the layers.
+        """The first difference, the step of each layer that differs most for its size, and those outside the layers.
 
         A step in which nothing differs is not among them.
         """
@@ -175,31 +160,22 @@ class DifferenceView:
 
     def _steps(self) -> Iterator[Block]:
         limit = self.found.tolerance
-        steps = self.found.steps if self.choice.full else self._telling()
+        steps = self.found.steps if self.full else self._telling()
         missing = len(self.found.steps) - len(steps)
         if not steps:
             return
         yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
-        layers = [one.layer for one in steps]
-        relative: list[Cell] = [
-            Meter(min(1.0, one.relative) if one.relative > limit else 0.0, figure(one.relative).rjust(7), _SECOND)
-            for one in steps
-        ]
-        divergence = [Column("KL", ["" if one.kl is None else number(one.kl, "%.4g") for one in steps], "right")]
+        shares = [min(1.0, one.relative) if one.relative > limit else 0.0 for one in steps]
+        divergence = Column("KL", ["" if one.kl is None else number(one.kl, "%.4g") for one in steps], "right")
+        numbers = [str(one.token) if self._token(one) else "" for one in steps]
         yield Table(
             [
                 Column("step", [Span(one.name, one.step.role) for one in steps], said=""),
                 Column("largest", [figure(one.largest) for one in steps], "right", said="largest difference"),
-                Column("relative", relative, narrow=[figure(one.relative).rjust(7) for one in steps]),
-                Column(
-                    "token",
-                    [self._token(one) for one in steps],
-                    shrink=8,
-                    drop=1,
-                    narrow=["" if one.token is None or not one.relative else str(one.token) for one in steps],
-                ),
+                bar_column("relative", shares, [figure(one.relative) for one in steps], _SECOND),
+                Column("token", [self._token(one) for one in steps], narrow=numbers, shrink=8, drop=1),
                 Column("cosine", [number(one.cosine, "%.6f") for one in steps], "right"),
-                *(divergence if any(one.kl is not None for one in steps) else ()),
+                *([divergence] if any(divergence.cells) else []),
                 Column(
                     "largest at",
                     [self._cell(one) if one.largest else "" for one in steps],
@@ -211,29 +187,25 @@ class DifferenceView:
                 Column("B", [Figure(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
             ],
             rule_after=frozenset(
-                i for i in range(len(steps) - 1) if _parted(layers[i], layers[i + 1], self.choice.full)
+                i for i in range(len(steps) - 1) if _parted(steps[i].layer, steps[i + 1].layer, self.full)
             ),
         )
         if missing:
-            said = f"  of each layer the one that differs most; --full shows {missing} more"
-            yield Line(Span(said, "dim"))
+            yield Line(Span(f"  the step that differs most in each layer; --full shows {missing} more", "dim"))
 
     def _attention(self, found: Attention) -> Iterator[Block]:
         if any(heads is not None for heads in found.apart):
             n_heads = max(len(heads) for heads in found.apart if heads is not None)
-            rows = [heads or (float("nan"),) * n_heads for heads in found.apart]
-            values = np.nan_to_num(np.array(rows, dtype=np.float32))
+            values = np.nan_to_num(np.array([heads or (np.nan,) * n_heads for heads in found.apart], dtype=np.float32))
             note = "0: the same weights, 1: weights on other keys; the mean over the queries"
             yield Heading("heads apart", note, "attention")
-            labels = [f"L{i}" for i in range(len(rows))], [f"H{i}" for i in range(n_heads)]
             most = float(values.max()) or 1.0
-            yield Heat(values, *labels, "unit", None, most, asked=True, digits=_digits(most))
+            yield head_map(values, "unit", most, _digits(most))
         change = as_array(found.second - found.first)
         seen = None if found.seen is None else found.seen.cpu().numpy()
         note = "B − A, query down, key across; --head chooses another"
         yield Heading(f"L{found.layer}H{found.head}.weights", note, "attention")
-        limit = largest(change, seen)
-        yield Heat(change, self.names, self.names, "signed", seen, limit or 1.0)
+        yield Heat(change, self.names, self.names, "signed", seen, largest(change, seen) or 1.0)
 
     def _positions(self, rows: int | None) -> Iterator[Block]:
         found = self.found.positions
@@ -241,45 +213,42 @@ class DifferenceView:
             return
         keep = shown_rows(len(found), rows)
         kept = [found[i] for i in keep]
-        full = max((one.kl for one in found), default=0.0) or 1.0
-        shown = self.models[0].tokenizer.shown
+        full = full_scale(one.kl for one in found)
         yield Heading("positions", "KL(A‖B) in nats, and what is most probable there", "output")
         yield Table(
             [
                 Column("#", [str(one.index) for one in kept], "right", said="position"),
                 Column("token", [self.names[one.index] for one in kept], shrink=10, said=""),
-                Column("KL", [Meter(one.kl / full, number(one.kl, "%.4f").rjust(8), "output") for one in kept],
-                       narrow=[number(one.kl, "%.4f") for one in kept]),
-                Column("A", [f"{shown(one.first[0])} {one.first[1]:.3f}" for one in kept], shrink=10),
-                Column("B", [f"{shown(one.second[0])} {one.second[1]:.3f}" for one in kept], shrink=10),
+                bar_column("KL", [one.kl / full for one in kept], [number(one.kl, "%.4f") for one in kept], "output"),
+                Column("A", [f"{self.shown(one.first[0])} {one.first[1]:.3f}" for one in kept], shrink=10),
+                Column("B", [f"{self.shown(one.second[0])} {one.second[1]:.3f}" for one in kept], shrink=10),
             ]
-        )  # fmt: skip
+        )
         yield from left_out(len(found), keep)
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.predictions:
-            text = "the text" if self.texts[0].ids == self.texts[1].ids else "either text"
-            where = f"after {text}" if self.models[0].config.causal else f"at the mask, position {one.position}"
+            text = "the text" if self.one_text else "either text"
+            where = f"after {text}" if self.causal else f"at the mask, position {one.position}"
             note = f"{where}, KL(A‖B) {number(one.kl, '%.4g')} nats"
-            yield Heading("next" if self.models[0].config.causal else "fill", note, "output")
+            yield Heading("next" if self.causal else "fill", note, "output")
             yield Table(
                 [
-                    Column("token", [self.models[0].tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
-                    Column("A", [Meter(p, f"{p:.4f}", _FIRST) for p in one.first], narrow=_four(one.first)),
-                    Column("B", [Meter(p, f"{p:.4f}", _SECOND) for p in one.second], narrow=_four(one.second)),
+                    Column("token", [self.shown(i) for i in one.ids], shrink=10, said=""),
+                    bar_column("A", one.first, _four(one.first), _FIRST),
+                    bar_column("B", one.second, _four(one.second), _SECOND),
                     Column("B − A", [f"{b - a:+.4f}" for a, b in zip(one.first, one.second, strict=True)], "right"),
                 ]
             )
 
     def _moved(self) -> Iterator[Block]:
         moved = [one for one in self.found.moved if one.change]
-        if not self.two_models:
-            return
         if not moved:
-            yield Heading("weights", "those that both have in one shape are the same" if self.found.moved else
-                          "no parameter is in both models in one shape")  # fmt: skip
+            same = "all parameters that both have in one shape are the same"
+            yield Heading("weights", same if self.found.moved else "no parameter is in both models in one shape")
             return
         kept, full = moved[:_MOVED], moved[0].ratio if np.isfinite(moved[0].ratio) else 1.0
+        shares, ratios = [one.ratio / full for one in kept], [figure(one.ratio) for one in kept]
         yield Heading("weights", f"the {len(kept)} that moved most for their size, of {len(moved)} that did")
         yield Table(
             [
@@ -287,10 +256,9 @@ class DifferenceView:
                 Column("shape", [" × ".join(map(str, one.shape)) for one in kept], drop=1),
                 Column("‖Δ‖", [figure(one.change) for one in kept], "right", said="norm of the change"),
                 Column("‖W‖", [figure(one.norm) for one in kept], "right", said="norm in A"),
-                Column("‖Δ‖ ÷ ‖W‖", [Meter(one.ratio / full, figure(one.ratio).rjust(7), "ffn") for one in kept],
-                       narrow=[figure(one.ratio).rjust(7) for one in kept], said="change over norm"),
+                bar_column("‖Δ‖ ÷ ‖W‖", shares, ratios, "ffn", said="change over norm"),
             ]
-        )  # fmt: skip
+        )
 
     def _incomparable(self) -> Iterator[Block]:
         found = self.found.incomparable
@@ -308,19 +276,17 @@ class DifferenceView:
         yield Table([Column("", names, shrink=20), Column("", [why for why, _ in by_reason], shrink=20)], header=False)
 
     def _limit(self) -> Iterator[Block]:
-        limit, worst = self.found.fail_over, self.found.worst
+        """Whether --fail-over is kept."""
+        limit, steps = self.found.fail_over, self.found.steps
         if limit is None:
             return
-        if worst is None:
-            yield Line([Span("check failed", "bad"), Span(": no step can be compared")])
-            return
-        if self.found.holds:
-            said = f": no step differs by more than {limit:g} of a token's largest number"
-            yield Line([Span("checked", "good"), Span(said)])
-            return
-        over = [one for one in self.found.steps if one.relative > limit]
-        said = f": {len(over)} of {len(self.found.steps)} steps differ by more than {limit:g}, first {over[0].name}"
-        yield Line([Span("check failed", "bad"), Span(said)])
+        over = [one for one in steps if one.relative > limit]
+        said = f"no step differs by more than {limit:g} of a token's largest number"
+        if self.found.worst is None:
+            said = "no step can be compared"
+        elif over:
+            said = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
+        yield verdict(self.found.holds, said)
 
 
 def _parted(layer: int | None, other: int | None, full: bool) -> bool:
@@ -337,10 +303,6 @@ def _place(one: Compared) -> str:
     """The cell as an address has it, ``H2[1,23]``."""
     head = f"H{one.at[0]}" if one.step.has_heads else ""
     return f"{head}[{','.join(map(str, one.at[bool(head) :]))}]"
-
-
-def _two(one: Compared) -> str:
-    return f"{number(one.values[0], '%.4g')} in A and {number(one.values[1], '%.4g')} in B"
 
 
 def _four(values: Sequence[float]) -> list[str]:

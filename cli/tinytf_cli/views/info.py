@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tinytf.analysis.size import Info, cache_bytes_per_token, work_per_token
+from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
+from tinytf.steps.work import cache_bytes_per_token, work_per_token
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal

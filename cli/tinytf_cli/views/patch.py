@@ -1,4 +1,4 @@
-"""The view of patching: what of the clean run's logit difference each activation brings back."""
+"""The view of patching: how much of the clean run's logit difference each activation recovers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,35 +9,32 @@ from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import check_line, choice_table, digits_for, signed, site_names, where_predicted
+from tinytf_cli.views.ablate import SITES, check_line, choice_table, coloured, digits_for, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.parts import first_of, head_map, note, numbered
 from tinytf_cli.views.steps import as_array, labels, largest
 
 _WHAT = {
     "residual": ("the stream into each block, at each position", "in"),
-    "attn": ("what attention gives, at each position", "attn"),
-    "ffn": ("what the feed-forward gives, at each position", "ffn"),
-    "heads": ("what each head gives, at all positions", ""),
+    "attn": ("the output of attention, at each position", "attn"),
+    "ffn": ("the output of the feed-forward, at each position", "ffn"),
+    "heads": ("the output of each head, at all positions", ""),
 }
 _SHOWN_DIFFERENCES = 8
 
 
 def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Iterator[Block]:
-    """What is compared: two texts, and what is followed."""
+    """What is compared: two texts, and the logit difference that is followed."""
     yield from banner(model, clean.encoding)
     shown = model.tokenizer.shown
+    difference = [number(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
     yield Heading("patching", "the corrupt text, run with activations of the clean one")
-    places = [where_predicted(trace, contrast.position) for trace in (clean, corrupt)]
     yield Table(
         [
             Column("", ["clean", "corrupt"], said=""),
-            Column("", places, shrink=20, said=""),
-            Column(
-                f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}",
-                [number(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)],
-                "right",
-            ),
+            Column("", [where_predicted(trace, contrast.position) for trace in (clean, corrupt)], shrink=20, said=""),
+            Column(f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}", difference, "right"),
             Column("is", ["1", "0"], "right"),
         ]
     )
@@ -46,68 +43,66 @@ def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Ite
 
 
 class PatchedView:
-    """One patch drawn."""
+    """One patch, drawn."""
 
     def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: Patched) -> None:
         self.model, self.clean, self.corrupt, self.found = model, clean, corrupt, found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        found = self.found
-        yield from _head(self.model, self.clean, self.corrupt, self.found.contrast)
-        names = labels(self.corrupt)
+        found, names = self.found, labels(self.corrupt)
+        yield from _head(self.model, self.clean, self.corrupt, found.contrast)
         where = "at all positions"
         if found.positions is not None:
             where = "at " + ", ".join(f"{place} {names[place]}" for place in found.positions[:8])
-        yield Heading("patched", f"{site_names(found.sites)} {where}", "attention")
+        yield Heading("patched", f"{first_of(found.sites, SITES)} {where}", "attention")
         yield choice_table(found.choices, self.model.tokenizer, found.contrast.answer, ("p corrupt", "p patched"))
         recovered = Span(number(found.recovered, "%.4f"), "strong")
         logits = Span(f": the logit difference is {number(found.difference, '%+.4f')}", "dim")
-        yield Line([recovered, Span(" of the clean run came back"), logits], indent=2)
+        yield Line([recovered, Span(" of the clean run recovered"), logits], indent=2)
         yield from check_line(*found.checks)
 
 
 class PatchSweepView:
-    """The map of a sweep drawn, with its ``top`` strongest in a table."""
+    """The map of a sweep, drawn, with its ``top`` strongest in a table."""
 
     def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: PatchSweep, top: int) -> None:
         self.model, self.clean, self.corrupt, self.found, self.top = model, clean, corrupt, found, top
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, labels(self.corrupt)
-        yield from _head(self.model, self.clean, self.corrupt, self.found.contrast)
+        yield from _head(self.model, self.clean, self.corrupt, found.contrast)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)
-        layers = [f"L{layer}" for layer in range(len(values))]
-        if found.what == "heads":
-            rows, columns, shown = layers, [f"H{head}" for head in range(values.shape[1])], values
-            said = "layers down, heads across"
-        else:  # tokens down: their text is longer than a layer's name
-            rows, columns, shown = names[found.first :], layers, values[:, found.first :].T
-            said = f"tokens down, layers 0 to {len(layers) - 1} across"
-        yield Line(Span(f"1 is the clean run, 0 the corrupt one; {said}", "dim"), indent=2)
+        across = "layers down, heads across"
+        if found.what != "heads":
+            across = f"tokens down, layers 0 to {len(values) - 1} across"
+        yield note(f"1 is the clean run, 0 the corrupt one; {across}")
         if found.first:
             same = "token 0 is" if found.first == 1 else f"tokens 0 to {found.first - 1} are"
-            yield Line(Span(f"{same} the same in both texts, so nothing comes of patching there", "dim"), indent=2)
-        yield Heat(shown, rows, columns, "signed", None, largest(shown), asked=True, digits=digits_for(shown))
-        yield Heading("strongest", "how much of the clean run comes back")
+            yield note(f"{same} the same in both texts, so patching there changes nothing")
+        if found.what == "heads":
+            yield head_map(values, "signed", largest(values), digits_for(values))
+        else:  # tokens down: their text is longer than a layer's name
+            shown, layers = values[:, found.first :].T, numbered("L", len(values))
+            rows = names[found.first :]
+            yield Heat(shown, rows, layers, "signed", None, largest(shown), asked=True, digits=digits_for(shown))
+        yield Heading("strongest", "how much of the clean run is recovered")
         yield self._strongest(names)
         yield from check_line(*found.checks)
 
     def _strongest(self, names: Sequence[str]) -> Table:
         found, contrast = self.found.strongest(self.top), self.found.contrast
         most = max((abs(recovered) for _, _, recovered in found), default=0.0)
-        heads = self.found.what == "heads"
-        step = _WHAT[self.found.what][1]
+        heads, step = self.found.what == "heads", _WHAT[self.found.what][1]
         places = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in found]
-        columns = [Column("", [Span(place, "strong") for place in places], said="")]
-        if not heads:
-            columns.append(Column("at", [f"{column} {names[column]}" for _, column, _ in found], shrink=10))
-        back = [number(contrast.corrupt + value * (contrast.clean - contrast.corrupt), "%+.4f") for *_, value in found]
+        at = [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in found], shrink=10)]
+        logits = [contrast.corrupt + value * (contrast.clean - contrast.corrupt) for *_, value in found]
         return Table(
             [
-                *columns,
-                Column("comes back", [signed(value, most, "%+.4f") for *_, value in found], "right"),
-                Column("logit difference", back, "right", drop=1),
+                Column("", [Span(place, "strong") for place in places], said=""),
+                *at,
+                Column("recovered", [coloured(value, most, "%+.4f") for *_, value in found], "right"),
+                Column("logit difference", [number(value, "%+.4f") for value in logits], "right", drop=1),
             ]
         )
 

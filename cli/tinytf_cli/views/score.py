@@ -8,7 +8,7 @@ from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, Table
-from tinytf_cli.views.int8 import cost_in_words
+from tinytf_cli.views.continuation import cost_in_words
 
 _MOST_BITS = 16.0
 """The surprise at the end of the colour scale; fixed, so that texts are comparable."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tinytf.worked import CheckedStep, Scores, Verification
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.claimed import claimed_cells, safe
+from tinytf_cli.views.worked_cells import claimed_cells, safe
 
 
 class VerifyView:

@@ -1,7 +1,6 @@
 """What a token was chosen from: candidates as bars, what the model looked at, and what its cache holds."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -81,29 +80,6 @@ def _bars(step: Step, tokenizer: Tokenizer, *, after: bool) -> Bars:
     )
 
 
-def step_data(step: Step, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A step as data; attention only where it was looked at, as rows of weights."""
-    data: dict[str, Any] = {
-        "sample": step.sample,
-        "number": step.number,
-        "id": step.id,
-        "token": tokenizer.shown(step.id),
-        "text": step.text,
-        "log_probability": step.log_probability,
-        "rank": step.rank,
-        "surprise_bits": step.surprise,
-        "entropy_bits": step.entropy,
-        "dropped": step.dropped,
-        "candidates": [
-            {"id": one.id, "token": tokenizer.shown(one.id), "probability": one.probability, "drawn": one.drawn}
-            for one in step.candidates
-        ],
-    }
-    if step.attention is not None:
-        data["attention"] = step.attention.tolist()
-    return data
-
-
 def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:
     """How much of every layer's room is taken, and what one more token takes."""
     used, allocated = (sum(getattr(one, name) for one in layers) for name in ("used_bytes", "allocated_bytes"))
@@ -123,20 +99,3 @@ def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:
             Column("a token", [f"{one.bytes_per_token:,}" for one in layers], "right", drop=1),
         ]
     )
-
-
-def cache_data(layers: Sequence[LayerUse] | None) -> list[dict[str, Any]] | None:
-    """The same as data; None where there is no cache."""
-    if layers is None:
-        return None
-    return [
-        {
-            "layer": one.layer,
-            "shape": list(one.shape),
-            "used": one.used,
-            "used_bytes": one.used_bytes,
-            "allocated_bytes": one.allocated_bytes,
-            "bytes_per_token": one.bytes_per_token,
-        }
-        for one in layers
-    ]

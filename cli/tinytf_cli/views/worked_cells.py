@@ -1,7 +1,7 @@
 """The cells of one step of a worked example: claimed, true, and how far apart."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,10 @@ from tinytf_cli.views.blocks import Block, Cell, Column, Line, Span, Table
 
 _GAP = 2
 _SIGNS, _SPOKEN = ("✓", "✗"), (" right", " wrong")
-_RIGHT, _WRONG = Span("✓", "good"), Span("✗", "bad")
+
+Cells = list[list[list[Span]]]
+Part = tuple[str, Cells, Sequence[str]]
+"""A title, the cells of a matrix, and the names of its columns."""
 
 
 def safe(text: str) -> str:
@@ -37,35 +40,31 @@ def claimed_cells(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
 def _matrix(checked: CheckedStep, place: tuple[int, ...], terminal: Terminal) -> Iterator[Block]:
     """Claimed, true and difference side by side, or below each other where the width is short."""
     step = checked.step
-    parts = [part for part in _parts(checked, place, _SPOKEN if terminal.plain else _SIGNS) if part[1]]
-    rows = max(len(part[1]) for part in parts)
-    labels = [safe(label) for label in step.rows[:rows]] or ["" if rows == 1 else str(row) for row in range(rows)]
-    labels += [str(row) for row in range(len(labels), rows)]
     names = [safe(name) for name in step.columns]
-    if terminal.plain:
-        yield _table(labels, [(title, cells, names) for title, cells in parts], rule=False)
-        return
+    cells_of = _parts(checked, place, _SPOKEN if terminal.plain else _SIGNS)
+    parts: list[Part] = [(title, cells, names) for title, cells in cells_of if cells]
+    rows = max(len(cells) for _, cells, _ in parts)
+    labels = [safe(label) for label in step.rows[:rows]] or [""] * (rows == 1)
+    labels += [str(row) for row in range(len(labels), rows)]
     side = max(cell_len(label) for label in labels) + _GAP
-    columns = [_widths(cells, names) for _, cells in parts]
+    widths = [_widths(cells, names) for _, cells, _ in parts]
     beside = sum(
-        sum(c) - c[0] + max(c[0], cell_len(title)) + _GAP * len(c) for (title, _), c in zip(parts, columns, strict=True)
+        sum(each) - each[0] + max(each[0], cell_len(title)) + _GAP * len(each)
+        for (title, *_), each in zip(parts, widths, strict=True)
     )
-    if side + beside + (1 + _GAP) * (len(parts) - 1) <= terminal.width:
-        yield _table(labels, [(title, cells, names) for title, cells in parts])
+    if terminal.plain or side + beside + (1 + _GAP) * (len(parts) - 1) <= terminal.width:
+        yield _table(labels, parts, rule=not terminal.plain)
         return
-    for title, cells in parts:
-        for first, last in _strips(_widths(cells, names), terminal.width - side):
-            strip = [row[first:last] for row in cells]
-            yield Line(
-                Span(f"{title}{f', {first} to {last - 1}' if last - first < len(cells[0]) else ''}", "dim"), indent=2
-            )
-            yield _table(labels[: len(cells)], [("", strip, names[first:last])])
+    for (title, cells, _), each in zip(parts, widths, strict=True):
+        for first, last in _strips(each, terminal.width - side):
+            which = f", {first} to {last - 1}" if last - first < len(each) else ""
+            yield Line(Span(f"{title}{which}", "dim"), indent=2)
+            yield _table(labels[: len(cells)], [("", [row[first:last] for row in cells], names[first:last])])
 
 
-def _widths(cells: Sequence[Sequence[Sequence[Span]]], names: Sequence[str]) -> list[int]:
-    columns = len(cells[0])
-    widest = [max(sum(cell_len(span.text) for span in row[c]) for row in cells) for c in range(columns)]
-    return [max(w, cell_len(names[c]) if c < len(names) else 0) for c, w in enumerate(widest)]
+def _widths(cells: Cells, names: Sequence[str]) -> list[int]:
+    widest = [max(sum(cell_len(span.text) for span in cell) for cell in column) for column in zip(*cells, strict=True)]
+    return [max(width, cell_len(names[c]) if c < len(names) else 0) for c, width in enumerate(widest)]
 
 
 def _strips(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
@@ -79,12 +78,9 @@ def _strips(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     yield first, len(widths)
 
 
-Cells = list[list[list[Span]]]
-
-
-def _table(labels: Sequence[str], parts: Sequence[tuple[str, Cells, Sequence[str]]], *, rule: bool = True) -> Table:
+def _table(labels: Sequence[str], parts: Sequence[Part], *, rule: bool = True) -> Table:
     """Groups of columns with a rule between them; names of columns are a first row."""
-    named = rule and any(names for _, _, names in parts)
+    named = rule and any(names for *_, names in parts)
     first: list[Cell] = [""] if named else []
     columns = [Column("", first + [Span(label, "dim") for label in labels], said="row")]
     for place, (title, cells, names) in enumerate(parts):
@@ -100,66 +96,52 @@ def _table(labels: Sequence[str], parts: Sequence[tuple[str, Cells, Sequence[str
 
 def _parts(checked: CheckedStep, place: tuple[int, ...], signs: tuple[str, str]) -> Iterator[tuple[str, Cells]]:
     """The matrices of what is claimed, of what is true, and of the differences that matter."""
-    claim = checked.step.claim
+    claim, form = checked.step.claim, _form(checked)
     true = _two_axes(checked.true, place)
-    form = _form(checked)
-    words = (claim is not None and claim.words) or true.dtype.kind in "US"
-    if claim is not None:
-        assert checked.holds is not None
-        said, holds = _two_axes(claim.shown, place), _two_axes(checked.holds, place)
-        yield (
-            "claimed",
-            [
-                [
-                    [
-                        Span(safe(str(text)), "good" if ok else "bad"),
-                        Span(signs[0] if ok else signs[1], "good" if ok else "bad"),
-                    ]
-                    for text, ok in zip(texts, oks, strict=True)
-                ]
-                for texts, oks in zip(said, holds, strict=True)
-            ],
-        )
-    yield "true", [[[Span(_true(value, form))] for value in row] for row in true]
-    if claim is not None and not words and not claim.truths and checked.off is not None:
-        off = _two_axes(checked.off, place)
-        holds = _two_axes(checked.holds, place)
-        yield (
-            "off by",
-            [
-                [
-                    [Span(_off(float(value), bool(ok), form), "dim" if ok else "bad")]
-                    for value, ok in zip(values, oks, strict=True)
-                ]
-                for values, oks in zip(off, holds, strict=True)
-            ],
-        )
+    if claim is None:
+        yield "true", _cells(lambda value: [Span(_true(value, form))], true)
+        return
+    holds = _two_axes(checked.holds, place)
+
+    def marked(text: Any, ok: bool) -> list[Span]:
+        role = "good" if ok else "bad"
+        return [Span(safe(str(text)), role), Span(signs[0 if ok else 1], role)]
+
+    def apart(value: Any, ok: bool) -> list[Span]:
+        return [Span(_off(float(value), ok, form), "dim" if ok else "bad")]
+
+    yield "claimed", _cells(marked, _two_axes(claim.shown, place), holds)
+    yield "true", _cells(lambda value: [Span(_true(value, form))], true)
+    if not (claim.words or true.dtype.kind in "US" or claim.truths or checked.off is None):
+        yield "off by", _cells(apart, _two_axes(checked.off, place), holds)
+
+
+def _cells(make: Callable[..., list[Span]], *matrices: NDArray[Any]) -> Cells:
+    """A cell for each place of matrices of one shape."""
+    return [[make(*values) for values in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
 def _two_axes(array: NDArray[Any] | None, place: tuple[int, ...]) -> NDArray[Any]:
     assert array is not None
-    part = array[place] if len(place) <= max(0, array.ndim - 2) else array
-    return np.atleast_2d(part).reshape(-1, np.atleast_2d(part).shape[-1])
+    part = np.atleast_2d(array[place] if len(place) <= max(0, array.ndim - 2) else array)
+    return part.reshape(-1, part.shape[-1])
 
 
 def _form(checked: CheckedStep) -> str:
     """Digits enough to see how far a claim is off: two more than it prints."""
-    true = checked.true
+    true, claim = checked.true, checked.step.claim
     assert true is not None
     if true.dtype.kind in "US":
         return ""
-    claim = checked.step.claim
     if claim is not None and claim.truths:
         return "yes or no"
     finite = true[np.isfinite(true)]
     if finite.size and (finite == np.rint(finite)).all() and np.abs(finite).max() < 1e15:
         return "whole"
     if claim is None or claim.words:
-        alike = true.ndim != 1 or not checked.step.columns  # a row of named quantities has digits of each its own
+        alike = true.ndim != 1 or not checked.step.columns  # each of a row of named quantities has digits of its own
         return number_format(true.astype(np.float32)) if alike else ""
-    digits = max(
-        (len(text.partition(".")[2]) for text in claim.shown.ravel().tolist() if "e" not in text.lower()), default=2
-    )
+    digits = max((len(text.partition(".")[2]) for text in claim.shown.flat if "e" not in text.lower()), default=2)
     largest = float(np.abs(finite).max(initial=0.0))
     return f"%.{digits + 2}f" if not largest or 10.0 ** -(digits + 1) <= largest < 1e6 else "%.4g"
 
@@ -169,14 +151,13 @@ def _true(value: Any, form: str) -> str:
         return safe(value)
     if form == "yes or no":
         return "yes" if value else "no"
-    if not math.isfinite(value):
-        return number(float(value))
-    if form == "whole":
+    if form == "whole" and math.isfinite(value):
         return f"{int(value):,}" if abs(value) >= 10_000 else str(int(value))
-    return number(float(value), form)
+    return number(float(value), "" if form == "whole" else form)
 
 
 def _off(value: float, holds: bool, form: str) -> str:
+    """Claimed − true, with its sign; nothing where there is nothing to subtract."""
     if math.isnan(value):
         return ""
     text = _true(value, form if form != "whole" or value.is_integer() else "%.3g")

@@ -1,0 +1,89 @@
+"""The tensors that an address of a trace names, as a report, and their figures."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tinytf.report import Report
+from tinytf.trace.address import Address
+from tinytf.trace.conditions import MEASURES, measure
+from tinytf.trace.summary import statistics, visible
+from tinytf.trace.trace import Trace
+
+
+def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:
+    """One address for every tensor at an address; a head axis stays whole where no head is named."""
+    if where.cell:
+        yield where
+        return
+    steps = [where.step] if where.step is not None else trace.steps.layer_steps
+    for layer in where.layers or (None,):
+        for step in (one for one in steps if one.is_tensor):
+            for head in (where.heads if step.has_heads else None) or (None,):
+                layers, heads = None if layer is None else (layer,), None if head is None else (head,)
+                yield Address(step, layers, heads)
+
+
+def tensor_at(trace: Trace, where: Address) -> Tensor:
+    """The tensor at a single address; logits and probabilities are of the positions that the forward pass read."""
+    step = where.step
+    whole = step is not None and step.is_vocabulary and not where.cell
+    return trace.at_logit_rows(step) if step is not None and whole else trace[where]
+
+
+@dataclass(frozen=True, eq=False)
+class AddressValues(Report):
+    """Every tensor at an address, with its axes."""
+
+    KIND = "values"
+
+    trace: Trace
+    address: Address
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {str(one): tensor_at(self.trace, one) for one in single_addresses(self.trace, self.address)}
+
+    def fields(self) -> dict[str, Any]:
+        return {"address": str(self.address), "note": self.address.note, "values": self._values()}
+
+    def _values(self) -> dict[str, Any]:
+        name = "" if self.address.step is None else self.address.step.name
+        tokens = self.trace.tokens
+        named = {"ids": [token.id for token in tokens], "tokens": [token.shown for token in tokens]}
+        if name in named:
+            return {name: {"axes": ["token"], "values": named[name]}}
+        every = ((one, tensor_at(self.trace, one)) for one in single_addresses(self.trace, self.address))
+        return {str(one): {"axes": one.axes, "values": tensor.tolist()} for one, tensor in every}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one tensor, over its numbers that are finite and not masked."""
+
+    where: Address
+    values: dict[str, float]
+    histogram: tuple[int, ...]
+
+
+def figures(trace: Trace, where: Address) -> list[Figures]:
+    """The figures of every tensor at an address; NaN and infinities are counted where there are any."""
+    found = []
+    for one in single_addresses(trace, where):
+        step = one.step
+        assert step is not None
+        tensor, layer = tensor_at(trace, one), one.layers[0] if one.layers else None
+        if one.cell:
+            names = ("mean", "max", "min", "std", "norm")
+            values = {name: MEASURES[name][0](tensor.flatten()) for name in names}
+            found.append(Figures(one, values, statistics(tensor).histogram))
+            continue
+        values = {
+            name: measure(trace, name, step, layer, one.heads)
+            for name in MEASURES
+            if name != "entropy" or step.is_distribution
+        }
+        shown = {name: value for name, value in values.items() if value or name not in ("nan", "inf")}
+        found.append(Figures(one, shown, statistics(tensor, visible(trace, step, layer)).histogram))
+    return found

@@ -1,0 +1,291 @@
+"""What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
+
+from tinytf.config import ModelConfig
+from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
+from tinytf.generate.compared import CachedStep
+from tinytf.generate.decoder import PLAIN, Kind
+from tinytf.generate.loop import Step, StreamOptions
+from tinytf.generate.pieces import text_after
+from tinytf.generate.samplers import Sampling
+from tinytf.generate.score import QuantizationCost, quantization_cost
+from tinytf.model.cache import LayerUse
+from tinytf.model.transformer import Transformer
+from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
+from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
+from tinytf.text.tokenizer import Encoding
+
+Made = TypeVar("Made")
+AnyContinued = TypeVar("AnyContinued", bound="Continued[Any]")
+
+INTERRUPTED = "interrupted"
+_COST_TOKENS = 512
+"""The cost of int8 weights is measured on the last tokens of a text, at most so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued(Report, Generic[Made]):
+    """What follows a ``prompt``, step by step; ``interrupted`` says that somebody ended it before its time.
+
+    Its events can be sent while it is made: ``first_event`` needs no step, ``step_event`` is of one, ``last_events``
+    need them all. ``kind`` is how it was computed, ``int8_cost`` what 8-bit weights did to the loss of the text.
+    """
+
+    prompt: Encoding
+    steps: tuple[Made, ...] = ()
+    interrupted: bool = False
+    kind: Kind = PLAIN
+    int8_cost: QuantizationCost | None = None
+
+    def _settings(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _step(self, step: Made) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _outcome(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def text_ids(self) -> list[int]:
+        """The prompt and the ids that follow it; of several texts in the first."""
+        return self.prompt.ids
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """How fast it was, where that was measured."""
+        return None
+
+    @property
+    def note(self) -> str:
+        """Why fast decoding was given up, where it was."""
+        return getattr(self.steps[-1], "note", "") if self.steps else ""
+
+    @property
+    def dropped(self) -> int:
+        """How many of the oldest tokens the model no longer saw in the end."""
+        return max((getattr(step, "dropped", 0) for step in self.steps), default=0)
+
+    def _noted(self) -> dict[str, str]:
+        return {"note": self.note} if self.note else {}
+
+    def fields(self) -> dict[str, Any]:
+        steps = [self._step(step) for step in self.steps]
+        return {"prompt": text_data(self.prompt), **self._settings(), **self._outcome(), "steps": steps}
+
+    def first_event(self) -> dict[str, Any]:
+        of = {} if self.about is None else self.about.to_dict()
+        known = {"prompt": text_data(self.prompt), **self._settings()}
+        return {"type": self.KIND, "schema_version": SCHEMA_VERSION, **of, **known}
+
+    def step_event(self, step: Made) -> dict[str, Any]:
+        return {"type": "step", **self._step(step)}
+
+    def last_events(self) -> Iterator[dict[str, Any]]:
+        if outcome := self._outcome():
+            yield {"type": "end", **outcome}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        yield self.first_event()
+        yield from map(self.step_event, self.steps)
+        yield from self.last_events()
+
+
+def with_cost(found: AnyContinued, model: Transformer) -> AnyContinued:
+    """The report with what 8-bit weights cost, where they were used and the text came to its end."""
+    ids = found.text_ids[-min(_COST_TOKENS, model.config.context) :]
+    if not found.kind.quantize or found.interrupted or len(ids) < 2:
+        return found
+    return replace(found, int8_cost=quantization_cost(model, ids, compile=found.kind.compile))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Continued[Step]):
+    """Texts that follow a prompt: ``samples`` of them, numbered from 1; sample i was drawn with ``seed`` + i − 1.
+
+    ``times`` are the seconds (of time.perf_counter) at which each step was there, ``cache`` is what the cache held in
+    the end, a row a layer.
+    """
+
+    KIND = "generation"
+
+    sampling: Sampling
+    seed: int = 0
+    samples: int = 1
+    times: tuple[float, ...] = ()
+    cache: tuple[LayerUse, ...] | None = None
+
+    @classmethod
+    def begin(cls, about: About, prompt: Encoding, options: StreamOptions) -> Self:
+        """The report before its first step."""
+        return cls(
+            about=about, prompt=prompt, kind=options.kind, sampling=options.sampling or Sampling(),
+            seed=options.seed, samples=options.samples,
+        )  # fmt: skip
+
+    def of(self, sample: int) -> list[Step]:
+        """The steps of one sample."""
+        return [step for step in self.steps if step.sample == sample]
+
+    def text(self, sample: int = 1) -> str:
+        return "".join(step.text for step in self.of(sample))
+
+    def ended(self, sample: int = 1) -> str:
+        """Why a sample ended; empty where it did not."""
+        steps = self.of(sample)
+        return (steps[-1].ended if steps else "") or (INTERRUPTED if self.interrupted else "")
+
+    @property
+    def text_ids(self) -> list[int]:
+        return [*self.prompt.ids, *(step.id for step in self.of(1))]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of all samples together, without their first two tokens, which prepare what the others use."""
+        start = 2 * self.samples
+        if len(self.times) <= start + 1:
+            return None
+        return (len(self.times) - start) / (self.times[-1] - self.times[start - 1])
+
+    def _settings(self) -> dict[str, Any]:
+        return {"sampling": {**plain(self.sampling), "seed": self.seed}}
+
+    def _step(self, step: Step) -> dict[str, Any]:
+        """One token; attention only where it was looked at, as rows of weights."""
+        return {
+            "sample": step.sample,
+            "number": step.number,
+            **self.named(step.id),
+            "text": step.text,
+            "log_probability": step.log_probability,
+            "rank": step.rank,
+            "surprise_bits": step.surprise,
+            "entropy_bits": step.entropy,
+            "dropped": step.dropped,
+            "candidates": [
+                {**self.named(one.id), "probability": one.probability, "drawn": one.drawn} for one in step.candidates
+            ],
+            **({} if step.attention is None else {"attention": step.attention.tolist()}),
+        }
+
+    def _outcome(self) -> dict[str, Any]:
+        numbers = range(1, self.samples + 1)
+        samples = [{"sample": number, "text": self.text(number), "ended": self.ended(number)} for number in numbers]
+        return {
+            "text": samples[0]["text"],
+            "ended": samples[0]["ended"],
+            "samples": samples,
+            "cache": plain(self.cache),
+            **({} if self.kind == PLAIN else {"decoding": self._decoding()}),
+            **self._noted(),
+        }
+
+    def _decoding(self) -> dict[str, Any]:
+        return {
+            "compiled": self.kind.compile,
+            "int8": self.kind.quantize,
+            "tokens_per_second": self.tokens_per_second,
+            "int8_cost": plain(self.int8_cost),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearch(Continued[BeamStep]):
+    """The hypotheses of every step of a beam search, and the best ``count`` of those that ended."""
+
+    KIND = "beam_search"
+
+    beams: int
+    length_penalty: float
+    count: int = 1
+
+    @classmethod
+    def begin(cls, about: About, prompt: Encoding, options: BeamOptions, count: int | None = None) -> Self:
+        """The report before its first step."""
+        return cls(
+            about=about, prompt=prompt, kind=options.kind, beams=options.beams,
+            length_penalty=options.length_penalty, count=count or options.beams,
+        )  # fmt: skip
+
+    @property
+    def best(self) -> tuple[Hypothesis, ...]:
+        """What ended, the best first; of an interrupted search what ran."""
+        return (self.steps[-1].finished or self.steps[-1].running)[: self.count] if self.steps else ()
+
+    @property
+    def ended(self) -> str:
+        return INTERRUPTED if self.interrupted else self.steps[-1].ended if self.steps else ""
+
+    @property
+    def text_ids(self) -> list[int]:
+        return [*self.prompt.ids, *(self.best[0].ids if self.best else ())]
+
+    def text_of(self, hypothesis: Hypothesis) -> str:
+        """The text of a hypothesis, without its end token."""
+        assert self.about is not None
+        kept = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
+        return text_after(self.about.model.tokenizer.decode, self.prompt.ids, kept)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"beams": self.beams, "length_penalty": self.length_penalty}
+
+    def _step(self, step: BeamStep) -> dict[str, Any]:
+        return {
+            "number": step.number,
+            "running": plain(step.running),
+            "finished": plain(step.finished),
+        }
+
+    def _outcome(self) -> dict[str, Any]:
+        best = [{"text": self.text_of(one), **plain(one)} for one in self.best]
+        cost = {} if self.int8_cost is None else {"int8_cost": plain(self.int8_cost)}
+        return {
+            "text": best[0]["text"] if best else "",
+            "ended": self.ended,
+            "hypotheses": best,
+            **self._noted(),
+            **cost,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheComparison(Continued[CachedStep]):
+    """Time and work of every step, with a cache and without; ``bytes_per_token`` is what the cache takes for one."""
+
+    KIND = "cache_comparison"
+
+    config: ModelConfig
+    bytes_per_token: int
+
+    @classmethod
+    def begin(cls, about: About, prompt: Encoding, model: Transformer) -> Self:
+        """The report before its first step."""
+        each = cache_bytes_per_token(model.config, next(model.parameters()).itemsize)
+        return cls(about=about, prompt=prompt, config=model.config, bytes_per_token=each)
+
+    def works(self, step: CachedStep) -> tuple[StepWork, StepWork]:
+        """With the cache and without; the first step computes the whole prompt in both."""
+        without = step_work(self.config, step.tokens, cached=False)
+        return (without if step.number == 1 else step_work(self.config, step.tokens, cached=True)), without
+
+    @property
+    def apart(self) -> float:
+        """The largest difference between the logits of both."""
+        return max(step.apart for step in self.steps)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"bytes_per_token": self.bytes_per_token}
+
+    def _step(self, step: CachedStep) -> dict[str, Any]:
+        cached, without = self.works(step)
+        return {
+            "number": step.number,
+            **self.named(step.id),
+            "tokens": step.tokens,
+            "apart": step.apart,
+            "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
+            "without_cache": {"seconds": step.without_cache, **without.to_dict()},
+        }

@@ -1,0 +1,82 @@
+"""The work of a forward pass and the memory of its cache by formula, from a model's configuration alone."""
+
+from dataclasses import dataclass
+
+from tinytf.config import ModelConfig
+from tinytf.steps.table import table_of
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating point operations of one token's forward pass; a multiply and an add count as two.
+
+    ``attention`` grows with the number of visible tokens, here ``length``.
+    """
+
+    projections: int
+    attention: int
+    feed_forward: int
+    head: int
+    length: int
+
+    @property
+    def total(self) -> int:
+        return self.projections + self.attention + self.feed_forward + self.head
+
+
+def work_per_token(config: ModelConfig, length: int) -> Work:
+    """Operations for one token that looks at ``length`` tokens, without norms, activations and softmax."""
+    parts = dict.fromkeys(("projections", "attention", "feed_forward", "head"), 0)
+    for step, layer in table_of(config).rows:
+        if step.operation is None or not step.to_loss:
+            continue
+        window = config.at(layer).window if layer is not None else 0
+        keys = min(length, window) if window else length
+        done = 2 * step.operation.multiply_adds(config, step, 1, keys)
+        if layer is None:
+            parts["head"] += done
+        elif step.core:
+            parts["attention"] += done
+        else:
+            parts["feed_forward" if step.role == "ffn" else "projections"] += done
+    return Work(**parts, length=length)
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Multiply-adds of one more token after which there are ``length``, in all layers, without a cache or with one.
+
+    ``keys_values`` makes keys and values: of every token, or of the new one. ``attention`` is the scores of all
+    queries with all keys, or of the new query, and the same number for the values. ``whole`` is the complete step with
+    everything else (queries, output, feed-forward, head; no norms, activations or softmax).
+    """
+
+    length: int
+    keys_values: int
+    attention: int
+    whole: int
+
+    def to_dict(self) -> dict[str, int]:
+        return {"keys_values": self.keys_values, "attention": self.attention, "multiply_adds": self.whole}
+
+
+def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
+    """What a step of generation computes, by the formulas of attention, with this model's own sizes.
+
+    Without a cache all ``length`` tokens go through the stack again, and each looks at ``length`` keys, those that
+    are masked too; only the last goes through the head.
+    """
+    tokens = 1 if cached else length
+    one = work_per_token(config, length)
+    body = one.projections + one.attention + one.feed_forward
+    return StepWork(
+        length,
+        keys_values=tokens * config.n_layers * config.d_model * 2 * config.n_kv_heads * config.d_head,
+        attention=tokens * one.attention // 2,
+        whole=(tokens * body + one.head) // 2,
+    )
+
+
+def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
+    """Keys and values of one token in all layers: 2 · layers · key-value heads · d_head · bytes."""
+    return 2 * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_number
