@@ -36,7 +36,7 @@ class Host(ABC):
 def host() -> Host | None:
     """The host of the running command; None on the command line itself."""
     context = click.get_current_context(silent=True)
-    return None if context is None else context.find_object(Host)
+    return None if context is None else context.find_object(Host)  # type: ignore[type-abstract]
 
 
 def given(*names: str) -> bool:

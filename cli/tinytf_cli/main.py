@@ -37,7 +37,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"tinytf_cli.commands.{cmd_name}")
-        command: click.Command = vars(module).get(cmd_name) or module.command
+        command: click.Command = vars(module)[cmd_name]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,6 +1,5 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +10,10 @@ from click.shell_completion import CompletionItem
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
-from tinytf_cli.command import Option, argument, build, option, parameters_of
+from tinytf_cli.command import argument, option
 from tinytf_cli.host import given, host
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.output import Drawing, Output, View
+from tinytf_cli.output import Output, View
 
 if TYPE_CHECKING:
     from tinytf.generate.decoder import Kind
@@ -186,43 +185,3 @@ class Traced:
 
         views = (view_of(self.trace(text, layers)) for text in self.texts)
         return show_views(self.output, views, plural, self.texts.lines)
-
-
-def gathered(keyword: str, make: Callable[..., Any], parameters: Any) -> Any:
-    """Declare parameters of click; the command gets one ``keyword``, which ``make`` makes of all their values."""
-
-    def carrier() -> None: ...
-
-    declared = [one if isinstance(one, click.Parameter) else one(carrier).__click_params__[-1] for one in parameters]
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            values = {one.name: kwargs.pop(one.name) for one in declared if one.expose_value}
-            return function(*args, **{keyword: make(**values)}, **kwargs)
-
-        for one in reversed(declared):
-            wrapped.__dict__.setdefault("__click_params__", []).append(one)
-        return wrapped
-
-    return decorate
-
-
-def asks(made: type, keyword: str = "asked") -> Any:
-    """The options of one command alone, as the fields of a dataclass: the command gets one of them."""
-    return gathered(keyword, lambda **values: build(made, values), parameters_of(made))
-
-
-_DEBUG = Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
-TRUNCATE = click.option("--truncate", is_flag=True, help="Cut a text that is longer than the model's context.")
-text_options = asks(Texts, "texts")
-model_options = asks(Opening, "opening")
-decoding_options = asks(Decoding, "decoding")
-block_options = asks(Detail, "detail")
-drawing_options = asks(Drawing, "drawing")
-output_options = gathered("output", lambda **values: build(Output, values), [*parameters_of(Output), _DEBUG])
-recording_options = click.option("--force", is_flag=True, help="Record even what is larger than the free memory.")
-
-
-def traced_texts(function: Any) -> Any:
-    return text_options(model_options(recording_options(function)))

@@ -40,9 +40,10 @@ class Asked:
 
 @command("ablate")
 def ablate(asked: Asked, on: Traced) -> int:
-    """Show the prediction after TEXT without a head, a feed-forward or a layer.
+    """Show the prediction without a head, a feed-forward or a layer.
 
-    Name what to ablate with --at or --sweep. In an encoder the prediction is that of the first [MASK].
+    The prediction is that after TEXT. Name what to ablate with --at or --sweep. In an encoder the prediction is that of
+    the first [MASK].
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepView, AblationView

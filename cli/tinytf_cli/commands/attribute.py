@@ -26,10 +26,10 @@ class Asked:
 
 @command("attribute")
 def attribute(asked: Asked, on: Traced) -> int:
-    """Show what every head, feed-forward and bias adds to one logit, and prove it.
+    """Show what each head, feed-forward and bias adds to a logit.
 
     The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
-    it.
+    it, which is checked.
     """
     from tinytf.analysis.attribution import require_logits
     from tinytf_cli.views.attribute import AttributionView

@@ -53,13 +53,13 @@ class Asked:
 
 @command("diff")
 def diff(asked: Asked, opening: Opening, output: Output) -> int:
-    """Show where two runs begin to differ, and by how much at every step.
+    """Show where two runs begin to differ, and by how much.
 
     \b
-    Two texts on one model     tinytf diff "The cat sat" "The dog sat"
-    Two models, one text       tinytf diff --model A --versus B "The cat sat"
-    Two checkpoints of a run   tinytf diff -m RUN/checkpoints/step-000250 --versus RUN "The cat sat"
-    Two dtypes of one model    tinytf diff --versus-dtype bfloat16 "The cat sat"
+    Two texts, one model   tinytf diff "The cat sat" "The dog sat"
+    Two models, one text   tinytf diff --model A --versus B "The cat sat"
+    Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN
+    Two dtypes             tinytf diff --versus-dtype bfloat16 "The cat sat"
 
     One of the texts may be -, which is read from a pipe.
     """

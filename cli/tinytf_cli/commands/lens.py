@@ -30,9 +30,10 @@ class Asked:
 
 @command("lens")
 def lens(asked: Asked, on: Traced) -> int:
-    """Read the residual stream of TEXT after each layer as a prediction.
+    """Show what the model would predict after each layer.
 
-    It goes through the model's own final norm and head, so the last row is the model's own output, to the last bit.
+    The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
+    output, to the last bit.
     """
     from tinytf.analysis.lens import require_readable
     from tinytf_cli.progress_line import progress_line

@@ -42,9 +42,10 @@ class Asked:
 
 @command("neurons")
 def neurons(asked: Asked, on: Traced) -> int:
-    """Show which feed-forward units are active at each token of TEXT, and what they promote.
+    """Show the active feed-forward units and the tokens they promote.
 
-    A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its row of W₂ is read through the unembedding.
+    Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
+    row of W₂ is read through the unembedding.
     """
     from tinytf.analysis.neurons import parse_unit
     from tinytf_cli.progress_line import progress_line

@@ -18,7 +18,7 @@ class Folders:
 
 @command("runs")
 def runs(asked: Folders, output: Output) -> None:
-    """Compare training runs: a table, their losses in one chart, their last milestones.
+    """Compare training runs: losses, curves and milestones.
 
     Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none.
     """

@@ -29,10 +29,11 @@ class Asked:
 
 @command("watch")
 def watch(asked: Asked, output: Output) -> None:
-    """Follow the training run in the folder RUN until it is finished; never writes there.
+    """Follow a training run until it is finished.
 
-    A terminal shows a picture that is redrawn in place; elsewhere (and with --plain) a line appears now and then.
-    JSON and files hold the present state, as with --once; --format ndjson follows.
+    RUN is its folder, where nothing is written. A terminal shows a picture that is redrawn in place; elsewhere (and
+    with --plain) a line appears now and then. JSON and files hold the present state, as with --once; --format ndjson
+    follows.
     """
     from tinytf.training.reader import RunReader
     from tinytf.training.run_report import RunReport, follow

@@ -11,8 +11,9 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Heading, Heat, Line, Span, Thumbnails, Visible
+from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.predictions import check_blocks
-from tinytf_cli.views.steps import as_array, labels, left_out, row_bars, row_limit, shown_rows, visible_array
+from tinytf_cli.views.steps import as_array, labels, left_out, row_bars, shown_rows, visible_array
 
 _BOUNDED = ("previous", "first", "self")
 
@@ -85,7 +86,7 @@ class AttentionView:
             rows, columns = self.names[queries], self.names[keys]
             asked = self.found.window is not None
             yield Heat(weights[queries, keys], rows, columns, "unit", seen, asked=asked)
-            keep = shown_rows(len(self.names), row_limit(self.rows, terminal, 24))
+            keep = shown_rows(len(self.names), row_limit(terminal, self.rows, 24))
             if self.found.window is None:
                 yield row_bars(weights, self.names, keep, whole)
                 yield from left_out(len(self.names), keep)

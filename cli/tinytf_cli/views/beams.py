@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from tinytf.generate.beam import BeamStep, Hypothesis
 from tinytf.generate.report import INTERRUPTED, BeamSearch
 from tinytf.loading import Model
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import plural
 
 _SHOWN = 6
 

@@ -8,12 +8,12 @@ import numpy as np
 from tinytf.analysis.compared import Compared
 from tinytf.analysis.difference import Attention, Difference
 from tinytf.loading import Model
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import bar_column, full_scale, head_map, plural, row_limit, titled, verdict
+from tinytf_cli.views.parts import bar_column, full_scale, head_map, row_limit, titled, verdict
 from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
 
 _MOVED = 10

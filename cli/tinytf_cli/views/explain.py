@@ -12,7 +12,7 @@ from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Meter, Span, Table
-from tinytf_cli.views.predictions import verdict
+from tinytf_cli.views.parts import verdict
 
 _ABOVE, _BELOW = "k", "q"  # orange above 0 and blue below, as in every map
 

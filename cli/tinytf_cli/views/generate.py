@@ -8,12 +8,12 @@ from tinytf.generate.loop import Step
 from tinytf.generate.report import INTERRUPTED, Generation
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import plural
 from tinytf_cli.views.watch import cache_blocks, sampling_in_words, step_blocks
 
 

@@ -33,9 +33,10 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
+from tinytf_cli.views.parts import row_limit, verdict
 from tinytf_cli.views.pipeline import layer_gaps, shape_words
-from tinytf_cli.views.predictions import fault_blocks, verdict
-from tinytf_cli.views.steps import labels, left_out, row_limit, shown_rows, signed_role, tensors_at
+from tinytf_cli.views.predictions import fault_blocks
+from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role, tensors_at
 
 _WORST = 10
 """How many entries of the finite differences are shown."""
@@ -49,7 +50,7 @@ class GradView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The view, in the order in which the gradient goes back."""
-        chosen, trace, rows = self.found, self.trace, row_limit(self.rows, terminal)
+        chosen, trace, rows = self.found, self.trace, row_limit(terminal, self.rows)
         yield from banner(self.model, trace.encoding)
         yield from _loss(chosen, self.model.tokenizer, rows)
         for where in chosen.addresses:

@@ -9,11 +9,11 @@ from tinytf.analysis.census import SCORES, Census
 from tinytf.analysis.heads import LABELS, Named
 from tinytf.loading import Model
 from tinytf.text.printable import printable
-from tinytf_cli.numbers import number
+from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Block, Column, Heading, Line, Meter, Span, Table
-from tinytf_cli.views.parts import head_map, note, plural, row_limit
+from tinytf_cli.views.parts import head_map, note, row_limit
 
 _ROLES = {
     "induction": "attention",

@@ -10,7 +10,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.predictions import verdict
+from tinytf_cli.views.parts import verdict
 
 
 def _flops(number: int) -> str:

@@ -6,11 +6,12 @@ from tinytf.analysis.neurons import Active, ActiveExample, Direction, Neurons, T
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Line, Span, Table
-from tinytf_cli.views.parts import ABOVE, BELOW, aligned, full_scale, note, plural, row_limit, side, signed, signed_bars
+from tinytf_cli.views.parts import ABOVE, BELOW, aligned, full_scale, note, row_limit, side, signed, signed_bars
 from tinytf_cli.views.steps import left_out, shown_rows
 
 _FEW = 3  # tokens of a direction in a row of the table

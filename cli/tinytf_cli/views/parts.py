@@ -20,14 +20,9 @@ def titled(title: str, said: str, role: str = "strong") -> Line:
     return Line([Span(title, role), Span(said)])
 
 
-def verdict(holds: bool, said: str) -> Line:
-    """Whether a check holds, with its figures."""
-    return titled("checked" if holds else "check failed", f": {said}", "good" if holds else "bad")
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 token``, ``1,024 tokens``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def verdict(holds: bool, said: str, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
+    """The outcome of a check in one line."""
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), Span(f": {said}")], indent)
 
 
 def first_of(names: Sequence[object], most: int) -> str:

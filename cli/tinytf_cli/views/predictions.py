@@ -7,7 +7,8 @@ from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
-from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line, Span
+from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line
+from tinytf_cli.views.parts import verdict
 
 _NAMED = 6
 
@@ -24,11 +25,6 @@ def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Blo
         else:
             yield Heading("fill", f"[MASK] at {one.position}", "output")
         yield Bars([Bar(c.token, c.probability, role="output") for c in one.top])
-
-
-def verdict(holds: bool, said: str, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
-    """The outcome of a check in one line."""
-    return Line([Span(good, "good") if holds else Span(bad, "bad"), Span(f": {said}")], indent)
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:

@@ -11,7 +11,6 @@ from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
 
 
@@ -60,12 +59,6 @@ def shown_rows(count: int, limit: int | None) -> list[int]:
         return list(range(count))
     tail = min(4, limit // 2)
     return [*range(limit - tail), *range(count - tail, count)]
-
-
-def row_limit(asked: int | None, terminal: Terminal, on_a_screen: int = 16) -> int | None:
-    """The most rows to show: those asked for (0: all), else ``on_a_screen``, and elsewhere all (None)."""
-    limit = asked if asked is not None else on_a_screen if terminal.cuts else 0
-    return limit or None
 
 
 def left_out(count: int, keep: Sequence[int]) -> Iterator[Block]:

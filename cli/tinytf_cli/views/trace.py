@@ -8,9 +8,10 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading
+from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.pipeline import pipeline_blocks
 from tinytf_cli.views.predictions import check_blocks, fault_blocks, prediction_blocks
-from tinytf_cli.views.steps import address_blocks, row_limit, step_blocks
+from tinytf_cli.views.steps import address_blocks, step_blocks
 
 
 class TraceView:
@@ -22,7 +23,7 @@ class TraceView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The view, in the order in which the text goes through the model."""
         found, trace, dims = self.found, self.found.trace, self.dims
-        rows = row_limit(self.rows, terminal)
+        rows = row_limit(terminal, self.rows)
         yield from banner(self.model, trace.encoding)
         if found.addresses:
             for where in found.addresses:
