@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor
 from tinytf.report import plain
 from tinytf.steps.operations import Mask
 from tinytf.steps.table import Step
-from tinytf.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
 
 BINS = 8
 _LARGE = 1e15  # squares of larger numbers overflow float32
@@ -96,14 +98,14 @@ def _histogram(values: Tensor, low: float, high: float) -> tuple[int, ...]:
     return tuple(after - before for before, after in itertools.pairwise(below))
 
 
-def visible(trace: Trace, step: Step, layer: int | None = None) -> Tensor | None:
+def visible(trace: "Trace", step: Step, layer: int | None = None) -> Tensor | None:
     """Which cells (Q, K) of a masked attention step are visible; None for any other step, or where all are."""
     if not step.is_map or not (step.is_distribution or isinstance(step.operation, Mask)):
         return None
     return trace.allowed(layer)
 
 
-def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
+def row_of(trace: "Trace", number: int, step: Step, layer: int | None) -> Row:
     """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass computed."""
     if not step.is_tensor:
         shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
@@ -120,7 +122,7 @@ def row_of(trace: Trace, number: int, step: Step, layer: int | None) -> Row:
     return Row(number, step, layer, shape, statistics(tensor, visible(trace, step, layer)), note)
 
 
-def pipeline(trace: Trace) -> list[Row]:
+def pipeline(trace: "Trace") -> list[Row]:
     """All steps in order, of the layers that were recorded."""
     rows = enumerate(trace.steps.rows, start=1)
     recorded = (None, *trace.recording.layers)

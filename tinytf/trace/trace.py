@@ -21,6 +21,7 @@ from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.site import Site
+from tinytf.trace.summary import pipeline
 
 _KEPT_BYTES = 128 * 2**20
 
@@ -222,6 +223,4 @@ class Trace:
 
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""
-        from tinytf.trace.summary import pipeline
-
         return [row.to_dict() for row in pipeline(self)]

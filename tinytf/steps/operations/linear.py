@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -19,7 +20,9 @@ from tinytf.steps.operations.operation import (
 )
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
-from tinytf.steps.table import Step
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 
 def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
@@ -75,7 +78,7 @@ class Linear(Operation):
         transposed = "E" if to.site.step.matrix == "E" else f"{to.site.step.matrix}ᵀ"
         return Summand(f"{to.symbol}·{transposed}", g.values @ to.site.weight.detach(), inputs=(g,))
 
-    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
         sizes = config.sizes
         return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
 

@@ -1,5 +1,7 @@
 """Weighted values: each query's mixture of what its keys hold."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from tinytf.config import ModelConfig
@@ -7,7 +9,9 @@ from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_g
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.scores import from_columns
 from tinytf.steps.operations.working import Working, product
-from tinytf.steps.table import Step
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 
 def mix_gradients(g: Tensor, weights: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,5 +55,5 @@ class Mix(Operation):
             return Summand(f"{to.symbol}·vᵀ", wide(to.incoming.values) @ value.T, inputs=(to.incoming,))
         return from_columns(to, to.site.input(0), to.g, f"weightsᵀ·{to.symbol}", to.site.source_steps[0].name)
 
-    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
         return tokens * keys * config.n_heads * config.d_head

@@ -8,7 +8,7 @@ T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from torch import Tensor
 from tinytf.config import ModelConfig
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Working
-from tinytf.steps.table import Step
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +33,12 @@ class Quantity:
 class Row:
     """Which row of a step: of the query head ``head`` where the step has heads, the token or query ``place``."""
 
-    step: Step
+    step: "Step"
     layer: int | None
     head: int | None
     place: int
 
-    def of(self, tensor: Tensor, step: Step, heads_per_kv: int) -> Tensor:
+    def of(self, tensor: Tensor, step: "Step", heads_per_kv: int) -> Tensor:
         """This row of a tensor with the axes of ``step``; a shared key head serves each of its query heads."""
         if not step.has_heads:
             return tensor[self.place]
@@ -133,7 +135,7 @@ class Operation(ABC):
         """What a step of this operation brings to one row of the gradient of its input."""
         raise TypeError(f"{self.words} has no input that a gradient could go to")
 
-    def multiply_adds(self, config: ModelConfig, step: Step, tokens: int, keys: int) -> int:
+    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
         """Multiply-adds of one layer's step for ``tokens`` queries that look at ``keys`` keys.
 
         0 for what is linear in the size of its output (norms, activations, sums), as is usual in such counts.

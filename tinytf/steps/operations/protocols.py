@@ -4,19 +4,21 @@ The recording itself lies above the operations (``tinytf.trace``), since the mod
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.steps.table import Step
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 
 class Site(Protocol):
     """One step of a recorded forward pass, with its inputs and the module that has its parameters."""
 
     @property
-    def step(self) -> Step: ...
+    def step(self) -> "Step": ...
     @property
     def layer(self) -> int | None: ...
     @property
@@ -36,7 +38,7 @@ class Site(Protocol):
     @property
     def operation(self) -> Any: ...
     @property
-    def source_steps(self) -> tuple[Step, ...]: ...
+    def source_steps(self) -> "tuple[Step, ...]": ...
     def input(self, number: int = 0, heads: tuple[int, ...] | None = None) -> Tensor: ...
     def inputs(self, heads: tuple[int, ...] | None = None) -> tuple[Tensor, ...]: ...
 
@@ -47,7 +49,7 @@ class Cell(Protocol):
     @property
     def site(self) -> Site: ...
     @property
-    def step(self) -> Step: ...
+    def step(self) -> "Step": ...
     @property
     def layer(self) -> int | None: ...
     @property
