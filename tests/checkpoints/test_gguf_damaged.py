@@ -127,9 +127,9 @@ def test_a_header_without_anything(tmp_path):
 
 def test_what_is_no_file(tmp_path):
     assert "there is no file" in refused(tmp_path / "absent.gguf")
-    assert "is not a file" in refused(tmp_path)
+    assert "it is a folder, not a file" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe.gguf")
-    assert "is not a file" in refused(tmp_path / "pipe.gguf")
+    assert "it is a pipe, not a file" in refused(tmp_path / "pipe.gguf")
 
 
 def test_every_truncation_is_noticed(tmp_path):

@@ -272,7 +272,7 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "too few layers in the file": (_change_config(n_layers=3), ("lacks blocks.2.",)),
     "too many layers in the file": (_change_config(n_layers=1), ("holds 'blocks.1.", "no place for")),
     "a lost tensor": (_change_weights(lambda t: t.pop("final_norm.bias")), ("lacks final_norm.bias",)),
-    "a vocabulary too small": (_change_config(vocab_size=10), ("room for 10",)),
+    "a vocabulary too small": (_change_config(vocab_size=10), ("has 293 tokens", "takes 10")),
     "an unknown field": (_change_config(n_layer=2), ("no field 'n_layer'", "did you mean n_layers?")),
     "an unknown norm": (_change_config(norm="batchnorm"), ("'batchnorm'", "layernorm, rmsnorm")),
     "a word for a number": (_change_config(n_heads="two"), ("n_heads is 'two'",)),

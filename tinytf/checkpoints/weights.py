@@ -11,10 +11,20 @@ from torch import Tensor
 
 from tinytf.checkpoints.load import Shapes, damaged
 from tinytf.errors import CheckpointError
-from tinytf.files import read_json
+from tinytf.files import open_bytes, read_json
 
 _PIECE = 4 * 2**20
 """How many numbers are converted at a time."""
+
+
+def _require_file(path: Path) -> None:
+    """Raise CheckpointError where a library that opens ``path`` would find none, or wait for a pipe."""
+    try:
+        open_bytes(path).close()
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
 
 
 class Safetensors:
@@ -22,11 +32,10 @@ class Safetensors:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        _require_file(path)
         try:
             with safe_open(path, framework="pt") as file:
                 self.shapes: Shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        except FileNotFoundError:
-            raise CheckpointError(f"there is no {path.name} in {path.parent}") from None
         except (SafetensorError, OSError) as error:
             raise damaged(path, str(error)) from None
 
@@ -67,6 +76,7 @@ class Pickled:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        _require_file(path)
         self._tensors = self._read()
         self.shapes: Shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
@@ -76,8 +86,6 @@ class Pickled:
                 found = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
             except RuntimeError:  # the format of before torch 1.6 cannot be mapped
                 found = torch.load(self.path, map_location="cpu", weights_only=True)
-        except FileNotFoundError:
-            raise CheckpointError(f"there is no {self.path.name} in {self.path.parent}") from None
         except pickle.UnpicklingError:
             raise CheckpointError(
                 f"{self.path} is refused: it is damaged, or holds more than tensors, which could run code",

@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from tinytf.errors import CheckpointError
-from tinytf.files import read_json
+from tinytf.files import TOKENIZER, read_bytes, read_json
 from tinytf.text.printable import printable
 from tinytf.text.special_tokens import SpecialTokens, put_in, read_special_tokens
 from tinytf.text.tokenizer import Tokenizer, library_errors
@@ -223,7 +223,7 @@ def _read_merges(directory: Path) -> dict[str, Any]:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     """Pieces and their ids; CheckpointError names the first id that is none."""
-    vocabulary = read_json(path)
+    vocabulary = read_json(path, TOKENIZER)
     for piece, number in vocabulary.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
             raise CheckpointError(f"{path}: {printable(piece)[:60]} has {number!r:.60} for an id")
@@ -252,7 +252,7 @@ def _nothing_to_read(directory: Path) -> CheckpointError:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_bytes(path, TOKENIZER).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:

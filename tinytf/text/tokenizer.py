@@ -12,6 +12,7 @@ from typing import Self
 import tokenizers
 
 from tinytf.errors import CheckpointError, TinytfError, TokenizerError
+from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
@@ -149,7 +150,7 @@ class Tokenizer:
         if not path.exists():
             raise CheckpointError(f"there is no {path.name} in {path.parent}")
         with library_errors(CheckpointError, f"{path} is not a tokenizer"):
-            return cls(tokenizers.Tokenizer.from_str(path.read_text("utf-8")))
+            return cls(tokenizers.Tokenizer.from_str(read_bytes(path, TOKENIZER).decode("utf-8")))
 
     def to_json(self) -> str:
         """The ``tokenizer.json`` that ``load`` reads."""

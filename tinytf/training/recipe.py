@@ -10,7 +10,7 @@ from typing import Any, Self
 from tinytf.config import ModelConfig
 from tinytf.errors import ConfigError, UsageError
 from tinytf.fields import ANY, Limits, fields_of, require_fields
-from tinytf.files import read_json
+from tinytf.files import SMALL, read_bytes, read_json
 
 OBJECTIVES = ("causal", "masked")
 SCHEDULES = ("cosine", "linear", "constant")
@@ -121,7 +121,7 @@ class Recipe:
     def load(cls, path: Path, **changes: Any) -> Self:
         """A recipe from a TOML file, with ``changes`` on top of it."""
         try:
-            fields = tomllib.loads(path.read_text("utf-8"))
+            fields = tomllib.loads(read_bytes(path, SMALL).decode("utf-8"))
         except OSError as error:
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
         except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinytf.errors import UsageError
+from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
 from tinytf.worked.claims import Claim, read_claim
 from tinytf.worked.language import Formula, LanguageError
@@ -81,12 +82,12 @@ def open_example(name: str) -> Example:
 def parse(path: Path) -> Example:
     """Read a worked example. Raises ExampleError, which names the line and the field."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path, SMALL).decode("utf-8-sig")
     except OSError as error:
         hint = "tinytf verify lists those that come with tinytf; samples/worked/README.md says how to write one"
         raise ExampleError(f"cannot read {path}: {error.strerror}", hint) from None
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = error.object[: error.start].count(b"\n") + 1
         raise ExampleError(f"{path}, line {line}: this is not UTF-8 text ({error.reason})") from None
     try:
         data = tomllib.loads(text, parse_float=_decimal)

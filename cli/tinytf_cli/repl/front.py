@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tinytf.errors import TinytfError, UsageError
+from tinytf.files import open_bytes
 from tinytf.text.printable import printable
 from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.line import PROMPT
@@ -111,7 +112,7 @@ def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
 def read_script(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file; UsageError for one that cannot be read."""
     try:
-        file = path.open("rb")
+        file = open_bytes(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     return read_stream(file, f"{path.name} line")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tinytf.analysis.interventions.hooks import HookPoint
 from tinytf.errors import UsageError
+from tinytf.files import open_bytes
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, unheard
@@ -47,7 +48,7 @@ def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> 
     not text, or has no word in it.
     """
     try:
-        with path.open("rb") as file:
+        with open_bytes(path) as file:
             data = file.read(_BYTES)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "name a text file") from None

@@ -19,6 +19,7 @@ import numpy as np
 from tinytf.checkpoints.load import damaged
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
+from tinytf.files import open_bytes
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -128,10 +129,8 @@ class Cursor:
 def read_header(path: Path) -> Header:
     """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign."""
     gguf_library()
-    if path.exists() and not path.is_file():
-        raise CheckpointError(f"{path} is not a file")
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_bytes(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _walk(Cursor(data, path))
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}") from None
