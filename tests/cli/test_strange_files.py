@@ -28,9 +28,7 @@ def test_a_pipe_in_a_model_folder_is_told(tinytf: Tinytf, decoder: Path, tmp_pat
     "arguments",
     [("verify", "PIPE"), ("repl", "-f", "PIPE"), ("train", "TEXT", "--recipe", "PIPE", "--out", "RUN")],
 )
-def test_a_pipe_as_an_input_that_is_no_stream_is_told(
-    tinytf: Tinytf, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_a_pipe_as_another_input_is_told(tinytf: Tinytf, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     pipe, text = tmp_path / "pipe.toml", tmp_path / "text.txt"
     os.mkfifo(pipe)
     text.write_text("the cat sat\n\non the mat\n")
