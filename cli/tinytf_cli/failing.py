@@ -84,7 +84,7 @@ def _usage_hint(error: click.UsageError) -> str:
 def _usage_message(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"there is no option {error.option_name}"
-    message = error.format_message().strip().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")
     for kind, meant in _NUMBERS.items():
         message = message.removesuffix(kind) + meant if message.endswith(kind) else message
     return message

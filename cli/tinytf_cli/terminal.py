@@ -42,8 +42,8 @@ class Terminal:
         return self.depth != "none"
 
     def form(self, usual: str) -> str:
-        """The printf format of a number: the requested digits, or else ``usual``."""
-        return usual if self.digits is None else f"%.{self.digits}f"
+        """The printf format of a number: ``usual``, or with its sign the requested digits."""
+        return usual if self.digits is None else f"%{'+' * usual.startswith('%+')}.{self.digits}f"
 
 
 def _is_off(value: str) -> bool:

@@ -335,7 +335,7 @@ def test_texts_of_different_lengths_say_where_they_part() -> None:
     clean = record(model, encoding_of([1, 2, 3, 4], words))
     corrupt = record(model, encoding_of([1, 9, 8, 3, 4], ("The", "·pol", "ecat", "·sat", "·on")))
     with pytest.raises(
-        UnevenTexts, match="4 tokens and the corrupt one 5: at token 2 nothing is against ecat"
+        UnevenTexts, match="4 and 5 tokens, clean and corrupt: at token 2 nothing is against ecat"
     ) as raised:
         patch_sweep(clean, corrupt)
     assert raised.value.aligned == (

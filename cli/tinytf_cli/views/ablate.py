@@ -14,7 +14,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Cell, Column, Heading, Heat, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table
 from tinytf_cli.views.parts import first_of, head_map, note, numbered, verdict
 from tinytf_cli.views.steps import as_array, largest, signed_role
 
@@ -46,9 +46,9 @@ class AblationView:
         yield Table(
             [
                 Column("", [name for name, _, _ in known], shrink=16, said=""),
-                Column("before", [number(before, "%.4f") for _, before, _ in known], "right"),
-                Column("after", [number(after, "%.4f") for _, _, after in known], "right"),
-                Column("change", [number(after - before, "%+.4f") for _, before, after in known], "right"),
+                Column("before", [Figure(before, "%.4f") for _, before, _ in known], "right"),
+                Column("after", [Figure(after, "%.4f") for _, _, after in known], "right"),
+                Column("change", [Figure(after - before, "%+.4f") for _, before, after in known], "right"),
             ]
         )
         yield Line([Span("KL(before ‖ after) = "), Span(number(effect.kl, "%.4f"), "strong"), Span(" nats")], indent=2)
@@ -83,7 +83,7 @@ class AblationSweepView:
                 Column("", [Span(name, "strong") for name, _ in strongest], said=""),
                 Column("change", [coloured(effect.change, most, form) for _, effect in strongest], "right"),
                 Column("p after", [_probability(math.exp(effect.log_p_after)) for _, effect in strongest]),
-                Column("KL", [number(effect.kl, "%.4f") for _, effect in strongest], "right"),
+                Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
                 Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),
             ]
         )

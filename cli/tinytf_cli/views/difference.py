@@ -166,7 +166,7 @@ class DifferenceView:
             return
         yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
         shares = [min(1.0, one.relative) if one.relative > limit else 0.0 for one in steps]
-        divergence = Column("KL", ["" if one.kl is None else number(one.kl, "%.4g") for one in steps], "right")
+        divergence = Column("KL", ["" if one.kl is None else Figure(one.kl, "%.4g") for one in steps], "right")
         numbers = [str(one.token) if self._token(one) else "" for one in steps]
         yield Table(
             [
@@ -174,7 +174,7 @@ class DifferenceView:
                 Column("largest", [figure(one.largest) for one in steps], "right", said="largest difference"),
                 bar_column("relative", shares, [figure(one.relative) for one in steps], _SECOND),
                 Column("token", [self._token(one) for one in steps], narrow=numbers, shrink=8, drop=1),
-                Column("cosine", [number(one.cosine, "%.6f") for one in steps], "right"),
+                Column("cosine", [Figure(one.cosine, "%.6f") for one in steps], "right"),
                 *([divergence] if any(divergence.cells) else []),
                 Column(
                     "largest at",

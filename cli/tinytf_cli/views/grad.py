@@ -24,6 +24,7 @@ from tinytf_cli.views.blocks import (
     Block,
     Cell,
     Column,
+    Figure,
     Heading,
     Heat,
     Histogram,
@@ -175,10 +176,10 @@ def _tokens(found: Backward, limit: int | None) -> Iterator[Block]:
     columns = [
         Column("#", [str(i) for i in keep], "right", said="token"),
         Column("piece", [coloured[i] for i in keep], said=""),
-        Column("gradient × input", [number(first_order[i], "%+.4f") for i in keep], "right"),
+        Column("gradient × input", [Figure(first_order[i], "%+.4f") for i in keep], "right"),
     ]
     if integrated:
-        columns.append(Column("integrated", [number(integrated.attributions[i], "%+.4f") for i in keep], "right"))
+        columns.append(Column("integrated", [Figure(integrated.attributions[i], "%+.4f") for i in keep], "right"))
     yield Table(columns)
     yield from left_out(len(names), keep)
     if integrated:

@@ -11,7 +11,7 @@ from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.ablate import SITES, check_line, choice_table, coloured, digits_for, where_predicted
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.parts import first_of, head_map, note, numbered
 from tinytf_cli.views.steps import as_array, labels, largest
 
@@ -102,7 +102,7 @@ class PatchSweepView:
                 Column("", [Span(place, "strong") for place in places], said=""),
                 *at,
                 Column("recovered", [coloured(value, most, "%+.4f") for *_, value in found], "right"),
-                Column("logit difference", [number(value, "%+.4f") for value in logits], "right", drop=1),
+                Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
             ]
         )
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from tinytf.generate.score import Score
 from tinytf.loading import Model
-from tinytf_cli.numbers import number, plural
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
 
 _MOST_BITS = 16.0
@@ -37,7 +37,7 @@ class ScoreView:
             [
                 Column("#", [str(one.position) for one in scored], "right", said="token"),
                 Column("piece", coloured, said=""),
-                Column("log p", [number(one.log_probability, "%.3f") for one in scored], "right"),
+                Column("log p", [Figure(one.log_probability, "%.3f") for one in scored], "right"),
                 Column("rank", [f"{one.rank:,}" for one in scored], "right"),
                 Column("surprise", [f"{one.surprise:.2f} bits" for one in scored], "right"),
                 Column("entropy", [f"{one.entropy:.2f} bits" for one in scored], "right", drop=1),

@@ -98,7 +98,7 @@ class UnevenTexts(UsageError):
         first = next(place for place, (one, other) in enumerate(self.aligned) if one is None or other is None)
         names = [("nothing" if token is None else token) for token in self.aligned[first]]
         super().__init__(
-            f"the clean text has {len(clean.tokens):,} tokens and the corrupt one {len(corrupt.tokens):,}: at token "
+            f"the texts have {len(clean.tokens):,} and {len(corrupt.tokens):,} tokens, clean and corrupt: at token "
             f"{first} {names[0]} is against {names[1]}",
             "change words so that both have the same number of tokens; tinytf tokens shows how a text splits",
         )
