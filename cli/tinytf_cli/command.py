@@ -10,6 +10,46 @@ from click.core import Context
 from click.formatting import HelpFormatter
 from click.types import FloatParamType, IntParamType
 
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Look": {
+        "tokens": "Show how TEXT is cut into tokens: pieces, ids, offsets, bytes.",
+        "trace": "Show every step from TEXT to the predicted token.",
+        "attention": "Show where every head of every layer looks in TEXT.",
+        "heads": "Score every head: induction, previous token, and other patterns.",
+        "neurons": "Show the active feed-forward units and the tokens they promote.",
+        "lens": "Show what the model would predict after each layer.",
+        "repl": "Step through a forward pass in an interactive session.",
+    },
+    "Why": {
+        "explain": "Show the arithmetic behind any one number, and prove it.",
+        "grad": "Show how the loss flows back through every step, and prove it.",
+        "attribute": "Show what each head, feed-forward and bias adds to a logit.",
+        "rollout": "Show how much of each token attention brings to a position.",
+        "ablate": "Show the prediction without a head, a feed-forward or a layer.",
+        "patch": "Show which activations of CLEAN restore its answer in CORRUPT.",
+        "diff": "Show where two runs begin to differ, and by how much.",
+    },
+    "Learn": {
+        "learn": "Learn the pipeline in 21 lessons on your model and text.",
+        "verify": "Recompute worked examples, and check every claimed number.",
+    },
+    "Generate": {
+        "generate": "Continue the prompt TEXT.",
+        "score": "Show the probability, rank and entropy of every token.",
+    },
+    "Train": {
+        "train": "Train a model on the text files of CORPUS.",
+        "runs": "Compare training runs: losses, curves and milestones.",
+        "watch": "Follow a training run until it is finished.",
+    },
+    "Models": {
+        "models": "List the models that can be opened here.",
+        "info": "Show the architecture, parameters and memory of MODEL.",
+        "export": "Write MODEL to DIRECTORY in the format of Hugging Face.",
+    },
+}
+"""Every command with what it does, in the groups of the help page. Here, so that the page imports none of them."""
+
 UNGROUPED = 10
 """More options than these are shown in groups."""
 WIDE = 20
@@ -111,7 +151,11 @@ def build(made: Any, values: Mapping[str, Any]) -> Any:
 
 
 def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a command of a function; each of its parameters is annotated with a dataclass that declares options."""
+    """Make a command of a function; each of its parameters is annotated with a dataclass that declares options.
+
+    Its help is its line of GROUPS, then the docstring.
+    """
+    (summary,) = (summaries[name] for summaries in GROUPS.values() if name in summaries)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         kinds = {one.name: one.annotation for one in inspect.signature(function).parameters.values()}
@@ -122,6 +166,6 @@ def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
         def run(**values: Any) -> int | None:
             return function(**{keyword: build(made, values) for keyword, made in kinds.items()})
 
-        return Command(name, callback=run, params=[*params, debug], help=inspect.getdoc(function))
+        return Command(name, callback=run, params=[*params, debug], help=f"{summary}\n\n{inspect.getdoc(function)}")
 
     return decorate

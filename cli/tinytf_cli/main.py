@@ -12,18 +12,11 @@ import click
 
 from tinytf import __version__
 from tinytf.nearest import did_you_mean
+from tinytf_cli.command import GROUPS
 from tinytf_cli.failing import explained, say
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import ReaderGone
 
-GROUPS = {
-    "Look": ("tokens", "trace", "attention", "heads", "neurons", "lens", "repl"),
-    "Why": ("explain", "grad", "attribute", "rollout", "ablate", "patch", "diff"),
-    "Learn": ("learn", "verify"),
-    "Generate": ("generate", "score"),
-    "Train": ("train", "runs", "watch"),
-    "Models": ("models", "info", "export"),
-}
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
@@ -42,12 +35,9 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        for title, names in GROUPS.items():
+        for title, summaries in GROUPS.items():
             with formatter.section(title):
-                commands = [(name, self.get_command(ctx, name)) for name in names]
-                formatter.write_dl(
-                    [(name.ljust(width), one.get_short_help_str(100)) for name, one in commands if one is not None]
-                )
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in summaries.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] == "help":

@@ -40,10 +40,8 @@ class Asked:
 
 @command("ablate")
 def ablate(asked: Asked, on: Traced) -> int:
-    """Show the prediction without a head, a feed-forward or a layer.
-
-    The prediction is that after TEXT. Name what to ablate with --at or --sweep. In an encoder the prediction is that of
-    the first [MASK].
+    """Name what to ablate with --at or --sweep. The prediction is the one after TEXT; in an encoder, that of the
+    first [MASK].
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.ablate import AblationSweepView, AblationView

@@ -37,10 +37,7 @@ class Asked:
 
 @command("attention")
 def attention(asked: Asked, on: Traced) -> int:
-    """Show where every head of every layer looks in TEXT.
-
-    Without a selection: one number a head and a small map of each. --row, --top and --window need a --head.
-    """
+    """Without a selection: one number a head and a small map of each. --row, --top and --window need a --head."""
     from tinytf.steps.table import StepTable
     from tinytf_cli.views.attention import AttentionView
 

@@ -26,9 +26,7 @@ class Asked:
 
 @command("attribute")
 def attribute(asked: Asked, on: Traced) -> int:
-    """Show what each head, feed-forward and bias adds to a logit.
-
-    The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
+    """The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
     it, which is checked.
     """
     from tinytf.analysis.attribution import require_logits

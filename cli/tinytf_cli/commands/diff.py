@@ -53,9 +53,7 @@ class Asked:
 
 @command("diff")
 def diff(asked: Asked, opening: Opening, output: Output) -> int:
-    """Show where two runs begin to differ, and by how much.
-
-    \b
+    """\b
     Two texts, one model   tinytf diff "The cat sat" "The dog sat"
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
     Two steps of a run     tinytf diff -m RUN/checkpoints/step-000250 --versus RUN

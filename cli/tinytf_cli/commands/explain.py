@@ -29,10 +29,7 @@ class Asked:
 
 @command("explain")
 def explain(asked: Asked, on: Traced) -> int:
-    """Show the arithmetic behind any one number, and prove it.
-
-    An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'.
-    """
+    """An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'."""
     from tinytf_cli.views.explain import ExplainView
 
     def view_of(trace: "Trace") -> "ExplainView":

@@ -20,9 +20,7 @@ class Asked:
 
 @command("export")
 def export(asked: Asked, output: Output) -> None:
-    """Write MODEL to DIRECTORY in the format of Hugging Face.
-
-    DIRECTORY is new or empty. AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of
+    """DIRECTORY is new or empty. AutoModelForCausalLM.from_pretrained(DIRECTORY) (or AutoModelForMaskedLM) of
     transformers opens it and gives the same logits, its tokenizer included.
     """
     from tinytf.loading import load

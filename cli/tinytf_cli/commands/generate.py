@@ -102,10 +102,8 @@ def generate(
     decoding: Decoding,
     output: Output,
 ) -> int:
-    """Continue the prompt TEXT.
-
-    An empty one begins with the model's start token. In a pipe the new text alone is on stdout. Ctrl-C keeps what was
-    made.
+    """An empty TEXT begins with the model's start token. In a pipe the new text alone is on stdout. Ctrl-C keeps what
+    was made.
     """
     from tinytf.generate.beam import BeamOptions
     from tinytf.generate.compared import compare_cache

@@ -57,10 +57,7 @@ class Asked:
 
 @command("grad")
 def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -> int:
-    """Show how the loss flows back through every step, and prove it.
-
-    The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe.
-    """
+    """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
     from tinytf_cli.joining import show_views

@@ -36,12 +36,10 @@ class Asked:
 
 @command("heads")
 def heads(asked: Asked, opening: Opening, output: Output) -> int:
-    """Score every head: induction, previous token, and other patterns.
-
-    Scores are measured on repeated random tokens, and on the text of CORPUS. Names each head as induction, duplicate,
-    previous, self, offset, first or broad, and says why. CORPUS is a text file, a folder of them, or - for standard
-    input. Without it the text is the one that the model was trained on, where that is known; otherwise all scores are
-    from random tokens.
+    """Scores are measured on repeated random tokens, and on the text of CORPUS. Names each head as induction,
+    duplicate, previous, self, offset, first or broad, and says why. CORPUS is a text file, a folder of them, or - for
+    standard input. Without it the text is the one that the model was trained on, where that is known; otherwise all
+    scores are from random tokens.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.heads import HeadsView

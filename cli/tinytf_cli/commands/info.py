@@ -16,10 +16,7 @@ class Asked:
 
 @command("info")
 def info(asked: Asked, output: Output) -> int:
-    """Show the architecture, parameters and memory of MODEL.
-
-    MODEL is tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME.
-    """
+    """MODEL is tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME."""
     from tinytf.loading import info as report
     from tinytf_cli.views.info import InfoView
 

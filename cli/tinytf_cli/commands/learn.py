@@ -30,9 +30,7 @@ class Asked:
 
 @command("learn")
 def learn(asked: Asked, opening: Opening, output: Output) -> None:
-    """Learn the pipeline in 21 lessons on your model and text.
-
-    Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
+    """Each lesson has real numbers, and a question to answer before its answer is shown. LESSON is a number or a name,
     such as 7 or softmax; without one, continue where you left. On a terminal: space goes on, b back, a number answers,
     e explains a cell, q leaves. Elsewhere, and with --plain, the lessons are printed.
     """

@@ -30,9 +30,7 @@ class Asked:
 
 @command("lens")
 def lens(asked: Asked, on: Traced) -> int:
-    """Show what the model would predict after each layer.
-
-    The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
+    """The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
     output, to the last bit.
     """
     from tinytf.analysis.lens import require_readable

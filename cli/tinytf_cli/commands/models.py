@@ -18,10 +18,7 @@ class Asked:
 
 @command("models")
 def models(asked: Asked, output: Output) -> None:
-    """List the models that can be opened here.
-
-    They are built in, presets, in FOLDER (default: this one), or in the Hugging Face cache.
-    """
+    """They are built in, presets, in FOLDER (default: this one), or in the Hugging Face cache."""
     from tinytf.catalogue import catalogue
     from tinytf_cli.views.models import ModelsView
 

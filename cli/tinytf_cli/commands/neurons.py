@@ -42,9 +42,7 @@ class Asked:
 
 @command("neurons")
 def neurons(asked: Asked, on: Traced) -> int:
-    """Show the active feed-forward units and the tokens they promote.
-
-    Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
+    """Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
     row of W₂ is read through the unembedding.
     """
     from tinytf.analysis.neurons import parse_unit

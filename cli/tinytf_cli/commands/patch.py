@@ -43,11 +43,9 @@ class Asked:
 
 @command("patch")
 def patch(asked: Asked, opening: Opening, output: Output) -> int:
-    """Show which activations of CLEAN restore its answer in CORRUPT.
-
-    Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the last
-    token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number of
-    tokens.
+    """Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the
+    last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
+    of tokens.
     """
     from tinytf.analysis.interventions import UnevenTexts, require_even
     from tinytf_cli.progress_line import progress_line

@@ -33,11 +33,9 @@ class Asked:
 
 @command("repl")
 def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
-    """Step through a forward pass in an interactive session.
-
-    A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it has
-    a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the status
-    is 1 if one of them failed.
+    """A session holds one open model and a text, whose trace is walked like a program in a debugger. At a terminal it
+    has a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the
+    status is 1 if one of them failed.
     """
     from tinytf_cli.repl.front import Lines, interact, read_script, read_stream, run_lines
     from tinytf_cli.repl.session import Session

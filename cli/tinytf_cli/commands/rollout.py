@@ -33,11 +33,8 @@ class Asked:
 
 @command("rollout")
 def rollout(asked: Asked, on: Traced) -> int:
-    """Show how much of each token attention brings to a position.
-
-    That is over all layers, by attention alone. Attention rollout multiplies the maps of the layers; attention flow is
-    the most that they can carry (Abnar and Zuidema 2020). Both take half of every layer to come from the residual
-    connection.
+    """Attention rollout multiplies the maps of all layers; attention flow is the most that they can carry (Abnar and
+    Zuidema 2020). Only attention counts, and half of every layer comes from the residual connection.
     """
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.rollout import RolloutView

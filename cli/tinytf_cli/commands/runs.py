@@ -18,10 +18,7 @@ class Folders:
 
 @command("runs")
 def runs(asked: Folders, output: Output) -> None:
-    """Compare training runs: losses, curves and milestones.
-
-    Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none.
-    """
+    """Looks in every FOLDER and the folders in it; the default is the folder runs, or this one if there is none."""
     from tinytf.training.run_report import compare_runs
     from tinytf_cli.views.runs import RunsView
 

@@ -20,10 +20,7 @@ class Asked:
 
 @command("score")
 def score(asked: Asked, texts: Texts, opening: Opening, output: Output) -> int:
-    """Show the probability, rank and entropy of every token.
-
-    Then the perplexity of all of TEXT.
-    """
+    """Then the perplexity of all of TEXT."""
     from tinytf_cli.joining import show_views
     from tinytf_cli.views.score import ScoreView
 

@@ -17,10 +17,7 @@ class Asked:
 
 @command("tokens")
 def tokens(asked: Asked, texts: Texts, output: Output) -> int:
-    """Show how TEXT is cut into tokens: pieces, ids, offsets, bytes.
-
-    Tokens that the tokenizer adds of itself are marked.
-    """
+    """Tokens that the tokenizer adds of itself are marked."""
     from tinytf.analysis.tokens import Tokenized
     from tinytf.errors import UsageError
     from tinytf.sources import find_source

@@ -39,10 +39,7 @@ class Asked:
 
 @command("trace")
 def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
-    """Show every step from TEXT to the predicted token.
-
-    TEXT comes from the argument, from a pipe, or from - for standard input.
-    """
+    """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address
     from tinytf_cli.views.trace import TraceView

@@ -44,9 +44,7 @@ class Asked:
 
 @command("train")
 def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
-    """Train a model on the text files of CORPUS.
-
-    CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
+    """CORPUS is files or folders; - or nothing is standard input. The model is left in a run folder. A blank line
     separates documents. A resumed run knows its files. Every field of the model is an option too: --d-model 256
     --n-layers 6. Progress goes to stderr, metrics to metrics.jsonl in the folder, a report to stdout: vocabulary,
     examples, the loss before and after. Ctrl-C stops after the step, with a checkpoint.

@@ -21,9 +21,7 @@ class Asked:
 
 @command("verify")
 def verify(asked: Asked, output: Output) -> int:
-    """Recompute worked examples, and check every claimed number.
-
-    A FILE is TOML (see samples/worked/README.md), or the name of an example that comes with tinytf; without a FILE
+    """A FILE is TOML (see samples/worked/README.md), or the name of an example that comes with tinytf; without a FILE
     these are listed with their scores. The status is 1 where a claim is off by more than its printed digits allow.
     """
     from tinytf.sources import open_tokenizer

@@ -29,9 +29,7 @@ class Asked:
 
 @command("watch")
 def watch(asked: Asked, output: Output) -> None:
-    """Follow a training run until it is finished.
-
-    RUN is its folder, where nothing is written. A terminal shows a picture that is redrawn in place; elsewhere (and
+    """RUN is its folder, where nothing is written. A terminal shows a picture that is redrawn in place; elsewhere (and
     with --plain) a line appears now and then. JSON and files hold the present state, as with --once; --format ndjson
     follows.
     """
