@@ -126,7 +126,7 @@ def test_token_ids_are_checked_by_the_tokenizer_that_is_given(tinytf: Tinytf, ow
     [
         (("cat-sleep",), "did you mean cat-sleeps?"),
         (("no-such-file.toml",), "cannot read no-such-file.toml"),
-        ((".",), "cannot read .: Is a directory"),
+        ((".",), "cannot read .: it is a folder, not a file"),
         (("cat-sleeps", "--tokenizer", "tinny"), "did you mean tiny?"),
     ],
 )
