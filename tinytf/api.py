@@ -704,8 +704,9 @@ class Model:
         encoding = self._prompt(prompt, options.truncate)
         cache = cache_for(self.transformer, encoding.ids, options)
         steps = self._stream(encoding, replace(options, cache=cache))
-        made, times = zip(*((step, time.perf_counter()) for step in steps), strict=True)
+        timed = [(step, time.perf_counter()) for step in steps]
         use = None if cache is None else tuple(cache.use())
+        made, times = tuple(step for step, _ in timed), tuple(at for _, at in timed)
         found = replace(Generation.begin(About(self), encoding, options), steps=made, times=times, cache=use)
         return with_cost(found, self.transformer)
 

@@ -15,6 +15,7 @@ from tinytf.generate.implemented import unimplemented
 from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer, evaluating
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.tolerance import DECODED, INT8, allowed
 from tinytf.trace.faults import first_not_finite
@@ -220,10 +221,10 @@ def _looked_at(model: Transformer, look: Look | None) -> Iterator[None]:
     if look is None:
         yield
         return
-    layers = itertools.count()
+    layers, weights = itertools.count(), table_of(model.config).weights
 
     def tap(step: str, tensor: Tensor) -> Tensor:
-        if step == "weights":
+        if step == weights:
             look(next(layers), tensor[:, :, -1])  # (B, H, Q, K) -> (B, H, K)
         return tensor
 

@@ -14,6 +14,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.mask import Sight
+from tinytf.steps.table import table_of
 from tinytf.trace.hooks import stepwise
 
 _SEQUENCES = 4
@@ -85,9 +86,10 @@ class Probe:
     def measure(self, model: Transformer) -> HeadScores:
         """Score every head in one forward pass; leaves the model and the random state exactly as they were."""
         layers: list[Tensor] = []
+        weights = table_of(model.config).weights
 
         def tap(name: str, tensor: Tensor) -> Tensor:
-            if name == "weights":  # (B, H, T, T), once per layer
+            if name == weights:  # (B, H, T, T), once per layer
                 layers.append(self._score(tensor.float()))
             return tensor
 

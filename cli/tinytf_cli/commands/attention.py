@@ -64,7 +64,7 @@ def _heads(texts: tuple[str, ...], table: Any) -> tuple[tuple[int, int], ...]:
     pairs: list[tuple[int, int]] = []
     for text in texts:
         where = parse_address(text, table)
-        if where.layers is None or where.cell or (where.step is not None and where.step.name != "weights"):
+        if where.layers is None or where.cell or (where.step is not None and where.step.name != table.weights):
             raise UsageError(f"{text!r} is not a head", "a head is L3H5, all heads of a layer L3 or L3H*")
         heads = where.heads if where.heads is not None else range(table.config.n_heads)
         pairs += [(layer, head) for layer in where.layers for head in heads]

@@ -60,7 +60,7 @@ def _flag(word: str) -> str:
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: Session, words: tuple[str, ...]) -> Result:
     """Draw a step as a map in colour; of a head, its attention weights."""
-    where = find_address(session, "".join(words), step="weights")
+    where = find_address(session, "".join(words), step=session.table.weights)
     if where.step is not None and not where.step.is_tensor:
         raise UsageError(f"{where.step.name} is no tensor", "such as heat L0H0")
     return address_result(session, where, "heat")
