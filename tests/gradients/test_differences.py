@@ -10,7 +10,7 @@ from caught_gradients import MODELS, model_of, traced
 from torch import Tensor
 
 from tinytf.gradients import differences, probing
-from tinytf.gradients.differences import TOLERANCE, Difference, check, ridders
+from tinytf.gradients.differences import TOLERANCE, MeasuredEntry, check, ridders
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.loading import load
@@ -126,7 +126,7 @@ def test_it_says_how_far_it_is_and_gives_plain_data() -> None:
 
 
 def test_a_relative_error_is_no_smaller_than_the_floor_makes_it() -> None:
-    row = Difference("x", (0,), 1e-9, 2e-9, 1e-3, 1e-5)
+    row = MeasuredEntry("x", (0,), 1e-9, 2e-9, 1e-3, 1e-5)
     assert row.relative_error == pytest.approx(1e-4)
     assert replace(row, analytic=math.nan).relative_error == math.inf
     assert row.resolved

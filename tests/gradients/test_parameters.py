@@ -10,7 +10,7 @@ from caught_gradients import IDS, MODELS, model_of, traced
 from tinytf.errors import UsageError
 from tinytf.gradients.flow import Flow, LayerFlow, flow
 from tinytf.gradients.loss import Targets
-from tinytf.gradients.parameters import Weights, table
+from tinytf.gradients.parameters import ParameterRow, table
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.loading import load
 
@@ -20,7 +20,7 @@ def backward(name: str) -> GradientTrace:
     return record_gradients(forward.model, forward.encoding, targets)
 
 
-def squares(rows: tuple[Weights, ...]) -> float:
+def squares(rows: tuple[ParameterRow, ...]) -> float:
     return sum(row.gradient_norm**2 for row in rows)
 
 

@@ -34,7 +34,7 @@ _ROWS, _SHORTER, _TRIES, _DRAWS = 5, 1 / 32, 4, 20
 
 
 @dataclass(frozen=True)
-class Difference(Data):
+class MeasuredEntry(Data):
     """The derivative of the loss by one entry of a parameter or step: by autograd (``analytic``), and measured.
 
     ``largest`` is the largest entry of the tensor's gradient. The error is relative to ``floor`` where both values are
@@ -75,12 +75,12 @@ class Differences(Data):
     LESS: ClassVar = ("rows",)
     ALSO: ClassVar = ("holds", "unresolved")
 
-    rows: tuple[Difference, ...]
+    rows: tuple[MeasuredEntry, ...]
     asked: int
     redrawn: int
 
     @property
-    def worst(self) -> Difference:
+    def worst(self) -> MeasuredEntry:
         return max(self.rows, key=lambda row: row.relative_error)
 
     @property
@@ -127,7 +127,7 @@ def check(
     trace = record_gradients(copied, encoding, targets, force=force)
     draw = random.Random(seed)
     entries, probe = Draw(trace, draw), Probe(trace)
-    rows: list[Difference] = []
+    rows: list[MeasuredEntry] = []
     redrawn = 0
     while len(rows) < count and redrawn <= _DRAWS * count:
         entry = entries.parameter() if len(rows) % 2 else entries.step()
@@ -140,7 +140,7 @@ def check(
     return Differences(tuple(rows), count, redrawn)
 
 
-def _measured(probe: Probe, loss: float, entry: Entry) -> Difference | None:
+def _measured(probe: Probe, loss: float, entry: Entry) -> MeasuredEntry | None:
     """The derivative by one entry, with steps short enough to cross no kink; None where none is."""
     step = START * entry.size
     for tried in range(_TRIES):
@@ -149,7 +149,7 @@ def _measured(probe: Probe, loss: float, entry: Entry) -> Difference | None:
         if found is not None:
             floor = max(SHARE * entry.largest, ROUNDING * max(1.0, loss) / step / TOLERANCE)
             numeric = ridders(steps, found[:_ROWS], found[_ROWS:])
-            return Difference(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, tried)
+            return MeasuredEntry(entry.name, entry.index, entry.analytic, numeric, entry.largest, floor, tried)
         step *= _SHORTER
     return None
 

@@ -10,7 +10,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.steps.operations import Activate
 from tinytf.steps.operations.activate import SLOPES
 from tinytf.trace.check import Item, check
-from tinytf.trace.faults import NOT_FINITE, Fault, Seen, Test, allowed, counted, first_of
+from tinytf.trace.faults import NOT_FINITE, Fault, Inspected, Test, allowed, counted, first_of
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -89,13 +89,13 @@ def _in_table(clauses: Mapping[str, str]) -> Test:
     return lambda seen: clauses.get(seen.name, "")
 
 
-def _saturated(seen: Seen) -> str:
+def _saturated(seen: Inspected) -> str:
     if seen.step.is_map and seen.step.is_distribution:
         return _one_key_each(seen)
     return _flat(seen, seen.step.operation.name) if isinstance(seen.step.operation, Activate) else ""
 
 
-def _one_key_each(seen: Seen) -> str:
+def _one_key_each(seen: Inspected) -> str:
     choosing = allowed(seen).sum(dim=-1) > 1  # (Q,)
     if not bool(choosing.any()):
         return ""
@@ -109,14 +109,14 @@ def _one_key_each(seen: Seen) -> str:
     )
 
 
-def _flat(seen: Seen, activation: str) -> str:
+def _flat(seen: Inspected, activation: str) -> str:
     flat = SLOPES[activation](Site(seen.trace, seen.step, seen.layer).input()).abs() <= FLAT
     if float(flat.double().mean()) < ALMOST_ALL:
         return ""
     return seen.counted(flat, f"of inputs where the slope of {activation} is at most {FLAT:g}")
 
 
-def _silent(seen: Seen) -> str:
+def _silent(seen: Inspected) -> str:
     if not (seen.step.in_layer and isinstance(seen.step.operation, Activate)) or len(seen.values) < 2:
         return ""
     silent = (seen.values.abs() <= SILENT).all(dim=0)  # (T, F) -> (F,)
@@ -127,7 +127,7 @@ def _silent(seen: Seen) -> str:
     return f"{count:,} of {units:,} units are 0 for each of {tokens:,} tokens, the first is unit {first}"
 
 
-def _without_gradient(trace: GradientTrace, seen: Seen) -> str:
+def _without_gradient(trace: GradientTrace, seen: Inspected) -> str:
     if bool(seen.values.any()):
         return ""
     choices = allowed(seen)[list(trace.targets.positions)].sum(dim=-1)

@@ -18,7 +18,7 @@ _IN_LAYER = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True)
-class Weights(Data):
+class ParameterRow(Data):
     """A parameter, or a group of them: squared norms, entries and rows add up.
 
     Norms are L2, in float64. ``kind`` is the name without the layer (``attention.q.weight``). ``layer``, ``kind``,
@@ -67,7 +67,7 @@ class Weights(Data):
 GROUPINGS = ("parameter", "layer", "kind", "head")
 
 
-def table(trace: GradientTrace, lr: float = 1e-3, by: str = "parameter") -> tuple[Weights, ...]:
+def table(trace: GradientTrace, lr: float = 1e-3, by: str = "parameter") -> tuple[ParameterRow, ...]:
     """Every parameter, or groups of them ``by`` layer, kind or head, in the order of the model.
 
     The learning rate ``lr`` only enters the update ratios. A head has its rows of W_Q, W_K and W_V with their biases
@@ -82,7 +82,7 @@ def table(trace: GradientTrace, lr: float = 1e-3, by: str = "parameter") -> tupl
     each = list(_each(trace, lr))
     if by == "parameter":
         return tuple(each)
-    groups: dict[Any, list[Weights]] = {}
+    groups: dict[Any, list[ParameterRow]] = {}
     for one in each:
         groups.setdefault(getattr(one, by), []).append(one)
     if by == "kind":
@@ -93,20 +93,20 @@ def table(trace: GradientTrace, lr: float = 1e-3, by: str = "parameter") -> tupl
     )
 
 
-def _each(trace: GradientTrace, lr: float) -> Iterator[Weights]:
+def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
     for name, gradient in trace.parameters.items():
         found = _IN_LAYER.fullmatch(name)
         layer, kind = (int(found[1]), found[2]) if found else (None, name)
         zeros = gradient == 0
         is_matrix = gradient.dim() == 2
-        yield Weights(
+        yield ParameterRow(
             name, layer, kind, None, tuple(gradient.shape), _norm(gradient), _norm(trace.model.get_parameter(name)), lr,
             gradient.numel(), int(zeros.sum()),
             int(zeros.all(dim=1).sum()) if is_matrix else None, len(gradient) if is_matrix else None,
         )  # fmt: skip
 
 
-def _by_head(trace: GradientTrace, lr: float) -> Iterator[Weights]:
+def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
     config = trace.config
     for layer in range(config.n_layers):
         at = f"blocks.{layer}.attention."
@@ -123,7 +123,7 @@ def _by_head(trace: GradientTrace, lr: float) -> Iterator[Weights]:
             yield _together(f"L{layer}H{head}", parts, layer=layer, head=head)
 
 
-def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, share: float) -> Weights:
+def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, share: float) -> ParameterRow:
     """The rows or columns of one key-value or query head, weighted by the ``share`` of one query head."""
     width = trace.config.d_head
     gradient, weight = (
@@ -131,14 +131,14 @@ def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, shar
     )
     norms = [math.sqrt(share) * _norm(tensor) for tensor in (gradient, weight)]
     entries, zeros = share * gradient.numel(), share * int((gradient == 0).sum())
-    return Weights(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
+    return ParameterRow(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
 
 
 def _together(
-    name: str, group: list[Weights], *, layer: int | None = None, kind: str | None = None, head: int | None = None
-) -> Weights:
+    name: str, group: list[ParameterRow], *, layer: int | None = None, kind: str | None = None, head: int | None = None
+) -> ParameterRow:
     rows = [(one.dead_rows, one.rows) for one in group if one.dead_rows is not None and one.rows is not None]
-    return Weights(
+    return ParameterRow(
         name, layer, kind, head, None,
         math.hypot(*(one.gradient_norm for one in group)), math.hypot(*(one.weight_norm for one in group)),
         group[0].learning_rate, sum(one.entries for one in group), sum(one.zeros for one in group),

@@ -12,7 +12,7 @@ from tinytf.gradients.by_hand import Agreement, Matched, agreement
 from tinytf.gradients.derivation import Derivation
 from tinytf.gradients.differences import Differences
 from tinytf.gradients.flow import Flow, flow
-from tinytf.gradients.parameters import Weights, table
+from tinytf.gradients.parameters import ParameterRow, table
 from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_gradient, gradient_times_input
 from tinytf.gradients.trace import GradientTrace
 from tinytf.report import Report, plain
@@ -141,7 +141,7 @@ class Backward(Report):
         return Target(place, token_id, share, loss, tuple((i, float(gradient[i])) for i in largest))
 
     @cached_property
-    def weights(self) -> tuple[Weights, ...]:
+    def weights(self) -> tuple[ParameterRow, ...]:
         return table(self.trace, self.lr, self.by)
 
     @cached_property

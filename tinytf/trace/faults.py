@@ -23,7 +23,7 @@ class Fault(Data):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Inspected:
     """What a test looks at: a step of a trace with its values, or with its gradient."""
 
     trace: Trace
@@ -56,21 +56,21 @@ def counted(found: Tensor, what: str, place: Callable[[list[int]], str]) -> str:
     return f"{count:,} of {found.numel():,} entries {'is' if count == 1 else 'are'} {what}, the first at {first}"
 
 
-Test = Callable[[Seen], str]
+Test = Callable[[Inspected], str]
 """What is wrong with a step, as a clause with numbers; empty where nothing is."""
 
 
-def allowed(seen: Seen) -> Tensor:
+def allowed(seen: Inspected) -> Tensor:
     """Which keys (Q, K) each query of a step's layer may look at."""
     found, length = seen.trace.allowed(seen.layer), len(seen.trace.tokens)
     return torch.ones(length, length, dtype=torch.bool, device=seen.values.device) if found is None else found
 
 
-def _nan(seen: Seen) -> str:
+def _nan(seen: Inspected) -> str:
     return seen.counted(seen.values.isnan(), "NaN")
 
 
-def _infinite(seen: Seen) -> str:
+def _infinite(seen: Inspected) -> str:
     found = seen.values.isinf()
     if isinstance(seen.step.operation, Mask):
         found &= ~(seen.values.isneginf() & ~allowed(seen))
@@ -96,7 +96,7 @@ def first_of(
         ):
             continue
         tensor = values.recorded_logits if step.is_vocabulary else values.step(step.name, layer)
-        seen = Seen(values, step, layer, tensor)
+        seen = Inspected(values, step, layer, tensor)
         for kind, test in tests.items():
             if evidence := test(seen):
                 return Fault(seen.name, direction, kind, evidence)

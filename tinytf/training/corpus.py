@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tinytf.errors import UsageError
 from tinytf.training.stream import (
+    ByteSource,
     Cut,
     Piece,
-    Source,
     anywhere,
     between_words,
     decoded,
@@ -33,7 +33,7 @@ _HEAD = 8192  # bytes in which a NUL makes a file a binary one
 class TextFile:
     """A file of a corpus, hashed and counted: ``characters`` in all of it, ``paragraph_characters`` in paragraphs."""
 
-    source: Source
+    source: ByteSource
     size: int
     sha256: str
     characters: int
@@ -177,7 +177,7 @@ def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, bu
         skipped.append(Skipped(path, why))
 
     if isinstance(paths, str):
-        files, paths = [_scanned(Source("the text", data=_encoded(paths)), buffer)], ()
+        files, paths = [_scanned(ByteSource("the text", data=_encoded(paths)), buffer)], ()
     for given in paths:
         if not os.path.isdir(given):
             files.append(_opened(given, buffer, "" if os.path.lexists(given) else "is its name right?"))
@@ -203,7 +203,7 @@ def find_files(paths: Sequence[Path] | str, *, skip_unreadable: bool = False, bu
 
 def _opened(path: Path, buffer: int, hint: str = "") -> TextFile:
     try:
-        return _scanned(Source.of(path), buffer)
+        return _scanned(ByteSource.of(path), buffer)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint) from None
 
@@ -216,7 +216,7 @@ def _encoded(text: str) -> bytes:
         raise UsageError(f"the text has a lone surrogate ({place}", "it was not valid UTF-8; re-encode it") from None
 
 
-def _scanned(source: Source, buffer: int) -> TextFile:
+def _scanned(source: ByteSource, buffer: int) -> TextFile:
     """Go through a source once: hash it, decode it, count its characters and paragraphs."""
     digest = hashlib.sha256()
     size = characters = paragraphs = paragraph_characters = 0

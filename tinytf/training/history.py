@@ -26,7 +26,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class SavedModel:
     """A model that can be opened; ``step`` is None if unknown."""
 
     step: int | None
@@ -64,7 +64,7 @@ class History:
     milestones: Sequence[tuple[int, str]] = ()
     speed: Speed = field(default_factory=lambda: Speed(np.zeros(0, dtype=np.int64), *[np.zeros(0)] * 3))
     sample: Sample | None = None
-    checkpoints: Sequence[Checkpoint] = ()
+    checkpoints: Sequence[SavedModel] = ()
     config: ModelConfig | None = None
     skipped: int = 0
 

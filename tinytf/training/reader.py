@@ -16,7 +16,7 @@ from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
-from tinytf.training.history import Checkpoint, History, Sample, Series, Speed, Steps
+from tinytf.training.history import History, Sample, SavedModel, Series, Speed, Steps
 from tinytf.training.lines import json_or_none, number_or_nan, rows_in
 from tinytf.training.run_files import METRICS, RECIPE, SAMPLES, SPEED, is_run
 
@@ -54,7 +54,7 @@ class RunReader:
             raise CheckpointError(f"{self.directory / METRICS} holds no line of metrics")
         last = int(step[-1]) if step.size else 0
         if last >= steps:  # the model at the top is then that of the last step
-            checkpoints = [Checkpoint(steps if one.step is None else one.step, one.path) for one in checkpoints]
+            checkpoints = [SavedModel(steps if one.step is None else one.step, one.path) for one in checkpoints]
         samples = [one for one in read_samples(self.directory / SAMPLES) if one.step <= last]  # whose metrics are there
         return History(
             self.directory,
@@ -74,11 +74,11 @@ class RunReader:
         )
 
 
-def _checkpoints_in(directory: Path) -> list[Checkpoint]:
+def _checkpoints_in(directory: Path) -> list[SavedModel]:
     """The complete models of a run by step, the one at its top last."""
-    places = [Checkpoint(checkpoint_step(place), place) for place in checkpoints_of(directory)]
+    places = [SavedModel(checkpoint_step(place), place) for place in checkpoints_of(directory)]
     model = ("config.json", "model.safetensors")
-    return [one for one in (*places, Checkpoint(None, directory)) if all((one.path / name).is_file() for name in model)]
+    return [one for one in (*places, SavedModel(None, directory)) if all((one.path / name).is_file() for name in model)]
 
 
 def read_samples(path: Path) -> list[Sample]:

@@ -42,7 +42,7 @@ def between_blank_lines(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class ByteSource:
     """Where bytes come from: a file, read again in every pass, or ``data`` in memory that came from elsewhere."""
 
     name: str
@@ -51,7 +51,7 @@ class Source:
     stamp: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
-    def of(cls, path: Path) -> "Source":
+    def of(cls, path: Path) -> "ByteSource":
         """The source that a path names; anything but a regular file, such as a pipe, is read now. Raises OSError."""
         found = path.stat()
         if stat.S_ISREG(found.st_mode):

@@ -153,7 +153,7 @@ class Verification(Report):
 
 
 @dataclass(frozen=True)
-class Scores(Report):
+class ExampleScores(Report):
     """How much of each of several examples holds."""
 
     KIND = "worked_examples"

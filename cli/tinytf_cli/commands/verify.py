@@ -25,7 +25,7 @@ def verify(asked: Asked, output: Output) -> int:
     these are listed with their scores. The status is 1 where a claim is off by more than its printed digits allow.
     """
     from tinytf.sources import open_tokenizer
-    from tinytf.worked import Scores, open_example, shipped
+    from tinytf.worked import ExampleScores, open_example, shipped
     from tinytf.worked import verify as checked
     from tinytf_cli.joining import show_views
     from tinytf_cli.views.verify import ScoresView, VerifyView
@@ -34,7 +34,7 @@ def verify(asked: Asked, output: Output) -> int:
     examples = [open_example(name) for name in asked.files or shipped()]  # all of them before the first takes its time
     found = [checked(example, words) for example in examples]
     if not asked.files:
-        output.show(Result.of(ScoresView(Scores(tuple(found)))))
+        output.show(Result.of(ScoresView(ExampleScores(tuple(found)))))
         return 0
     views = [VerifyView(one, full=asked.full, wrong=asked.wrong) for one in found]
     return show_views(output, views, "verifications", len(views) > 1)

@@ -8,7 +8,7 @@ import numpy as np
 from tinytf.gradients.by_hand import Agreement, Matched
 from tinytf.gradients.differences import TOLERANCE, Differences
 from tinytf.gradients.flow import Flow
-from tinytf.gradients.parameters import Weights
+from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
 from tinytf.loading import Model
@@ -200,7 +200,7 @@ def _heads(found: HeadSaliency) -> Iterator[Block]:
     yield Heat(values, rows, columns, "unit", limit=float(values.max(initial=0.0)) or 1.0)
 
 
-def _weights(rows: Sequence[Weights], by: str, lr: float) -> Iterator[Block]:
+def _weights(rows: Sequence[ParameterRow], by: str, lr: float) -> Iterator[Block]:
     """The parameters, or groups of them."""
     yield Heading("weights", f"by {by}; --by parameter, layer, kind or head")
     columns = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.worked import CheckedStep, Scores, Verification
+from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 from tinytf_cli.views.worked_cells import claimed_cells, safe
@@ -42,7 +42,7 @@ class VerifyView:
 class ScoresView:
     """Several examples, a line each."""
 
-    def __init__(self, found: Scores) -> None:
+    def __init__(self, found: ExampleScores) -> None:
         self.found = found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
