@@ -284,6 +284,24 @@ class Model:
         found = analysis.neurons.neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
         return self._of(found, trace.encoding)
 
+    def neighbours(
+        self, words: Sequence[str] = (), *, text: Text | None = None, at: str | None = None, top: int = 10
+    ) -> "analysis.neighbours.Neighbours":
+        """The ``top`` tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
+
+        Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to the residual stream there, of a
+        text or its trace. Raises UsageError for both or neither, and for what is not one token of the vocabulary;
+        AddressError for what is not as wide as an embedding.
+        """
+        if bool(words) == (at is not None) or (at is None) != (text is None):
+            raise UsageError("neighbours are of words, or of an address in a text", "name words, or a text with --at")
+        if at is not None and text is not None:
+            trace = self._trace(text)
+            return self._of(analysis.neighbours.neighbours_at(trace, at, top), trace.encoding)
+        ids = [self.find_token(word, "word") for word in words]
+        names = [self.tokenizer.shown(i) for i in ids]
+        return self._of(analysis.neighbours.neighbours_of_tokens(self.transformer, ids, names, top))
+
     def top_examples(
         self,
         corpus: "Corpus",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         examples,
         interventions,
         lens,
+        neighbours,
         neurons,
         prediction,
         rollout,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
+    "neighbours", "neurons", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 
 
