@@ -24,6 +24,7 @@ from tinytf.report import About, Progress, Report, unheard
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.trace.address import Address
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -400,7 +401,19 @@ class Model:
         )
         return self._of(found, trace.encoding)
 
-    # Whole passes as reports
+    # Parameters, and whole passes, as reports
+
+    def parameters(
+        self, at: str | ParameterAddress | Sequence[str | ParameterAddress], *, way: str | None = None
+    ) -> "analysis.parameters.Parameters":
+        """The parameters at addresses such as ``L0.W_Q``, ``L0H1.W_Q[3,7]``, ``E[cat]``, with their figures.
+
+        ``way`` is table, map, histogram, spectrum or norms; errors are those of ``analysis.parameters.parameters``,
+        and of ``find_token`` for a token in a cell.
+        """
+        addresses = [at] if isinstance(at, str | ParameterAddress) else at
+        find = partial(self.find_token, option="token")
+        return self._of(analysis.parameters.parameters(self.transformer, addresses, way, find))
 
     def tokens(self, text: str) -> "analysis.tokens.Tokenized":
         """The tokens of a text, which may be longer than the context."""
@@ -412,7 +425,8 @@ class Model:
         *,
         layers: Sequence[int] = (0,),
         head: int = 0,
-        at: Sequence[str | Address] = (),
+        at: Sequence[str | Address | ParameterAddress] = (),
+        way: str | None = None,
         top: int = 10,
         fail_on: Sequence[str] = (),
         truncate: bool = False,
@@ -420,11 +434,14 @@ class Model:
     ) -> "analysis.traced.Traced":
         """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-        ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
-        there, and as ``record`` and ``first_fault`` do.
+        Parameters among them are shown in a ``way``, as by ``parameters``. ``top`` predictions, and the first fault of
+        the kinds of ``fail_on``. Raises AddressError for a cell that is not there, and as ``record``, ``first_fault``
+        and ``parameters`` do.
         """
         trace = self._trace(text, truncate=truncate, force=force)
-        addresses = _found(trace, at)
+        named = [parse_any(one, trace.steps) if isinstance(one, str) else one for one in at]
+        weights = [one for one in named if isinstance(one, ParameterAddress)]
+        addresses = tuple(one for one in named if isinstance(one, Address))
         for where in addresses:
             if where.cell:
                 trace[where]
@@ -434,7 +451,8 @@ class Model:
 
             fault = first_fault(trace, fail_on)
         predicted = analysis.prediction.predictions(trace, self.tokenizer, top)
-        found = analysis.traced.Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault)
+        asked = self.parameters(weights, way=way) if weights else None
+        found = analysis.traced.Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, asked)
         return self._of(found, trace.encoding)
 
     def attention(

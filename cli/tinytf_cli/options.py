@@ -160,6 +160,13 @@ class Texts:
         return iter(self.given)
 
 
+@dataclass(frozen=True)
+class OptionalTexts(Texts):
+    """Texts that are missed only where they are read."""
+
+    def __post_init__(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traced:
     """Texts to record on a model, and where what is found in each goes."""
@@ -185,3 +192,10 @@ class Traced:
 
         views = (view_of(self.trace(text, layers)) for text in self.texts)
         return show_views(self.output, views, plural, self.texts.lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressed(Traced):
+    """The same for addresses; those of parameters need no text."""
+
+    texts: OptionalTexts

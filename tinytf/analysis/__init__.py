@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         lens,
         neighbours,
         neurons,
+        parameters,
         prediction,
         rollout,
         tokens,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neighbours", "neurons", "prediction", "rollout", "tokens", "traced",
+    "neighbours", "neurons", "parameters", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.parameters import Parameters
 from tinytf.analysis.prediction import Prediction
 from tinytf.report import Report, plain
 from tinytf.trace.address import Address
@@ -20,7 +21,8 @@ from tinytf.trace.trace import Trace
 class Traced(Report):
     """A trace with what of it is given in full: ``addresses``, or without them the block of ``layers`` and ``head``.
 
-    ``fault`` is the first of the kinds of ``fail_on``, where they were looked for.
+    ``parameters`` are those that were asked for beside steps. ``fault`` is the first of the kinds of ``fail_on``, where
+    they were looked for.
     """
 
     KIND = "trace"
@@ -28,6 +30,7 @@ class Traced(Report):
         "tokens": "token",
         "steps": "step",
         "values": "values",
+        "parameters": "parameter",
         "predictions": "prediction",
         "check": "check",
         "fault": "fault",
@@ -40,6 +43,7 @@ class Traced(Report):
     predictions: tuple[Prediction, ...]
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
+    parameters: Parameters | None = None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -62,6 +66,7 @@ class Traced(Report):
         return {
             "steps": plain(self.rows),
             "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
+            **({} if self.parameters is None else self.parameters.fields()),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
 
@@ -88,5 +93,6 @@ class Traced(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The recorded tensors under their step names, with the ids."""
-        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors}
+        """The recorded tensors under their step names, with the ids, and the parameters under their addresses."""
+        asked = {} if self.parameters is None else self.parameters.tensors()
+        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors, **asked}

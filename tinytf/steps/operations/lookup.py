@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 TOKEN_TABLE = "embed.tokens.weight"
 
@@ -26,6 +30,9 @@ class Lookup(Operation):
     types: bool = False
 
     words = "a lookup"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        return (Parameter(self.letter, "weight", ("type" if self.types else "vocab", *step.axes[-1:])),)
 
     def _ids(self, site: Site) -> list[int]:
         return [0 if self.types else token for token in site.ids]
