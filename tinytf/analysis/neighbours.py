@@ -89,7 +89,7 @@ class Neighbours(Report):
 
 def tables(model: Transformer) -> dict[str, Tensor]:
     """The vectors of the vocabulary, (V, C) each: embeddings, and unembeddings where the head has its own."""
-    found = {"E": model.embed.tokens.weight}
+    found: dict[str, Tensor] = {"E": model.embed.tokens.weight}
     return found if model.unembedding is found["E"] else {**found, "W_U": model.unembedding}
 
 

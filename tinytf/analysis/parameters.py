@@ -152,9 +152,9 @@ def parameters(
 ) -> Parameters:
     """The parameters at ``addresses``, one for each layer and head, shown in a ``way``.
 
-    Without one, a matrix is shown as a map and anything else as a table. ``find_token`` makes ids of the tokens in
-    cells. Raises AddressError for what is not a parameter of this model, UsageError for an unknown way, for one of
-    matrices where there is none, and for a spectrum of numbers that are not finite.
+    Without one, a matrix is shown as a map, but one of the vocabulary and anything else as a table. ``find_token``
+    makes ids of the tokens in cells. Raises AddressError for what is not a parameter of this model, UsageError for an
+    unknown way, for one of matrices where there is none, and for a spectrum of numbers that are not finite.
     """
     if way is not None and way not in WAYS:
         raise UsageError(f"parameters are not shown as {way!r}", did_you_mean(way, WAYS))
@@ -182,5 +182,5 @@ def _found(
             makes.append(table.unembedded.name)
         values = one.tensor(model, find_token)
         row = replace(one, cell=one.cell[:1]).tensor(model, find_token) if len(one.cell) == 2 else None
-        shown = way or ("map" if values.dim() == 2 else "table")
+        shown = way or ("map" if values.dim() == 2 and "vocab" not in one.axes else "table")
         yield ParameterValues(one, one.path(layer), values, tuple(makes), shown, row)

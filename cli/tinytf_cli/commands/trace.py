@@ -42,7 +42,7 @@ class Asked:
         "L0.W_Q or 'E[cat]', which needs no TEXT. Repeatable.",
     )  # fmt: skip
     way: str | None = option(
-        "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: a matrix as map, else table]"
+        "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: map, or table of tokens and vectors]"
     )
     top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
 

@@ -22,7 +22,7 @@ _NAMED = 64
 class ParametersView:
     """Some parameters, drawn: ``dims`` numbers of a row, at most ``rows`` rows."""
 
-    def __init__(self, model: Model, found: Parameters, dims: int, rows: int | None) -> None:
+    def __init__(self, model: Model, found: Parameters, dims: int = 8, rows: int | None = None) -> None:
         self.model, self.found, self.dims, self.rows = model, found, dims, rows
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
@@ -76,7 +76,8 @@ class _Drawn:
         matrix = np.atleast_2d(values)
         keep = shown_rows(len(matrix), self.rows)
         names = self._names(0, keep) if values.ndim > 1 else [""]
-        across = self._names(values.ndim - 1, range(min(self.dims, matrix.shape[1])))
+        tokens = one.where.axes[-1] == "vocab"
+        across = self._names(values.ndim - 1, range(min(self.dims, matrix.shape[1]))) if tokens else ()
         yield Values(names, matrix[keep], self.dims, one.where.step.role, columns=across)
         yield from left_out(len(matrix), keep, "rows")
 
