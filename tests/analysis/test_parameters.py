@@ -120,6 +120,13 @@ def test_what_is_no_parameter_or_no_way_is_refused(tiny: Model) -> None:
         tiny.parameters("E", way="colour")
     with pytest.raises(UsageError, match="token 'pooch' is 3 tokens"):
         tiny.parameters("E[pooch]")
+    with pytest.raises(AddressError, match="there is no tokenizer"):
+        parameters(tiny.transformer, ["E[cat]"])
+
+
+def test_a_token_in_a_cell_is_said_with_its_id(tiny: Model) -> None:
+    assert only(tiny.parameters("E[cat,3]")).tokens == {"cat": tiny.find_token("cat")}
+    assert only(tiny.parameters("E[17]")).tokens == {}
 
 
 def test_numbers_that_are_not_finite_have_no_spectrum_and_are_counted() -> None:

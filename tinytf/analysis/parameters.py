@@ -1,7 +1,7 @@
 """Parameters by their addresses: the numbers, their figures, how they are spread, the spectrum, and norms of rows."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,7 +28,8 @@ class ParameterValues:
     """One parameter, or a part of it, with the axes of formulas, shown in a ``way`` of WAYS.
 
     ``name`` is what the model calls the whole parameter, ``makes`` are the steps that are computed with it, by their
-    full names. ``row`` is the row of a matrix that a single number stands in.
+    full names. ``row`` is the row of a matrix that a single number stands in, ``tokens`` are the words of the cell that
+    are tokens, with their ids.
     """
 
     where: ParameterAddress
@@ -37,6 +38,7 @@ class ParameterValues:
     makes: tuple[str, ...]
     way: str
     row: Tensor | None = None
+    tokens: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def statistics(self) -> Statistics:
@@ -95,6 +97,7 @@ class ParameterValues:
             "statistics": plain(self.statistics),
             "norm": self.norm,
             "row_norm": self.row_norm,
+            "tokens": dict(self.tokens),
             "way": self.way,
             **_DATA[self.way](self),
         }
@@ -144,11 +147,15 @@ WAYS = tuple(_DATA)
 _OF_MATRICES = ("map", "spectrum", "norms")
 
 
+def _no_tokenizer(word: str) -> int:
+    raise AddressError(f"{word!r} is not a number, and there is no tokenizer to find a token", "such as E[17]")
+
+
 def parameters(
     model: Transformer,
     addresses: Sequence[str | ParameterAddress],
     way: str | None = None,
-    find_token: FindToken | None = None,
+    find_token: FindToken = _no_tokenizer,
 ) -> Parameters:
     """The parameters at ``addresses``, one for each layer and head, shown in a ``way``.
 
@@ -169,18 +176,23 @@ def parameters(
 
 
 def _found(
-    model: Transformer, address: str | ParameterAddress, way: str | None, find_token: FindToken | None
+    model: Transformer, address: str | ParameterAddress, way: str | None, find_token: FindToken
 ) -> Iterator[ParameterValues]:
     table = table_of(model.config)
     where = parse_any(address, table) if isinstance(address, str) else address
     if not isinstance(where, ParameterAddress):
         raise AddressError(f"{where} is a step, and not a parameter", "a parameter is L0.W_Q, L0.norm1.gain or E")
+    tokens: dict[str, int] = {}
+
+    def find(word: str) -> int:
+        return tokens.setdefault(word, find_token(word))
+
     for one in where.singles():
         layer = one.layers[0] if one.layers else None
         makes = [str(Address(one.step, one.layers, one.heads if one.step.has_heads else None))]
         if one.parameter.name == "E" and model.head is not None and model.config.tied_head:
             makes.append(table.unembedded.name)
-        values = one.tensor(model, find_token)
-        row = replace(one, cell=one.cell[:1]).tensor(model, find_token) if len(one.cell) == 2 else None
+        values = one.tensor(model, find)
+        row = replace(one, cell=one.cell[:1]).tensor(model, find) if len(one.cell) == 2 else None
         shown = way or ("map" if values.dim() == 2 and "vocab" not in one.axes else "table")
-        yield ParameterValues(one, one.path(layer), values, tuple(makes), shown, row)
+        yield ParameterValues(one, one.path(layer), values, tuple(makes), shown, row, tokens)

@@ -8,6 +8,7 @@ import numpy as np
 from tinytf.analysis.parameters import ENERGY, Parameters, ParameterValues
 from tinytf.loading import Model
 from tinytf.steps.operations.operation import dimension
+from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -52,6 +53,8 @@ class _Drawn:
         yield Heading(str(one.where), f"{sizes} of {one.name}" if sizes else one.name, one.where.step.role)
         if one.where.note:
             yield note(one.where.note)
+        for word, token in one.tokens.items():
+            yield note(f"{printable(word)} is token {token:,}, {self.model.tokenizer.shown(token)}")
         if not values.dim():
             yield from self._number()
             return
