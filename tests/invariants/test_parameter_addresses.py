@@ -113,6 +113,30 @@ def test_a_parameter_is_known_by_other_names(other: str, kind: str, name: str) -
 
 
 @pytest.mark.parametrize(
+    ("other", "kind", "name", "note"),
+    [
+        ("transformer.h.1.attn.c_proj.weight", "gpt2", "L1.W_O", "here, shown from in to out"),
+        ("h.0.mlp.c_fc.bias[3]", "gpt2", "L0.ffn.b₁[3]", "h.0.mlp.c_fc.bias is L0.ffn.b₁ here"),
+        ("wte.weight[cat]", "gpt2", "E[cat]", "wte.weight is E here"),
+        ("model.layers.0.self_attn.k_proj.weight", "llama, grouped", "L0.W_K", "here, shown from in to out"),
+        ("model.norm.weight", "llama, grouped", "final.norm.gain", "model.norm.weight is final.norm.gain here"),
+        ("blk.1.ffn_gate.weight", "llama, grouped", "L1.ffn.W_gate", "here, shown from in to out"),
+        ("lm_head.weight", "llama, grouped", "W_U", "lm_head.weight is W_U here, shown from in to out"),
+    ],
+)
+def test_a_name_of_a_checkpoint_is_understood_and_said_in_ours(other: str, kind: str, name: str, note: str) -> None:
+    found = parameter(other, kind)
+    assert str(found) == name
+    assert found.note.endswith(note)
+
+
+def test_a_fused_tensor_of_a_checkpoint_says_what_is_in_it() -> None:
+    with pytest.raises(AddressError, match="several parameters") as caught:
+        parameter("h.0.attn.c_attn.weight", "gpt2")
+    assert caught.value.hint == "name one: L0.W_Q, L0.W_K, L0.W_V"
+
+
+@pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
         ("W_U", "gpt2", "this model has no W_U: the head is tied to the embeddings, W_U = Eᵀ"),

@@ -1,12 +1,13 @@
 """Addresses of parameters: ``L0.W_Q``, ``L0H1.W_Q[3,7]``, ``L3.ffn.W_up``, ``L0.norm1.gain``, ``E[cat]``, ``W_U[·on]``.
 
 A matrix is shown as formulas read it, x·W, so it is (in, out). A head has its columns of W_Q, W_K and W_V and its rows
-of W_O. Paths of the model's modules, such as ``blocks.0.attention.q.weight``, are understood too.
+of W_O. Names in the model (``blocks.0.attention.q.weight``) and in files of transformers and GGML are understood too.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -111,6 +112,7 @@ def _index(word: str, axis: str, size: int, find_token: FindToken | None) -> int
     return find_token(word)
 
 
+@lru_cache(maxsize=64)
 def parameter_names(table: StepTable) -> dict[str, str]:
     """Every name of a parameter that this model has, also as a path and without subscripts, to the one of addresses."""
     found: dict[str, str] = {}
@@ -128,12 +130,14 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
 
     Raises AddressError with why this architecture lacks the parameter, and for a layer or head that is not there.
     """
-    written = text.strip()
-    path = _PATH.fullmatch(written)
-    match = ADDRESS.fullmatch(f"L{path[1]}.{path[2]}" if path else written)
-    name = parameter_names(table).get(match["step"] or "") if match else None
-    if match is None or name is None:
+    said, names = "", parameter_names(table)
+    match = _matched(text.strip())
+    if match is not None and match["step"] not in names:
+        written, said = _from_checkpoint(text.strip(), table)
+        match = _matched(written)
+    if match is None or match["step"] not in names:
         return None
+    name = names[match["step"]]
     step, one = table.parameters[name]
     if one.absent:
         raise AddressError(f"this model has no {name}: {one.absent}")
@@ -151,10 +155,46 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
     if len(cell) > len(one.axes):
         raise AddressError(f"{name} has {len(one.axes)} axes, {', '.join(one.axes)}; {text!r} names {len(cell)}")
-    note = ""
     if heads is not None and split == ["n_kv_heads·d_head"]:
-        note = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
-    return ParameterAddress(step, one, layers, heads, cell, note)
+        said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+    return ParameterAddress(step, one, layers, heads, cell, said)
+
+
+def _matched(written: str) -> re.Match[str] | None:
+    path = _PATH.fullmatch(written)
+    return ADDRESS.fullmatch(f"L{path[1]}.{path[2]}" if path else written)
+
+
+def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
+    """A name that a checkpoint of transformers or GGML gives a tensor as our path, and a note that says so.
+
+    Raises AddressError for a name of several parameters, in one tensor or in different families.
+    """
+    name, bracket, cell = text.partition("[")
+    if not name.endswith((".weight", ".bias")):
+        return text, ""
+    from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
+    from tinytf.checkpoints.huggingface.load import FAMILIES
+
+    layers = range(table.config.n_layers)
+    own = [ParameterAddress(step, one) for step, one in table.parameters.values() if not one.absent]
+    paths = {
+        one.path(i): replace(one, layers=None if i is None else (i,))
+        for one in own
+        for i in (layers if one.step.in_layer else (None,))
+    }
+    found = {
+        path: where
+        for kind in (*FAMILIES.values(), *ARCHITECTURES.values())
+        for path, where in paths.items()
+        if kind.has(path) and kind.place(path)[0] == kind.plain(name)
+    }
+    if len(found) > 1:
+        raise AddressError(f"{name} is several parameters", f"name one: {', '.join(map(str, found.values()))}")
+    for path, where in found.items():
+        way = ", shown from in to out" if where.parameter.transposed else ""
+        return path + bracket + cell, f"{name} is {where} here{way}"
+    return text, ""
 
 
 def parse_any(text: str, table: StepTable) -> Address | ParameterAddress:
