@@ -1,15 +1,17 @@
 """Addresses of parameters: every parameter of every architecture has one, and it names the right numbers."""
 
+import click
 import pytest
 import torch
 from architectures import KINDS, config_of, encoding_of, lively
 from torch import Tensor
 
 from tinytf.errors import AddressError
-from tinytf.steps.table import StepTable
+from tinytf.steps.table import STEPS, StepTable
 from tinytf.trace.address import parse_address
 from tinytf.trace.parameters import ParameterAddress, parameter_names, parse_parameter
 from tinytf.trace.record import record
+from tinytf_cli.options import complete_address
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -38,6 +40,31 @@ def test_every_parameter_of_a_model_has_one_address(kind: str) -> None:
         again = parse_parameter(path, StepTable(config))
         assert again is not None
         assert str(again) == str(one)
+
+
+@kinds
+def test_what_a_shell_completes_are_names_of_parameters(kind: str) -> None:
+    """It knows no architecture, so it offers those of each; a model has them, or says why it does not."""
+    items = [
+        item.value
+        for begun in ("", "L1.")
+        for item in complete_address(click.Context(click.Command("trace")), click.Option(["--at"]), begun)
+    ]
+    table = StepTable(config_of(kind))
+    steps = {row.full_name(1) for row in STEPS}
+    offered = [one for one in items if one not in steps]
+    assert {name.removeprefix("L1.") for name in offered} >= {
+        "E",
+        "W_U",
+        "W_Q",
+        "ffn.W_up",
+        "norm1.gain",
+        "head.norm.gain",
+    }
+    absent = {name for name, (_, one) in table.parameters.items() if one.absent}
+    for name in offered:
+        known = parameter_names(table)[name.removeprefix("L1.")]
+        assert known in absent or parse_parameter(name, table) is not None
 
 
 @kinds

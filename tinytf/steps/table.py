@@ -45,9 +45,9 @@ class Step:
 
     ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
     <…> stands for the nearest row above with that role and axes (``CHAINS``). ``operation`` makes the step of them,
-    with the parameters of ``module`` (a path as in ``Seen``), whose matrix is called ``matrix``. ``role`` is the accent
-    that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``; the others
-    are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows themselves.
+    with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
+    the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
+    the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows themselves.
     A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss depends on
     a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
     """
@@ -77,6 +77,15 @@ class Step:
     def full_name(self, layer: int | None) -> str:
         """``L0.scores`` for a step of a layer, else the name itself."""
         return f"L{layer}.{self.name}" if self.in_layer else self.name
+
+    @property
+    def parameter(self) -> str:
+        """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
+        if self.make is _norm:
+            return f"{self.name}.gain"
+        if self.matrix == "W":
+            return f"{self.name}.W"
+        return f"ffn.{self.matrix}" if self.role == "ffn" else self.matrix
 
     @property
     def has_heads(self) -> bool:
@@ -192,15 +201,16 @@ STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
     Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
-         alias="hook_embed", make=lambda o, _: o.Lookup("E"), module="embed.tokens", seen=Seen("embed.tokens")),
+         alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
+         seen=Seen("embed.tokens")),
     Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
          when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed",
          absent="positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
-         seen=Seen("embed.positions")),
+         matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
-         make=lambda o, _: o.Lookup("S", types=True), module="embed.types", seen=Seen("embed.types")),
+         make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
     Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
          make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Addressed
+from tinytf_cli.options import Addressed, complete_address
 from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Asked:
     """The options of this command alone."""
 
-    address: str = argument()
+    address: str = argument(shell_complete=complete_address)
     depth: int = option(
         type=click.IntRange(1), shown=1, help="Steps explained: this one, then that of its largest term, and so on."
     )

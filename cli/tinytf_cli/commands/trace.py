@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Addressed, Detail, Faults
+from tinytf_cli.options import Addressed, Detail, Faults, complete_address
 from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Asked:
         help="Show just this step (in --layer and --head), such as weights. Repeatable.",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
-        "--at", multiple=True, metavar="ADDRESS",
+        "--at", multiple=True, metavar="ADDRESS", shell_complete=complete_address,
         help="Show just this address: a step, such as L0H1.weights or 'L0H1.weights[sat,cat]', or a parameter, such as "
         "L0.W_Q or 'E[cat]', which needs no TEXT. Repeatable.",
     )  # fmt: skip

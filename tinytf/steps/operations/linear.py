@@ -44,13 +44,10 @@ class Linear(Operation):
         out = step.axes[-1]
         if step.has_heads:
             out = f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{out}"
-        letter, place = step.matrix, "ffn." if step.role == "ffn" else ""
-        if letter == "W":  # no letter of its own: it is named after its step
-            place = f"{step.name}."
         absent = "" if self.bias else f"{step.name} is computed without a bias"
         return (
-            Parameter(f"{place}{letter}", "weight", (step.reads, out), transposed=True),
-            Parameter(f"{place}{letter.replace('W', 'b')}", "bias", (out,), absent=absent),
+            Parameter(step.parameter, "weight", (step.reads, out), transposed=True),
+            Parameter(step.parameter.replace("W", "b"), "bias", (out,), absent=absent),
         )
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:

@@ -57,7 +57,7 @@ class Norm(Operation):
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
         absent = "" if self.centred else "RMSNorm has a gain alone"
         return (
-            Parameter(f"{step.name}.gain", "weight", step.axes[-1:]),
+            Parameter(step.parameter, "weight", step.axes[-1:]),
             Parameter(f"{step.name}.bias", "bias", step.axes[-1:], absent=absent),
         )
 

@@ -34,7 +34,7 @@ class Positions(Operation):
 
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
         absent = "" if self.learned else "positions are sines and cosines, computed and not learned"
-        return (Parameter("P", "weight", ("position", *step.axes[-1:]), absent=absent),)
+        return (Parameter(step.parameter, "weight", ("position", *step.axes[-1:]), absent=absent),)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         ids = torch.tensor([list(site.ids)], device=site.value.device)
