@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinytf.api import Model
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
@@ -133,6 +134,24 @@ def encoding_of(ids: Sequence[int], words: Sequence[str] = ()) -> Encoding:
     names = list(words) or [f"#{token_id}" for token_id in ids]
     tokens = tuple(Token(i, name, 0, 0, b"", False) for i, name in zip(ids, names, strict=True))
     return Encoding("", tokens, "")
+
+
+class Numbers:
+    """A tokenizer without words: a token is named by its number, as ``#5``."""
+
+    mask_id = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def shown(self, token_id: int) -> str:
+        return f"#{token_id}"
+
+
+def asked(transformer: Transformer) -> Model:
+    """A model of ``transformer`` that takes traces and numbers of tokens."""
+    tokenizer: Any = Numbers(transformer.config.vocab_size)
+    return Model("test", transformer, tokenizer, "weights of a test")
 
 
 def furthest(found: Tensor, expected: Tensor) -> float:

@@ -1,13 +1,12 @@
 """A transformer with its tokenizer, and all that can be asked of it."""
 
-import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from tinytf import analysis
 from tinytf.checkpoints.weights import not_finite
@@ -23,9 +22,10 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text.words import find_token
 from tinytf.trace.address import Address
 from tinytf.trace.record import record
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 if TYPE_CHECKING:
     from tinytf.analysis.interventions import Reference
@@ -36,8 +36,23 @@ if TYPE_CHECKING:
     from tinytf.training.corpus import Corpus
 
 Found = TypeVar("Found", bound=Report)
-Text = str | Trace
-"""A text, or its trace where it was recorded before."""
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+
+class Question(Generic[P, Answer]):
+    """A function of a model, as a method of it; its file is imported when it is first asked."""
+
+    def __init__(self, find: Callable[[], Callable[Concatenate["Model", P], Answer]]) -> None:
+        self._find = find
+
+    @overload
+    def __get__(self, model: None, of: type) -> Callable[Concatenate["Model", P], Answer]: ...
+    @overload
+    def __get__(self, model: "Model", of: type) -> Callable[P, Answer]: ...
+    def __get__(self, model: "Model | None", of: type) -> Any:
+        function: Any = self._find()
+        return function.__get__(model, of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +159,12 @@ class Model:
             return start
         return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
 
-    def find_token(self, word: str, option: str = "target") -> int:
-        """The id of the one token that ``word`` is where it continues a text, or fills a mask; ``#514`` is 514.
+    def find_token(self, word: str | int, option: str = "target") -> int:
+        """The id of the one token that ``word`` is where it continues a text, or fills a mask; ``#514`` or 514 is 514.
 
         Raises UsageError, which names the ``option``, for what is not one token of the vocabulary.
         """
-        from tinytf.gradients.targets import find_token
-
-        count = self.config.vocab_size
+        count, word = self.config.vocab_size, word if isinstance(word, str) else f"#{word}"
         found = find_token(self.tokenizer, word, causal=self.config.causal, option=option, vocabulary=count)
         if found >= count:
             raise UsageError(f"{option} {word!r} has id {found}, and the model knows {count:,} tokens")
@@ -160,15 +173,21 @@ class Model:
     def _trace(self, text: Text, *, truncate: bool = False, force: bool = False) -> Trace:
         return self.trace(text, truncate=truncate, force=force) if isinstance(text, str) else text
 
-    def _id(self, token: str | int | None, option: str = "target") -> int | None:
-        return self.find_token(token, option) if isinstance(token, str) else token
+    def optional_token(self, word: str | int | None, option: str = "target") -> int | None:
+        """``find_token`` of a word that may be missing."""
+        return None if word is None else self.find_token(word, option)
 
     # Looking
 
     def trace(
-        self, text: str, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+        self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
     ) -> Trace:
-        """Record every step of ``text`` through the model, or those of ``layers``. Raises as ``record`` does."""
+        """Record every step of ``text`` through the model, or those of ``layers``; a trace is itself.
+
+        Raises as ``record`` does.
+        """
+        if isinstance(text, Trace):
+            return text
         encoding = self.encode(text, truncate=truncate)
         return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
 
@@ -213,56 +232,9 @@ class Model:
         )
         return self._of(analysis.arithmetic.Explained(tuple(cells)), trace.encoding)
 
-    def lens(
-        self,
-        text: Text,
-        *,
-        position: str | None = None,
-        top: int = 5,
-        track: Sequence[str] = (),
-        sublayers: bool = False,
-        on_progress: Progress = unheard,
-        truncate: bool = False,
-        force: bool = False,
-    ) -> "analysis.lens.Lens":
-        """What the residual stream of a text, or of its trace, says after each layer, read by the model's own head.
+    lens = Question(lambda: analysis.lens.lens)
 
-        ``position`` is as ``2``, ``0-3,7``, ``-1`` or a token of the text; ``track`` are words whose rank and
-        probability are followed, each one token. Raises UsageError for a token or position that is not there, and as
-        ``analysis.lens.lens`` does.
-        """
-        analysis.lens.require_readable(self.transformer)
-        tracked = [self.find_token(word, "--track") for word in track]
-        trace = self._trace(text, truncate=truncate, force=force)
-        places = None if position is None else named_places(trace, position)
-        found = analysis.lens.lens(
-            trace, places, top=top, tracked=tracked, sublayers=sublayers, on_progress=on_progress, force=force
-        )
-        return self._of(found, trace.encoding)
-
-    def attribute(
-        self,
-        text: Text,
-        *,
-        token: str | None = None,
-        versus: str | None = None,
-        position: str | None = None,
-        truncate: bool = False,
-        force: bool = False,
-    ) -> "analysis.attribution.Attribution":
-        """What each part of the model adds to the logit of ``token`` (the predicted one), or to its lead over another.
-
-        ``position`` is as ``-1`` or a token of the text. Raises UsageError for a token or position that is not there,
-        and as ``analysis.attribution.attribute`` does.
-        """
-        analysis.attribution.require_logits(self.transformer)
-        chosen, other = self._id(token, "--token"), self._id(versus, "--versus")
-        trace = self._trace(text, truncate=truncate, force=force)
-        places = None if position is None else named_places(trace, position)
-        if places is not None and len(places) > 1:
-            raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
-        place = None if places is None else places[0]
-        return self._of(analysis.attribution.attribute(trace, place, chosen, other), trace.encoding)
+    attribute = Question(lambda: analysis.attribution.attribute)
 
     def neurons(
         self,
@@ -357,30 +329,7 @@ class Model:
         own = f"{self.name}'s {self.corpus.name}" if self.corpus else ""
         return self._of(replace(found, by=score, top=top, corpus=str(corpus or own)))
 
-    def rollout(
-        self,
-        text: Text,
-        *,
-        heads: str = "mean",
-        layer: int | None = None,
-        query: str | None = None,
-        flow: Sequence[int] | str = (),
-        force: bool = False,
-        progress: Progress = unheard,
-    ) -> "analysis.rollout.Rollout":
-        """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
-
-        ``query`` is the position that is read, by text or number; the last token without it, or the first mask.
-        Settings and errors are those of ``analysis.rollout.rollout``.
-        """
-        trace = self._trace(text, force=force)
-        size = len(trace.tokens)
-        default = analysis.rollout.default_query(trace, self.tokenizer.mask_id)
-        place = default if query is None else trace.index(query, "query", size)
-        found = analysis.rollout.rollout(
-            trace, heads=heads, layer=layer, query=place, flow=flow, force=force, progress=progress
-        )
-        return self._of(found, trace.encoding)
+    rollout = Question(lambda: analysis.rollout.rollout)
 
     # Whole passes as reports
 
@@ -565,7 +514,7 @@ class Model:
         ``target`` is the token that is followed, by default the predicted one. Other settings and the errors are those
         of ``analysis.interventions.ablate``; ``reference`` may be a file, and is by default the model's own corpus.
         """
-        trace, number = self._trace(text), self._id(target)
+        trace, number = self._trace(text), self.optional_token(target)
         texts = self._reference(how, reference)
         found = analysis.interventions.ablate(
             trace, _listed(at), how=how, reference=texts, target=number, seed=seed, top=top, on_progress=on_progress
@@ -584,7 +533,7 @@ class Model:
         on_progress: Progress = unheard,
     ) -> "analysis.interventions.AblationSweep":
         """``ablate`` for every head, feed-forward or layer (``heads``, ``ffn``, ``layers``), each alone, batched."""
-        trace, number = self._trace(text), self._id(target)
+        trace, number = self._trace(text), self.optional_token(target)
         texts = self._reference(how, reference)
         found = analysis.interventions.ablation_sweep(
             trace, over, how=how, reference=texts, target=number, seed=seed, on_progress=on_progress
@@ -642,7 +591,7 @@ class Model:
         Other settings and the errors are those of ``analysis.interventions.patch``.
         """
         runs = self._trace(clean), self._trace(corrupt)
-        first, second = self._id(answer, "answer"), self._id(versus, "versus")
+        first, second = self.optional_token(answer, "answer"), self.optional_token(versus, "versus")
         found = analysis.interventions.patch(
             *runs, _listed(at), positions=positions, answer=first, versus=second, top=top
         )
@@ -660,7 +609,7 @@ class Model:
     ) -> "analysis.interventions.PatchSweep":
         """``patch`` for every layer and position (``residual``, ``attn``, ``ffn``), or every head (``heads``)."""
         runs = self._trace(clean), self._trace(corrupt)
-        first, second = self._id(answer, "answer"), self._id(versus, "versus")
+        first, second = self.optional_token(answer, "answer"), self.optional_token(versus, "versus")
         found = analysis.interventions.patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress)
         return self._of(found)
 
@@ -769,18 +718,3 @@ def _found(trace: Trace, at: Sequence[str | Address]) -> tuple[Address, ...]:
 
 def _listed(at: str | Sequence[str]) -> Sequence[str]:
     return [at] if isinstance(at, str) else at
-
-
-def named_places(trace: Trace, words: str, option: str = "--position") -> tuple[int, ...]:
-    """The positions of a text that words mean: ``2``, ``0-3,7``, ``-1``, ``all``, or a token of the text.
-
-    Raises UsageError for a position or a token that is not there, and for a token that comes more than once.
-    """
-    from tinytf.gradients.targets import named_positions
-
-    length = len(trace.tokens)
-    if words == "all":
-        return tuple(range(length))
-    if re.fullmatch(r"[0-9][0-9,\s-]*", words):
-        return named_positions(words, length, option)
-    return (trace.index(words, "token", length),)
