@@ -140,9 +140,23 @@ class Numbers:
     """A tokenizer without words: a token is named by its number, as ``#5``."""
 
     mask_id = None
+    special_ids: frozenset[int] = frozenset()
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
+
+    @property
+    def library(self) -> "Numbers":
+        return self
+
+    def token_to_id(self, word: str) -> None:
+        return None
+
+    def encode(self, text: str, **settings: bool) -> Encoding:
+        return encoding_of(())
+
+    def around(self) -> tuple[list[int], list[int]]:
+        return [], []
 
     def shown(self, token_id: int) -> str:
         return f"#{token_id}"

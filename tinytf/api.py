@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tinytf import analysis
 from tinytf.checkpoints.weights import not_finite
@@ -28,12 +27,10 @@ from tinytf.trace.record import record
 from tinytf.trace.trace import Text, Trace
 
 if TYPE_CHECKING:
-    from tinytf.analysis.interventions import Reference
     from tinytf.checkpoints.huggingface.export import Exported
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.gradients.report import Backward
     from tinytf.gradients.trace import GradientTrace
-    from tinytf.training.corpus import Corpus
 
 Found = TypeVar("Found", bound=Report)
 P = ParamSpec("P")
@@ -219,174 +216,23 @@ class Model:
         )
         return record_gradients(self.transformer, encoding, targets, force=force)
 
-    def explain(
-        self, text: Text, address: str, *, depth: int = 1, top: int = 8, temperature: float = 1.0
-    ) -> "analysis.arithmetic.Explained":
-        """The arithmetic behind the number at ``address`` of a text, or of its trace; then that of its largest terms.
-
-        One Explanation a cell, ``depth`` steps back. Settings and errors are those of ``arithmetic.follow``.
-        """
-        trace, tokenizer = self._trace(text), self.tokenizer
-        cells = analysis.arithmetic.follow(
-            trace, address, depth=depth, top=top, temperature=temperature, tokenizer=tokenizer
-        )
-        return self._of(analysis.arithmetic.Explained(tuple(cells)), trace.encoding)
-
+    explain = Question(lambda: analysis.arithmetic.explain)
     lens = Question(lambda: analysis.lens.lens)
 
     attribute = Question(lambda: analysis.attribution.attribute)
 
-    def neurons(
-        self,
-        text: Text,
-        *,
-        layer: int | None = None,
-        top: int = 3,
-        by: str = "activation",
-        units: Sequence[str] = (),
-        tokens: int = 5,
-    ) -> "analysis.neurons.Neurons":
-        """The feed-forward units that are most active at each token of a text, or of its trace.
-
-        With ``units`` such as ``L3.17`` these; settings and errors are those of ``analysis.neurons.neurons``.
-        """
-        chosen = [analysis.neurons.parse_unit(unit, self.config) for unit in units]
-        layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
-        trace = self.trace(text, layers=layers) if isinstance(text, str) else text
-        found = analysis.neurons.neurons(trace, top=top, by=by, units=chosen, tokens=tokens)
-        return self._of(found, trace.encoding)
-
-    def top_examples(
-        self,
-        corpus: "Corpus",
-        units: Sequence[str],
-        *,
-        top: int = 5,
-        window: int | None = None,
-        on_progress: Progress = unheard,
-    ) -> "analysis.neurons.TopExamples":
-        """Where in a corpus, of ``tinytf.training.corpus.find_files``, each of ``units`` is most active.
-
-        The corpus is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer);
-        ``on_progress`` is told how many of its characters were read. Raises UsageError for a window that is longer than
-        the context or has no room for a token, AddressError for a unit that is not there.
-        """
-        from tinytf.training.stream import between_words
-
-        length = min(self.config.context, 128) if window is None else window
-        if length > self.config.context:
-            raise UsageError(
-                f"a window of {length:,} tokens is more than the model's context of {self.config.context:,}"
-            )
-        chosen = [analysis.neurons.parse_unit(unit, self.config) for unit in units]
-        total = sum(file.paragraph_characters for file in corpus.files)
-
-        def pieces() -> Iterator[tuple[str, bool]]:
-            read = 0
-            for text, ends in corpus.documents().pieces(between_words):
-                yield text, ends
-                read += len(text)
-                on_progress(min(read, total), total)
-
-        windows = analysis.examples.windows_of(self.tokenizer, pieces(), length, self.config.vocab_size)
-        return analysis.examples.top_examples(self.transformer, windows, chosen, top)
-
-    def heads(
-        self,
-        corpus: str | Path | None = None,
-        *,
-        text: str | None = None,
-        random_only: bool = False,
-        length: int | None = None,
-        count: int = 16,
-        seed: int = 0,
-        by: str | None = None,
-        top: int | None = None,
-        progress: Progress = unheard,
-    ) -> "analysis.census.Census":
-        """What every head does: its scores on repeated random tokens, and on a file or folder of text, or a ``text``.
-
-        Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Heads
-        are sorted ``by`` a score (induction, of an encoder previous), and the ``top`` ones reported. Other settings and
-        errors are those of ``analysis.census.census``, errors also those of ``text_windows``.
-        """
-        from tinytf.training.windows import text_windows
-
-        score = analysis.census.require_score(by or ("induction" if self.config.causal else "previous"))
-        before, after = self.tokenizer.around()
-        if self.config.causal:
-            after = [token for token in after if token not in self.tokenizer.end_ids]  # what comes next is open
-        copy = analysis.census.copy_length(self.config, length, added=len(before) + len(after))
-        file = self.corpus if corpus is None and not random_only else corpus
-        source = text if text is not None or file is None else [Path(file)]
-        windows = () if source is None else text_windows(
-            source, self.tokenizer, self.config.vocab_size, 2 * copy, before, after
-        )  # fmt: skip
-        found = analysis.census.census(
-            self.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after,
-            progress=progress,
-        )  # fmt: skip
-        own = f"{self.name}'s {self.corpus.name}" if self.corpus else ""
-        return self._of(replace(found, by=score, top=top, corpus=str(corpus or own)))
-
+    neurons = Question(lambda: analysis.neurons.neurons)
+    top_examples = Question(lambda: analysis.examples.top_examples)
+    heads = Question(lambda: analysis.census.heads)
     rollout = Question(lambda: analysis.rollout.rollout)
 
     # Whole passes as reports
 
-    def tokens(self, text: str) -> "analysis.tokens.Tokenized":
-        """The tokens of a text, which may be longer than the context."""
-        return analysis.tokens.Tokenized(self.name, self.tokenizer, self.tokenizer_note, self.tokenizer.encode(text))
+    tokens = Question(lambda: analysis.tokens.tokens)
 
-    def traced(
-        self,
-        text: Text,
-        *,
-        layers: Sequence[int] = (0,),
-        head: int = 0,
-        at: Sequence[str | Address] = (),
-        top: int = 10,
-        fail_on: Sequence[str] = (),
-        truncate: bool = False,
-        force: bool = False,
-    ) -> "analysis.traced.Traced":
-        """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
+    traced = Question(lambda: analysis.traced.traced)
 
-        ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
-        there, and as ``record`` and ``first_fault`` do.
-        """
-        trace = self._trace(text, truncate=truncate, force=force)
-        addresses = _found(trace, at)
-        for where in addresses:
-            if where.cell:
-                trace[where]
-        fault = None
-        if fail_on:
-            from tinytf.gradients.faults import first_fault
-
-            fault = first_fault(trace, fail_on)
-        predicted = analysis.prediction.predictions(trace, self.tokenizer, top)
-        found = analysis.traced.Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault)
-        return self._of(found, trace.encoding)
-
-    def attention(
-        self,
-        text: Text,
-        *,
-        heads: Sequence[tuple[int, int]] = (),
-        row: str | None = None,
-        top: int | None = None,
-        window: tuple[int, int, int, int] | None = None,
-        truncate: bool = False,
-        force: bool = False,
-    ) -> "analysis.attended.Attended":
-        """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
-
-        Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
-        """
-        trace = self._trace(text, truncate=truncate, force=force)
-        query = None if row is None else trace.index(row, "query", len(trace.tokens))
-        found = analysis.attended.Attended(trace, tuple(heads), query, top, window)
-        return self._of(found, trace.encoding)
+    attention = Question(lambda: analysis.attended.attention)
 
     def backward(
         self,
@@ -424,7 +270,7 @@ class Model:
         trace = text
         if isinstance(trace, str):
             trace = self.grad(trace, target=target, positions=positions, truncate=truncate, force=force)
-        addresses = _found(trace, at)
+        addresses = trace.addresses(at)
         for where in addresses:  # an unknown cell is refused before anything is computed
             require_gradient(where)
             if where.cell:
@@ -435,7 +281,7 @@ class Model:
             tuple(layers),
             head,
             addresses,
-            tuple(derive(trace, where) for where in _found(trace, derived)),
+            tuple(derive(trace, where) for where in trace.addresses(derived)),
             by,
             lr,
             integrated_gradients(*of, on_point) if integrated else None,
@@ -482,136 +328,13 @@ class Model:
         runs = About(self, sides[0].encoding), About(versus, sides[1].encoding)
         return replace(found, sides=runs, fail_over=fail_over)
 
-    def reference(self, file: str | Path | None = None) -> "Reference":
-        """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
-
-        Raises UsageError where there is neither, and for a file that is not text.
-        """
-        read, encode = analysis.interventions.read_reference, partial(self.encode, truncate=True)
-        if file is not None:
-            return read(Path(file), str(file), encode)
-        if self.corpus is None:
-            raise UsageError(
-                f"{self.name} has no texts of its own for a mean or a draw",
-                "name a file of texts, separated by empty lines: --reference FILE",
-            )
-        return read(self.corpus, f"{self.name}'s {self.corpus.name}", encode)
-
-    def ablate(
-        self,
-        text: Text,
-        at: str | Sequence[str],
-        *,
-        target: str | int | None = None,
-        how: str = "zero",
-        reference: "Reference | str | Path | None" = None,
-        seed: int = 0,
-        top: int = 5,
-        on_progress: Progress = unheard,
-    ) -> "analysis.interventions.Ablation":
-        """What the prediction after ``text`` becomes with the steps of ``at`` ablated together, such as ``"L3H5"``.
-
-        ``target`` is the token that is followed, by default the predicted one. Other settings and the errors are those
-        of ``analysis.interventions.ablate``; ``reference`` may be a file, and is by default the model's own corpus.
-        """
-        trace, number = self._trace(text), self.optional_token(target)
-        texts = self._reference(how, reference)
-        found = analysis.interventions.ablate(
-            trace, _listed(at), how=how, reference=texts, target=number, seed=seed, top=top, on_progress=on_progress
-        )
-        return self._of(found, trace.encoding)
-
-    def ablation_sweep(
-        self,
-        text: Text,
-        over: str = "heads",
-        *,
-        target: str | int | None = None,
-        how: str = "zero",
-        reference: "Reference | str | Path | None" = None,
-        seed: int = 0,
-        on_progress: Progress = unheard,
-    ) -> "analysis.interventions.AblationSweep":
-        """``ablate`` for every head, feed-forward or layer (``heads``, ``ffn``, ``layers``), each alone, batched."""
-        trace, number = self._trace(text), self.optional_token(target)
-        texts = self._reference(how, reference)
-        found = analysis.interventions.ablation_sweep(
-            trace, over, how=how, reference=texts, target=number, seed=seed, on_progress=on_progress
-        )
-        return self._of(found, trace.encoding)
-
-    def _reference(self, how: str, given: "Reference | str | Path | None") -> "Reference | None":
-        """The texts of an ablation, read where a file or none is named and this way to ablate takes values of some."""
-        if given is not None and not isinstance(given, str | Path):
-            return given
-        return self.reference(given) if how in ("mean", "resample") else None
-
-    @contextmanager
-    def ablated(
-        self, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
-    ) -> Iterator[None]:
-        """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
-
-        Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Raises as ``ablate`` does.
-        """
-        interventions, _ = self._ablations(at, how, reference)
-        with analysis.interventions.ablated(self.transformer, interventions):
-            yield
-
-    def without(self, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None) -> Self:
-        """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
-        interventions, source = self._ablations(at, how, reference)
-        note = f"without {', '.join(_listed(at))} ({source or how})"
-        transformer = analysis.interventions.without(self.transformer, interventions)
-        return replace(self, transformer=transformer, file_notes=(*self.file_notes, note))
-
-    def _ablations(
-        self, at: str | Sequence[str], how: str, reference: str | Path | None
-    ) -> "tuple[list[analysis.interventions.Intervention], str]":
-        """What takes the place of the steps, and where it is from."""
-        points = analysis.interventions.hook_points(_listed(at), table_of(self.config))
-        texts = None if how == "zero" else self.reference(reference)
-        values = analysis.interventions.values_for(self.transformer, points, how, texts)
-        return [analysis.interventions.Intervention(point, values.of[point]) for point in points], values.source
-
-    def patch(
-        self,
-        clean: Text,
-        corrupt: Text,
-        at: str | Sequence[str],
-        *,
-        answer: str | int | None = None,
-        versus: str | int | None = None,
-        positions: Sequence[int] | None = None,
-        top: int = 5,
-    ) -> "analysis.interventions.Patched":
-        """What the corrupt text gives with the clean run's activations at the steps of ``at`` put in.
-
-        ``answer`` and ``versus`` are the tokens whose logit difference is followed, by default each run's prediction.
-        Other settings and the errors are those of ``analysis.interventions.patch``.
-        """
-        runs = self._trace(clean), self._trace(corrupt)
-        first, second = self.optional_token(answer, "answer"), self.optional_token(versus, "versus")
-        found = analysis.interventions.patch(
-            *runs, _listed(at), positions=positions, answer=first, versus=second, top=top
-        )
-        return self._of(found)
-
-    def patch_sweep(
-        self,
-        clean: Text,
-        corrupt: Text,
-        over: str = "residual",
-        *,
-        answer: str | int | None = None,
-        versus: str | int | None = None,
-        on_progress: Progress = unheard,
-    ) -> "analysis.interventions.PatchSweep":
-        """``patch`` for every layer and position (``residual``, ``attn``, ``ffn``), or every head (``heads``)."""
-        runs = self._trace(clean), self._trace(corrupt)
-        first, second = self.optional_token(answer, "answer"), self.optional_token(versus, "versus")
-        found = analysis.interventions.patch_sweep(*runs, over, answer=first, versus=second, on_progress=on_progress)
-        return self._of(found)
+    reference = Question(lambda: analysis.interventions.reference)
+    ablate = Question(lambda: analysis.interventions.ablate)
+    ablation_sweep = Question(lambda: analysis.interventions.ablation_sweep)
+    ablated = Question(lambda: analysis.interventions.ablated)
+    without = Question(lambda: analysis.interventions.without)
+    patch = Question(lambda: analysis.interventions.patch)
+    patch_sweep = Question(lambda: analysis.interventions.patch_sweep)
 
     # Generation: a prompt is a text, which ``truncate`` shortens where it is too long, or what ``prompt`` made of one.
     # It stops at the tokenizer's end tokens unless ``ends`` names others.
@@ -710,11 +433,3 @@ class Model:
         found = score(self.transformer, encoding.ids)
         cost = quantization_cost(self.transformer, encoding.ids) if int8 else None
         return self._of(replace(found, int8_cost=cost), encoding)
-
-
-def _found(trace: Trace, at: Sequence[str | Address]) -> tuple[Address, ...]:
-    return tuple(trace.address(one) if isinstance(one, str) else one for one in at)
-
-
-def _listed(at: str | Sequence[str]) -> Sequence[str]:
-    return [at] if isinstance(at, str) else at

@@ -143,7 +143,7 @@ def test_shares_that_do_not_sum_to_one_are_status_1(
 ) -> None:
     right = analysis.rollout
     monkeypatch.setattr(
-        analysis, "rollout", lambda trace, **more: replace(found := right(trace, **more), shares=found.shares * 1.01)
+        analysis, "rollout", lambda *given, **more: replace(found := right(*given, **more), shares=found.shares * 1.01)
     )
     ran = tinytf("rollout", SENTENCE, "-m", decoder)
     assert ran.status == 1

@@ -1,10 +1,13 @@
 """How a text becomes tokens, as a report."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinytf.report import Report, text_data
 from tinytf.text.tokenizer import Encoding, Tokenizer
+
+if TYPE_CHECKING:
+    from tinytf.api import Model
 
 
 @dataclass(frozen=True)
@@ -22,3 +25,8 @@ class Tokenized(Report):
     def fields(self) -> dict[str, Any]:
         tokenizer = {"kind": self.tokenizer.kind, "vocab_size": self.tokenizer.vocab_size, "note": self.note}
         return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text)}
+
+
+def tokens(model: "Model", text: str) -> Tokenized:
+    """The tokens of a text, which may be longer than the context."""
+    return Tokenized(model.name, model.tokenizer, model.tokenizer_note, model.tokenizer.encode(text))

@@ -132,6 +132,10 @@ class Trace:
         """Read an address for this trace's model. Raises AddressError with what exists instead."""
         return parse_address(text, self.steps)
 
+    def addresses(self, some: Sequence[str | Address]) -> tuple[Address, ...]:
+        """Read those that are words."""
+        return tuple(self.address(one) if isinstance(one, str) else one for one in some)
+
     def __getitem__(self, address: str | Address) -> Tensor:
         """The tensor at an address: without a head axis for one head, with a leading layer axis for several layers."""
         where = self.address(address) if isinstance(address, str) else address
