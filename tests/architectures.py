@@ -1,6 +1,7 @@
 """Small models of every kind, with weights that are large enough for a wrong detail to show."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -139,11 +140,10 @@ def encoding_of(ids: Sequence[int], words: Sequence[str] = ()) -> Encoding:
 class Numbers:
     """A tokenizer without words: a token is named by its number, as ``#5``."""
 
-    mask_id = None
     special_ids: frozenset[int] = frozenset()
 
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
+    def __init__(self, vocab_size: int, mask_id: int | None) -> None:
+        self.vocab_size, self.mask_id = vocab_size, mask_id
 
     @property
     def library(self) -> "Numbers":
@@ -152,8 +152,11 @@ class Numbers:
     def token_to_id(self, word: str) -> None:
         return None
 
+    def get_vocab(self) -> dict[str, int]:
+        return {f"#{number}": number for number in range(self.vocab_size)}
+
     def encode(self, text: str, **settings: bool) -> Encoding:
-        return encoding_of(())
+        return replace(encoding_of([int(word) for word in text.split() if word.isdecimal()]), text=text)
 
     def around(self) -> tuple[list[int], list[int]]:
         return [], []
@@ -162,9 +165,9 @@ class Numbers:
         return f"#{token_id}"
 
 
-def asked(transformer: Transformer) -> Model:
-    """A model of ``transformer`` that takes traces and numbers of tokens."""
-    tokenizer: Any = Numbers(transformer.config.vocab_size)
+def asked(transformer: Transformer, mask_id: int | None = None) -> Model:
+    """A model of ``transformer`` whose texts are numbers of tokens, as ``3 14 15``."""
+    tokenizer: Any = Numbers(transformer.config.vocab_size, mask_id)
     return Model("test", transformer, tokenizer, "weights of a test")
 
 

@@ -19,7 +19,6 @@ from tinytf.generate.score import Score, quantization_cost, score
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
-from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
 from tinytf.trace.address import Address
@@ -302,32 +301,7 @@ class Model:
 
     # Changing, and comparing
 
-    def diff(
-        self,
-        text: str,
-        other: "str | Model",
-        *,
-        tolerance: float | None = None,
-        head: str | None = None,
-        top: int = 5,
-        fail_over: float | None = None,
-        truncate: bool = False,
-        force: bool = False,
-    ) -> "analysis.difference.Difference":
-        """What is different, step by step, on another text, or on another model (or dtype) with this text.
-
-        ``head`` is an address such as ``L3H5``. Settings and errors are those of ``analysis.difference.difference``.
-        """
-        versus, words = (self, other) if isinstance(other, str) else (other, text)
-        sides = [
-            analysis.alignment.Side(model.transformer, model.tokenizer, model.encode(words, truncate=truncate))
-            for model, words in ((self, text), (versus, words))
-        ]
-        where = None if head is None else analysis.difference.parse_head(head, table_of(self.config))
-        found = analysis.difference.difference(*sides, tolerance=tolerance, head=where, top=top, force=force)
-        runs = About(self, sides[0].encoding), About(versus, sides[1].encoding)
-        return replace(found, sides=runs, fail_over=fail_over)
-
+    diff = Question(lambda: analysis.difference.diff)
     reference = Question(lambda: analysis.interventions.reference)
     ablate = Question(lambda: analysis.interventions.ablate)
     ablation_sweep = Question(lambda: analysis.interventions.ablation_sweep)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.alignment import Side
 from tinytf.analysis.arithmetic import Explanation
-from tinytf.analysis.difference import difference
 from tinytf.analysis.interventions import Intervention, hook_points, intervened, intervening
 from tinytf.errors import AddressError, UsageError
 from tinytf.generate.loop import stream
@@ -59,7 +57,7 @@ def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[s
     assert check(traced(model)).exchanged == ()
     if model.head is not None:
         place = trace.recording.logit_rows[-1]
-        apart = asked(trace.model).attribute(trace, place)
+        apart = asked(trace.model).attribute(trace, position=str(place))
         assert apart.holds, apart.difference
         assert apart.heads().shape == (model.config.n_layers, model.config.n_heads)
 
@@ -123,13 +121,9 @@ def test_a_difference_of_recorded_traces_is_that_of_two_runs() -> None:
     model = lively(config_of("bert with a masked head"))
     other = cut(model, ["L0.ffn"])
     first, second = traced(model), traced(other)
-    tokenizer: Any = load("tiny").tokenizer
-    fresh, kept = (
-        difference(
-            *(Side(trace.model, tokenizer, trace.encoding, trace if keep else None) for trace in (first, second))
-        )
-        for keep in (False, True)
-    )
+    text = " ".join(map(str, first.encoding.ids))
+    fresh = asked(model).diff(text, asked(other))
+    kept = asked(model).diff(first, (asked(other), second))
     assert [(one.name, one.largest) for one in fresh.steps] == [(one.name, one.largest) for one in kept.steps]
     assert kept.first is not None
     assert kept.first.name == "L0.ffn"

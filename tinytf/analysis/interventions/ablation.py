@@ -1,7 +1,7 @@
 """Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -146,7 +146,6 @@ def _predicted(model: "Model", text: Text, target: str | int | None) -> tuple[Tr
     return trace, position, before, int(before.argmax()) if named is None else named
 
 
-@torch.no_grad()
 def ablate(
     model: "Model",
     text: Text,
@@ -191,7 +190,6 @@ def ablate(
     )
 
 
-@torch.no_grad()
 def ablation_sweep(
     model: "Model",
     text: Text,
@@ -249,17 +247,15 @@ def ablation_sweep(
     )
 
 
-@contextmanager
 def ablated(
     model: "Model", at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
 
     Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Raises as ``ablate`` does.
     """
     interventions, _ = _interventions(model, at, how, reference)
-    with intervening(model.transformer, interventions):
-        yield
+    return intervening(model.transformer, interventions)
 
 
 def without(

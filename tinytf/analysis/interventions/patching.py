@@ -127,7 +127,6 @@ class PatchSweep(PatchedRun):
         }
 
 
-@torch.no_grad()
 def patch(
     model: "Model",
     clean: Text,
@@ -171,7 +170,6 @@ def patch(
     )
 
 
-@torch.no_grad()
 def patch_sweep(
     model: "Model",
     clean: Text,
