@@ -1,9 +1,17 @@
 """Questions about a model: a file each, imported when it is first asked."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
+from tinytf import lazily
+
+__all__ = [
+    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
+    "neurons", "prediction", "rollout", "tokens", "traced",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily.modules(__name__, __all__)
+else:  # so mypy knows these before it reads what asks them
     from tinytf.analysis import (
         alignment,
         arithmetic,
@@ -20,14 +28,3 @@ if TYPE_CHECKING:
         tokens,
         traced,
     )
-
-__all__ = [
-    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
