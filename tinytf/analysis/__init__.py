@@ -4,14 +4,7 @@ from typing import TYPE_CHECKING
 
 from tinytf import lazily
 
-__all__ = [
-    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
-]  # fmt: skip
-
-if not TYPE_CHECKING:
-    __getattr__ = lazily.modules(__name__, __all__)
-else:  # so mypy knows these before it reads what asks them
+if TYPE_CHECKING:
     from tinytf.analysis import (
         alignment,
         arithmetic,
@@ -28,3 +21,9 @@ else:  # so mypy knows these before it reads what asks them
         tokens,
         traced,
     )
+
+__all__ = [
+    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
+    "neurons", "prediction", "rollout", "tokens", "traced",
+]  # fmt: skip
+__getattr__ = lazily.modules(__name__, __all__)

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 from tinytf import lazily
 
-__all__ = ["continuing", "report", "score"]
-
-if not TYPE_CHECKING:
-    __getattr__ = lazily.modules(__name__, __all__)
-else:  # so mypy knows these before it reads what asks them
+if TYPE_CHECKING:
     from tinytf.generate import continuing, report, score
+
+__all__ = ["continuing", "report", "score"]
+__getattr__ = lazily.modules(__name__, __all__)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tinytf.generate import pieces
 from tinytf.generate.beam import BeamOptions, BeamStep, searched
 from tinytf.generate.loop import Step, StreamOptions, streamed
 from tinytf.generate.options import by_keyword
+from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
 from tinytf.text.tokenizer import Encoding
 
@@ -98,4 +98,4 @@ def beams_after(model: "Model", prompt: str | Encoding, options: Searching) -> I
 
 def text_after(model: "Model", before: Sequence[int], ids: Sequence[int]) -> str:
     """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
-    return pieces.text_after(model.tokenizer.decode, before, ids)
+    return text_of(model.tokenizer.decode, before, ids)

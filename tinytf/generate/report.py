@@ -12,7 +12,7 @@ from tinytf.generate.continuing import Searching, Streaming, beams_after, encode
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import Step, StreamOptions, cache_for
 from tinytf.generate.options import by_keyword
-from tinytf.generate.pieces import text_after
+from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import QuantizationCost, quantization_cost
 from tinytf.model.cache import LayerUse
@@ -233,7 +233,7 @@ class BeamSearch(Continued[BeamStep]):
         """The text of a hypothesis, without its end token."""
         assert self.about is not None
         kept = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
-        return text_after(self.about.model.tokenizer.decode, self.prompt.ids, kept)
+        return text_of(self.about.model.tokenizer.decode, self.prompt.ids, kept)
 
     def _settings(self) -> dict[str, Any]:
         return {"beams": self.beams, "length_penalty": self.length_penalty}
