@@ -1,15 +1,13 @@
 """Which positions of two runs correspond, so that their numbers can be compared."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Side:
     trace: Trace | None = None
 
     @classmethod
-    def of(cls, model: "Model", text: Text, truncate: bool) -> Self:
+    def of(cls, model: TextModel, text: Text, truncate: bool) -> Self:
         """A text, or its trace, on a model."""
         if isinstance(text, Trace):
             return cls(model.transformer, model.tokenizer, text.encoding, text)

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,12 +13,10 @@ from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.errors import UsageError
 from tinytf.report import About, Report
 from tinytf.steps.table import Step
+from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 Window = tuple[int, int, int, int]
 
@@ -120,7 +118,7 @@ class Attended(Report):
 
 
 def attention(
-    model: "Model",
+    model: TextModel,
     text: Text,
     *,
     heads: Sequence[tuple[int, int]] = (),

@@ -8,7 +8,7 @@ frozen is linear, so each part goes through it by itself, and the parts sum to t
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,10 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
 from tinytf.steps.operations import Activate, Add, Norm
 from tinytf.steps.table import Step
+from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 _ROUNDINGS = 4
 """Of the sum of all parts without their signs: what large parts that cancel leave in a logit of the model's own."""
@@ -183,7 +181,7 @@ def require_logits(model: Transformer) -> None:
 
 @torch.no_grad()
 def attribute(
-    model: "Model",
+    model: TextModel,
     text: Text,
     *,
     token: str | int | None = None,
@@ -224,17 +222,8 @@ def attribute(
         found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, other))))
     logit = float(logits[chosen]) - (0.0 if other is None else float(logits[other]))
     of = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
-    return Attribution(
-        place,
-        chosen,
-        other,
-        tuple(found),
-        logit,
-        _allowed(trace, found),
-        _frozen(trace),
-        of,
-        about=About(model, trace.encoding),
-    )
+    about, limit = About(model, trace.encoding), _allowed(trace, found)
+    return Attribution(place, chosen, other, tuple(found), logit, limit, _frozen(trace), of, about=about)
 
 
 def _place(trace: Trace, position: str | None) -> int:

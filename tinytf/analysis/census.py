@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,10 +40,8 @@ from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
 from tinytf.text.windows import text_windows
+from tinytf.text_model import TextModel
 from tinytf.trace.hooks import stepwise
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 SEQUENCES = 16
 SHORTEST_COPY = 3  # of two tokens, the one after the last time is the one before: induction is previous
@@ -185,7 +183,7 @@ def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 
 
 
 def heads(
-    model: "Model",
+    model: TextModel,
     corpus: str | Path | None = None,
     *,
     text: str | None = None,

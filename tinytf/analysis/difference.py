@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,13 +19,11 @@ from tinytf.errors import AddressError
 from tinytf.report import About, Report, plain
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
 from tinytf.trace.record import walk
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 _CHUNK_BYTES = 64 * 2**20
 
@@ -163,9 +161,9 @@ def _top(best: tuple[int, float]) -> dict[str, Any]:
 
 
 def diff(
-    model: "Model",
+    model: TextModel,
     text: Text,
-    other: "Text | Model | tuple[Model, Text]",
+    other: Text | TextModel | tuple[TextModel, Text],
     *,
     tolerance: float | None = None,
     head: str | None = None,

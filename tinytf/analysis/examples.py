@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +21,8 @@ from tinytf.steps.table import table_of
 from tinytf.text.corpus import Corpus
 from tinytf.text.stream import between_words
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 BEFORE, AFTER = 12, 6
 """Tokens of an example that are kept on either side."""
@@ -129,7 +127,7 @@ class Strongest:
 
 
 def top_examples(
-    model: "Model",
+    model: TextModel,
     corpus: Corpus,
     units: Sequence[str],
     *,

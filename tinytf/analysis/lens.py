@@ -6,7 +6,7 @@ logit lens").
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
 from tinytf.steps.table import Place
+from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 _CHUNK_BYTES = 24 * 2**20
 """Size of one float64 tensor of logits: so many positions of a layer are unembedded at a time."""
@@ -106,7 +104,7 @@ def require_readable(model: Transformer) -> None:
 
 @torch.no_grad()
 def lens(
-    model: "Model",
+    model: TextModel,
     text: Text,
     *,
     position: str | None = None,

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
 from tinytf.steps.table import table_of
+from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 _UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
 _ROWS = 64  # positions, or units, that the whole vocabulary is computed for at a time
@@ -277,7 +275,7 @@ class Readout:
 
 @torch.no_grad()
 def neurons(
-    model: "Model",
+    model: TextModel,
     text: Text,
     *,
     layer: int | None = None,
@@ -317,15 +315,8 @@ def neurons(
         for position, active in enumerate(found)
     )
     shown = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
-    return Neurons(
-        by,
-        rows,
-        readout.directions(shown, tokens),
-        readout.reading,
-        readout.contributing,
-        trace=trace,
-        about=About(model, trace.encoding),
-    )
+    directions, about = readout.directions(shown, tokens), About(model, trace.encoding)
+    return Neurons(by, rows, directions, readout.reading, readout.contributing, trace=trace, about=about)
 
 
 def _predicted(trace: Trace) -> tuple[Tensor | None, Tensor | None]:

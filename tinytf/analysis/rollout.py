@@ -9,7 +9,7 @@ Everything is float64: a product of many maps is asked for its small numbers too
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,8 @@ from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda weights: weights.mean(dim=0),
@@ -116,7 +114,7 @@ def _numbered(rows: Iterable[tuple[int, list[float]]]) -> list[dict[str, Any]]:
 
 
 def rollout(
-    model: "Model",
+    model: TextModel,
     text: Text,
     *,
     heads: str = "mean",

@@ -1,13 +1,11 @@
 """How a text becomes tokens, as a report."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tinytf.report import Report, text_data
 from tinytf.text.tokenizer import Encoding, Tokenizer
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
+from tinytf.text_model import TextModel
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,6 @@ class Tokenized(Report):
         return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text)}
 
 
-def tokens(model: "Model", text: str) -> Tokenized:
+def tokens(model: TextModel, text: str) -> Tokenized:
     """The tokens of a text, which may be longer than the context."""
     return Tokenized(model.name, model.tokenizer, model.tokenizer_note, model.tokenizer.encode(text))

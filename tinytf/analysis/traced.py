@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,14 +11,12 @@ from torch import Tensor
 from tinytf.analysis.prediction import Prediction, predictions
 from tinytf.gradients.faults import first_fault
 from tinytf.report import About, Report, plain
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Row, row_of
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +96,7 @@ class Traced(Report):
 
 
 def traced(
-    model: "Model",
+    model: TextModel,
     text: Text,
     *,
     layers: Sequence[int] = (0,),
@@ -119,13 +117,6 @@ def traced(
     for where in addresses:
         if where.cell:
             trace[where]
-    return Traced(
-        trace,
-        tuple(layers),
-        head,
-        addresses,
-        predictions(trace, model.tokenizer, top),
-        tuple(fail_on),
-        first_fault(trace, fail_on) if fail_on else None,
-        about=About(model, trace.encoding),
-    )
+    predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
+    fault = first_fault(trace, fail_on) if fail_on else None
+    return Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, about=about)

@@ -6,7 +6,6 @@ it stops at the tokenizer's end tokens unless ``ends`` names others.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from tinytf.generate.beam import BeamOptions, BeamStep, searched
 from tinytf.generate.loop import Step, StreamOptions, streamed
@@ -14,9 +13,7 @@ from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
 from tinytf.text.tokenizer import Encoding
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
+from tinytf.text_model import TextModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +37,14 @@ class Searching(BeamOptions):
     truncate: bool = False
 
 
-def encoded(model: "Model", prompt: str | Encoding, *, truncate: bool) -> Encoding:
+def encoded(model: TextModel, prompt: str | Encoding, *, truncate: bool) -> Encoding:
     """The tokens of a prompt. Raises UsageError for an encoder, and as ``Model.prompt`` does."""
     require_decoder(model.config)
     return model.prompt(prompt, truncate=truncate) if isinstance(prompt, str) else prompt
 
 
 @by_keyword(Streaming)
-def stream(model: "Model", prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
+def stream(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
     """Continue ``prompt``, a Step a token, as soon as it is computed; greedy unless ``sampling`` says otherwise.
 
     Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
@@ -55,7 +52,7 @@ def stream(model: "Model", prompt: str | Encoding, options: Streaming) -> Iterat
     return steps_after(model, prompt, options)
 
 
-def steps_after(model: "Model", prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
+def steps_after(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
     """``stream`` with its settings as one object."""
     ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
     known = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
@@ -63,18 +60,18 @@ def steps_after(model: "Model", prompt: str | Encoding, options: Streaming) -> I
 
 
 @by_keyword(Streaming)
-def generate(model: "Model", prompt: str | Encoding, options: Streaming) -> str:
+def generate(model: TextModel, prompt: str | Encoding, options: Streaming) -> str:
     """The text that follows ``prompt``, without it; settings are those of ``stream``."""
     return _texts(model, prompt, replace(options, samples=1))[0]
 
 
 @by_keyword(Several)
-def samples(model: "Model", prompt: str | Encoding, options: Several) -> list[str]:
+def samples(model: TextModel, prompt: str | Encoding, options: Several) -> list[str]:
     """``n`` texts that follow ``prompt``, drawn side by side; settings are those of ``stream``."""
     return _texts(model, prompt, replace(options, samples=options.n))
 
 
-def _texts(model: "Model", prompt: str | Encoding, options: Streaming) -> list[str]:
+def _texts(model: TextModel, prompt: str | Encoding, options: Streaming) -> list[str]:
     found = [""] * options.samples
     for step in steps_after(model, prompt, options):
         found[step.sample - 1] += step.text
@@ -82,7 +79,7 @@ def _texts(model: "Model", prompt: str | Encoding, options: Streaming) -> list[s
 
 
 @by_keyword(Searching)
-def beams(model: "Model", prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
+def beams(model: TextModel, prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
     """Beam search from ``prompt``; settings are ``tinytf.generate.beam.BeamOptions``; raises as ``search`` does.
 
     The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
@@ -90,12 +87,12 @@ def beams(model: "Model", prompt: str | Encoding, options: Searching) -> Iterato
     return beams_after(model, prompt, options)
 
 
-def beams_after(model: "Model", prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
+def beams_after(model: TextModel, prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
     """``beams`` with its settings as one object."""
     ids = encoded(model, prompt, truncate=options.truncate).ids
     return searched(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))
 
 
-def text_after(model: "Model", before: Sequence[int], ids: Sequence[int]) -> str:
+def text_after(model: TextModel, before: Sequence[int], ids: Sequence[int]) -> str:
     """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
     return text_of(model.tokenizer.decode, before, ids)

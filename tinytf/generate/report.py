@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
@@ -20,9 +20,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
 from tinytf.text.tokenizer import Encoding
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
+from tinytf.text_model import TextModel
 
 Made = TypeVar("Made")
 AnyContinued = TypeVar("AnyContinued", bound="Continued[Any]")
@@ -298,7 +296,7 @@ class CacheComparison(Continued[CachedStep]):
 
 
 @by_keyword(Streaming)
-def generation(model: "Model", prompt: str | Encoding, options: Streaming) -> Generation:
+def generation(model: TextModel, prompt: str | Encoding, options: Streaming) -> Generation:
     """What follows ``prompt`` as a report: every step, the texts, what the cache holds, what int8 weights cost.
 
     Settings and errors are those of ``stream``.
@@ -313,14 +311,14 @@ def generation(model: "Model", prompt: str | Encoding, options: Streaming) -> Ge
 
 
 @by_keyword(Searching)
-def beam_search(model: "Model", prompt: str | Encoding, options: Searching) -> BeamSearch:
+def beam_search(model: TextModel, prompt: str | Encoding, options: Searching) -> BeamSearch:
     """What ``beams`` finds from ``prompt`` as a report; settings and errors are the same."""
     encoding = encoded(model, prompt, truncate=options.truncate)
     steps = tuple(beams_after(model, encoding, options))
     return with_cost(replace(BeamSearch.begin(About(model), encoding, options), steps=steps), model.transformer)
 
 
-def compare_cache(model: "Model", prompt: str, *, max_tokens: int = 50, truncate: bool = False) -> CacheComparison:
+def compare_cache(model: TextModel, prompt: str, *, max_tokens: int = 50, truncate: bool = False) -> CacheComparison:
     """Time and work of every greedy step after ``prompt``, with a cache and without; errors as for ``stream``."""
     encoding = encoded(model, prompt, truncate=truncate)
     steps = tuple(cached_steps(model.transformer, encoding.ids, max_tokens))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,9 +14,7 @@ from tinytf.generate.runner import Runner
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
 from tinytf.report import About, Report
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
+from tinytf.text_model import TextModel
 
 _ROWS = 128
 """How many positions have their logits in memory at a time."""
@@ -95,7 +93,7 @@ class Score(Report):
         }
 
 
-def score(model: "Model", text: str, *, truncate: bool = False, int8: bool = False) -> Score:
+def score(model: TextModel, text: str, *, truncate: bool = False, int8: bool = False) -> Score:
     """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
 
     Raises UsageError as ``encode`` does, and for a text of one token.

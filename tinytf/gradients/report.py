@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,12 +25,10 @@ from tinytf.gradients.saliency import (
 from tinytf.gradients.trace import GradientTrace, grad
 from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Row, Statistics, pipeline, visible
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 _PUSHED = 4
 """How many logits are named for each target: those with the largest gradients."""
@@ -230,7 +228,7 @@ class Backward(Report):
 
 
 def backward(
-    model: "Model",
+    model: TextModel,
     text: str | GradientTrace,
     *,
     target: str | None = None,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +15,9 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 
 class Gradients(Trace):
@@ -69,7 +66,7 @@ class GradientTrace(Trace):
 
 
 def grad(
-    model: "Model",
+    model: TextModel,
     text: str,
     *,
     target: str | None = None,

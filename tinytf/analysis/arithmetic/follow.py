@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,17 +13,15 @@ from tinytf.steps.operations import VocabularySoftmax
 from tinytf.steps.operations.operation import dimension
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.operations.working import Working
+from tinytf.text_model import TextModel
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.address import Address
 from tinytf.trace.trace import Text
 
-if TYPE_CHECKING:
-    from tinytf.api import Model
-
 
 @torch.no_grad()
 def explain(
-    model: "Model",
+    model: TextModel,
     text: Text,
     address: str | Address,
     *,

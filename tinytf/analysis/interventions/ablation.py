@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,11 +35,10 @@ from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, unheard
 from tinytf.steps.table import table_of
+from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
 
-if TYPE_CHECKING:
-    from tinytf.api import Model
-
+AnyModel = TypeVar("AnyModel", bound=TextModel)
 SWEEPS = ("heads", "ffn", "layers")
 
 
@@ -137,7 +136,7 @@ class AblationSweep(Ablated):
         }
 
 
-def _predicted(model: "Model", text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
+def _predicted(model: TextModel, text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
     """The trace, the position, the log-probabilities there, and the target: by default the predicted token."""
     named = model.optional_token(target)
     trace = model.trace(text)
@@ -147,7 +146,7 @@ def _predicted(model: "Model", text: Text, target: str | int | None) -> tuple[Tr
 
 
 def ablate(
-    model: "Model",
+    model: TextModel,
     text: Text,
     at: str | Sequence[str],
     *,
@@ -191,7 +190,7 @@ def ablate(
 
 
 def ablation_sweep(
-    model: "Model",
+    model: TextModel,
     text: Text,
     over: str = "heads",
     *,
@@ -248,7 +247,7 @@ def ablation_sweep(
 
 
 def ablated(
-    model: "Model", at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+    model: TextModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
 ) -> AbstractContextManager[None]:
     """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
 
@@ -259,8 +258,8 @@ def ablated(
 
 
 def without(
-    model: "Model", at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
-) -> "Model":
+    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+) -> AnyModel:
     """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
     interventions, source = _interventions(model, at, how, reference)
     note = f"without {at if isinstance(at, str) else ', '.join(at)} ({source or how})"
@@ -269,7 +268,7 @@ def without(
 
 
 def _interventions(
-    model: "Model", at: str | Sequence[str], how: str, reference: str | Path | None
+    model: TextModel, at: str | Sequence[str], how: str, reference: str | Path | None
 ) -> tuple[list[Intervention], str]:
     """What takes the place of the steps, and where it is from."""
     points = hook_points(at, table_of(model.config))

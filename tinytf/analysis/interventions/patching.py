@@ -5,7 +5,7 @@ How much of the clean run's logit difference comes back says what those activati
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,10 +27,8 @@ from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, text_data, unheard
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class PatchSweep(PatchedRun):
 
 
 def patch(
-    model: "Model",
+    model: TextModel,
     clean: Text,
     corrupt: Text,
     at: str | Sequence[str],
@@ -171,7 +169,7 @@ def patch(
 
 
 def patch_sweep(
-    model: "Model",
+    model: TextModel,
     clean: Text,
     corrupt: Text,
     over: str = "residual",
@@ -218,7 +216,7 @@ def patch_sweep(
 
 
 def _runs(
-    model: "Model", clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
+    model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
 ) -> tuple[Trace, Trace, Contrast]:
     """The traces of both texts, and the difference of logits that is followed in them."""
     chosen = model.optional_token(answer, "answer"), model.optional_token(versus, "versus")

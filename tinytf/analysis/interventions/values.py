@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,10 +17,8 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, unheard
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 from tinytf.trace.record import record
-
-if TYPE_CHECKING:
-    from tinytf.api import Model
 
 HOWS = ("zero", "mean", "resample")
 
@@ -46,7 +43,7 @@ class Reference:
         return f"{texts}, {self.n_tokens:,} tokens of {self.name}"
 
 
-def reference(model: "Model", file: str | Path | None = None) -> Reference:
+def reference(model: TextModel, file: str | Path | None = None) -> Reference:
     """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
 
     Raises UsageError where there is neither, and for a file that is not text.
@@ -109,7 +106,7 @@ class Values:
 
 
 def values_for(
-    model: "Model",
+    model: TextModel,
     points: Sequence[HookPoint],
     how: str,
     of: Reference | str | Path | None,
