@@ -13,9 +13,10 @@ from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.report import Report
+from tinytf.report import About, Report
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 _CHUNK_BYTES = 16 * 2**20
 """Size of the float64 rows of a table that are compared at a time."""
@@ -87,45 +88,49 @@ class Neighbours(Report):
         return {f"{space.table}.{name}": getattr(space, name) for space in self.spaces for name in names}
 
 
-def tables(model: Transformer) -> dict[str, Tensor]:
+def _tables(model: Transformer) -> dict[str, Tensor]:
     """The vectors of the vocabulary, (V, C) each: embeddings, and unembeddings where the head has its own."""
     found: dict[str, Tensor] = {"E": model.embed.tokens.weight}
     return found if model.unembedding is found["E"] else {**found, "W_U": model.unembedding}
 
 
 @torch.no_grad()
-def neighbours_of_tokens(model: Transformer, tokens: Sequence[int], names: Sequence[str], top: int) -> Neighbours:
-    """The ``top`` nearest tokens of each of ``tokens``: embeddings of its embedding, unembeddings of its unembedding.
+def neighbours(
+    model: TextModel, words: Sequence[str] = (), *, text: Text | None = None, at: str | None = None, top: int = 10
+) -> Neighbours:
+    """The ``top`` tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
 
-    Raises UsageError where there is no token, or one comes twice, and for a ``top`` below 1.
+    Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to the residual stream of a text, or of
+    its trace, there: at one token, at all, or in several layers. The stream is compared as it is, before the final
+    norm; the lens reads it behind that norm. Raises UsageError for words and an address, or neither, for what is not
+    one token of the vocabulary, for a word that comes twice, and for a ``top`` below 1; AddressError for what is not as
+    wide as an embedding.
     """
-    if not tokens:
-        raise UsageError("there is no word", "name one or more, such as: cat dog")
-    twice = next((name for place, name in enumerate(names) if tokens[place] in tokens[:place]), None)
+    if bool(words) == (at is not None) or (at is None) != (text is None):
+        raise UsageError("neighbours are of words, or of an address in a text", "name words, or a text with --at")
+    if at is not None and text is not None:
+        return _at(model, model.trace(text), at, top)
+    ids = [model.find_token(word, "word") for word in words]
+    names = [model.tokenizer.shown(i) for i in ids]
+    twice = next((name for place, name in enumerate(names) if ids[place] in ids[:place]), None)
     if twice is not None:
         raise UsageError(f"the word {twice} comes twice", "name each once")
-    spaces = tuple(_space(table, rows, rows[list(tokens)], top, tokens) for table, rows in tables(model).items())
-    return Neighbours(tuple(names), tuple(tokens), "", spaces, _tied(model))
+    spaces = tuple(_space(table, rows, rows[ids], top, ids) for table, rows in _tables(model.transformer).items())
+    return Neighbours(tuple(names), tuple(ids), "", spaces, _tied(model.transformer), about=About(model))
 
 
-@torch.no_grad()
-def neighbours_at(trace: Trace, at: str | Address, top: int) -> Neighbours:
-    """The ``top`` nearest tokens of the residual stream at an address: of one token, of all, or in several layers.
-
-    The stream is compared as it is, before the final norm; the lens reads it behind that norm. Raises AddressError for
-    what is not as wide as the embeddings, UsageError for a ``top`` below 1.
-    """
-    where = trace.address(at) if isinstance(at, str) else at
+def _at(model: TextModel, trace: Trace, at: str, top: int) -> Neighbours:
+    where = trace.address(at)
     if where.step is None or where.axes[-1:] != ["d_model"]:
         raise AddressError(
             f"{where} is no vector as wide as an embedding", "name a step of the residual stream, such as L0.out[0]"
         )
-    vectors = trace[where]  # (L, T, C), (T, C) or (C,)
-    names = _names(trace, where)
+    vectors, names = trace[where], _names(trace, where)  # (L, T, C), (T, C) or (C,)
     flat = vectors.reshape(-1, vectors.shape[-1])
-    spaces = tuple(_space(table, rows, flat, top) for table, rows in tables(trace.model).items())
-    notes = [note for note in (_tied(trace.model), where.note) if note]
-    return Neighbours(names, (None,) * len(names), str(where), spaces, "; ".join(notes))
+    spaces = tuple(_space(table, rows, flat, top) for table, rows in _tables(trace.model).items())
+    note = "; ".join(note for note in (_tied(trace.model), where.note) if note)
+    none = (None,) * len(names)
+    return Neighbours(names, none, str(where), spaces, note, about=About(model, trace.encoding))
 
 
 def _names(trace: Trace, where: Address) -> tuple[str, ...]:
@@ -141,7 +146,7 @@ def _names(trace: Trace, where: Address) -> tuple[str, ...]:
 def _tied(model: Transformer) -> str:
     if model.head is None:
         return "this model has no head, so it has no unembeddings"
-    return "" if "W_U" in tables(model) else "the head is tied, W_U = Eᵀ: the unembeddings are the embeddings"
+    return "" if "W_U" in _tables(model) else "the head is tied, W_U = Eᵀ: the unembeddings are the embeddings"
 
 
 def _space(table: str, rows: Tensor, vectors: Tensor, top: int, own: Sequence[int] = ()) -> Space:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report, plain
+from tinytf.report import About, Report, plain
 from tinytf.steps.table import table_of
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
-from tinytf.trace.parameters import FindToken, ParameterAddress, parse_any
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.summary import Statistics, statistics
 
 BINS = 20
@@ -147,37 +147,29 @@ WAYS = tuple(_DATA)
 _OF_MATRICES = ("map", "spectrum", "norms")
 
 
-def _no_tokenizer(word: str) -> int:
-    raise AddressError(f"{word!r} is not a number, and there is no tokenizer to find a token", "such as E[17]")
-
-
 def parameters(
-    model: Transformer,
-    addresses: Sequence[str | ParameterAddress],
-    way: str | None = None,
-    find_token: FindToken = _no_tokenizer,
+    model: TextModel, at: str | ParameterAddress | Sequence[str | ParameterAddress], *, way: str | None = None
 ) -> Parameters:
-    """The parameters at ``addresses``, one for each layer and head, shown in a ``way``.
+    """The parameters at addresses such as ``L0.W_Q``, ``L0H1.W_Q[3,7]`` and ``E[cat]``, one for each layer and head.
 
-    Without one, a matrix is shown as a map, but one of the vocabulary and anything else as a table. ``find_token``
-    makes ids of the tokens in cells. Raises AddressError for what is not a parameter of this model, UsageError for an
-    unknown way, for one of matrices where there is none, and for a spectrum of numbers that are not finite.
+    ``way`` says how they are shown; without it a matrix is a map, but one of the vocabulary and anything else a table.
+    Raises AddressError for what is not a parameter of this model, UsageError for an unknown way, for one of matrices
+    where there is none, for a spectrum of numbers that are not finite, and for what is not one token in a cell.
     """
     if way is not None and way not in WAYS:
         raise UsageError(f"parameters are not shown as {way!r}", did_you_mean(way, WAYS))
-    found = tuple(one for address in addresses for one in _found(model, address, way, find_token))
+    addresses = [at] if isinstance(at, str | ParameterAddress) else at
+    found = tuple(one for address in addresses for one in _found(model, address, way))
     for one in found if way in _OF_MATRICES else ():
         if one.values.dim() != 2:
             what = "one number" if not one.values.dim() else "a vector"
             raise UsageError(f"{one.where} is {what}, and a {way} is of a matrix", "leave out --as, or name a matrix")
         if way == "spectrum" and not one.values.isfinite().all():
             raise UsageError(f"{one.where} has numbers that are not finite, so it has no singular values")
-    return Parameters(found)
+    return Parameters(found, about=About(model))
 
 
-def _found(
-    model: Transformer, address: str | ParameterAddress, way: str | None, find_token: FindToken
-) -> Iterator[ParameterValues]:
+def _found(model: TextModel, address: str | ParameterAddress, way: str | None) -> Iterator[ParameterValues]:
     table = table_of(model.config)
     where = parse_any(address, table) if isinstance(address, str) else address
     if not isinstance(where, ParameterAddress):
@@ -185,14 +177,14 @@ def _found(
     tokens: dict[str, int] = {}
 
     def find(word: str) -> int:
-        return tokens.setdefault(word, find_token(word))
+        return tokens.setdefault(word, model.find_token(word, "token"))
 
     for one in where.singles():
         layer = one.layers[0] if one.layers else None
         makes = [str(Address(one.step, one.layers, one.heads if one.step.has_heads else None))]
-        if one.parameter.name == "E" and model.head is not None and model.config.tied_head:
+        if one.parameter.name == "E" and model.transformer.head is not None and model.config.tied_head:
             makes.append(table.unembedded.name)
-        values = one.tensor(model, find)
-        row = replace(one, cell=one.cell[:1]).tensor(model, find) if len(one.cell) == 2 else None
+        values = one.tensor(model.transformer, find)
+        row = replace(one, cell=one.cell[:1]).tensor(model.transformer, find) if len(one.cell) == 2 else None
         shown = way or ("map" if values.dim() == 2 and "vocab" not in one.axes else "table")
         yield ParameterValues(one, one.path(layer), values, tuple(makes), shown, row, tokens)

@@ -1,5 +1,6 @@
 """A trace as a report: every step in figures, the chosen ones in full, what is predicted, and whether it adds up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -7,14 +8,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.parameters import Parameters
-from tinytf.analysis.prediction import Prediction
-from tinytf.report import Report, plain
+from tinytf.analysis.parameters import Parameters, parameters
+from tinytf.analysis.prediction import Prediction, predictions
+from tinytf.gradients.faults import first_fault
+from tinytf.report import About, Report, plain
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.summary import Row, row_of
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +100,35 @@ class Traced(Report):
         """The recorded tensors under their step names, with the ids, and the parameters under their addresses."""
         asked = {} if self.parameters is None else self.parameters.tensors()
         return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors, **asked}
+
+
+def traced(
+    model: TextModel,
+    text: Text,
+    *,
+    layers: Sequence[int] = (0,),
+    head: int = 0,
+    at: Sequence[str | Address | ParameterAddress] = (),
+    way: str | None = None,
+    top: int = 10,
+    fail_on: Sequence[str] = (),
+    truncate: bool = False,
+    force: bool = False,
+) -> Traced:
+    """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
+
+    Parameters among them are shown in a ``way``, as by ``parameters``. ``top`` predictions, and the first fault of the
+    kinds of ``fail_on``. Raises AddressError for a cell that is not there, and as ``record``, ``first_fault`` and
+    ``parameters`` do.
+    """
+    trace = model.trace(text, truncate=truncate, force=force)
+    named = [parse_any(one, trace.steps) if isinstance(one, str) else one for one in at]
+    weights = [one for one in named if isinstance(one, ParameterAddress)]
+    addresses = tuple(one for one in named if isinstance(one, Address))
+    for where in addresses:
+        if where.cell:
+            trace[where]
+    predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
+    fault = first_fault(trace, fail_on) if fail_on else None
+    beside = parameters(model, weights, way=way) if weights else None
+    return Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, beside, about=about)

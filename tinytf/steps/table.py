@@ -47,9 +47,9 @@ class Step:
     <…> stands for the nearest row above with that role and axes (``CHAINS``). ``operation`` makes the step of them,
     with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
     the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
-    the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows themselves.
-    A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss depends on
-    a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
+    the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
+    themselves. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
+    depends on a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
     """
 
     name: str
