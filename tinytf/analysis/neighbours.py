@@ -128,7 +128,8 @@ def _at(model: TextModel, trace: Trace, at: str, top: int) -> Neighbours:
     vectors, names = trace[where], _names(trace, where)  # (L, T, C), (T, C) or (C,)
     flat = vectors.reshape(-1, vectors.shape[-1])
     spaces = tuple(_space(table, rows, flat, top) for table, rows in _tables(trace.model).items())
-    note = "; ".join(note for note in (_tied(trace.model), where.note) if note)
+    raw = "the stream is compared as it is, without the final norm through which the lens reads it"
+    note = "; ".join(note for note in (raw, _tied(trace.model), where.note) if note)
     none = (None,) * len(names)
     return Neighbours(names, none, str(where), spaces, note, about=About(model, trace.encoding))
 
