@@ -95,15 +95,21 @@ def _tables(model: Transformer) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def neighbours(
-    model: TextModel, words: Sequence[str] = (), *, text: Text | None = None, at: str | None = None, top: int = 10
+    model: TextModel,
+    words: Sequence[str] = (),
+    *,
+    text: Text | None = None,
+    at: str | None = None,
+    top: int | None = None,
 ) -> Neighbours:
-    """The ``top`` tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
+    """The tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
 
-    Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to the residual stream of a text, or of
-    its trace, there: at one token, at all, or in several layers. The stream is compared as it is, before the final
-    norm; the lens reads it behind that norm. Raises UsageError for words and an address, or neither, for what is not
-    one token of the vocabulary, for a word that comes twice, and for a ``top`` below 1; AddressError for what is not as
-    wide as an embedding.
+    ``top`` of each: 10, or 4 of several. Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to
+    the residual stream of a text, or of its trace, there: at one token, at all, or in several layers. The stream is
+    compared as it is, before the final norm; the lens reads it behind that norm.
+
+    Raises UsageError for words and an address, or neither, for what is not one token of the vocabulary, for a word that
+    comes twice, and for a ``top`` below 1; AddressError for what is not as wide as an embedding.
     """
     if bool(words) == (at is not None) or (at is None) != (text is None):
         raise UsageError("neighbours are of words, or of an address in a text", "name words, or a text with --at")
@@ -119,7 +125,7 @@ def neighbours(
     return Neighbours(tuple(names), tuple(ids), "", spaces, notes, about=About(model))
 
 
-def _at(model: TextModel, trace: Trace, at: str, top: int) -> Neighbours:
+def _at(model: TextModel, trace: Trace, at: str, top: int | None) -> Neighbours:
     where = trace.address(at)
     if where.step is None or where.axes[-1:] != ["d_model"]:
         raise AddressError(
@@ -152,8 +158,9 @@ def _about_tables(model: Transformer) -> tuple[str, ...]:
     return ("the head is tied, W_U = Eᵀ: the unembeddings are the embeddings",) if tied else ()
 
 
-def _space(table: str, rows: Tensor, vectors: Tensor, top: int, own: Sequence[int] = ()) -> Space:
+def _space(table: str, rows: Tensor, vectors: Tensor, top: int | None, own: Sequence[int] = ()) -> Space:
     """Compare ``vectors`` (N, C) with the ``rows`` (V, C) of a table; row ``own[i]`` is no neighbour of vector i."""
+    top = (10 if len(vectors) == 1 else 4) if top is None else top
     if top < 1:
         raise UsageError(f"top {top} is below 1")
     asked = _directions(vectors)

@@ -24,7 +24,7 @@ class Asked:
     at: str | None = option(
         metavar="ADDRESS", help="Find the tokens nearest to this vector in TEXT, such as 'L2.out[sat]' or L*.out."
     )
-    top: int = option(type=click.IntRange(1), shown=10, help="Neighbours of each.")
+    top: int | None = option(type=click.IntRange(1), help="Neighbours of each.  [default: 10, or 4 of several]")
     rows: int | None = option(type=click.IntRange(0), help="Vectors in a table; 0 for all.  [default: 16 on a screen]")
 
 
