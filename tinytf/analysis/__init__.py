@@ -15,7 +15,9 @@ if TYPE_CHECKING:
         examples,
         interventions,
         lens,
+        neighbours,
         neurons,
+        parameters,
         prediction,
         rollout,
         tokens,
@@ -24,6 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
+    "neighbours", "neurons", "parameters", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 __getattr__ = lazily.modules(__name__, __all__)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
+    Parameter,
     Quantity,
     Summand,
     dimension,
@@ -30,10 +32,23 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
     return g.transpose(0, 1) @ x
 
 
+@dataclass(frozen=True)
 class Linear(Operation):
-    """A matrix of the model, and its bias where it has one; a step with heads is the product, split into heads."""
+    """A matrix of the model, with a ``bias`` or without; a step with heads is the product, split into heads."""
+
+    bias: bool
 
     words = "a sum of products"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        out = step.axes[-1]
+        if step.has_heads:
+            out = f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{out}"
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter(step.parameter, "weight", (step.reads, out), transposed=True),
+            Parameter(step.parameter.replace("W", "b"), "bias", (out,), absent=absent),
+        )
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = site.module(site.input())
@@ -83,8 +98,19 @@ class Linear(Operation):
         return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
 
 
+@dataclass(frozen=True)
 class Unembed(Linear):
-    """Hidden states to logits, by the head's own matrix or by the token embeddings."""
+    """Hidden states to logits, by the head's own matrix, or by the token embeddings where it is ``tied``."""
+
+    tied: bool
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        tied = "the head is tied to the embeddings, W_U = Eᵀ" if self.tied else ""
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter("W_U", "weight", (step.reads, "vocab"), transposed=True, absent=tied),
+            Parameter("b_U", "bias", ("vocab",), absent=absent),
+        )
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.unembed(site, site.input())

@@ -30,6 +30,21 @@ class Quantity:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A parameter that a step is made with: its ``name`` in addresses, and the ``attribute`` of the module that has it.
+
+    ``axes`` are those that formulas read: of a matrix in x·W (in, out), which a ``transposed`` one is not stored as.
+    ``absent`` says why this model does not have it; it is empty where the model has.
+    """
+
+    name: str
+    attribute: str
+    axes: tuple[str, ...]
+    transposed: bool = False
+    absent: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
     """Which row of a step: of the query head ``head`` where the step has heads, the token or query ``place``."""
 
@@ -126,6 +141,10 @@ class Operation(ABC):
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The gradients of the parameters that the step was computed with, by their names in the model."""
         return iter(())
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        """What ``step`` is made with; for a parameter that this model lacks, why."""
+        return ()
 
     @abstractmethod
     def arithmetic(self, cell: Cell) -> Working:
