@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tinytf import analysis
 from tinytf.checkpoints.weights import not_finite
-from tinytf.config import ModelConfig
+from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.generate.beam import BeamOptions, BeamStep, searched
 from tinytf.generate.loop import Step, StreamOptions, cache_for, streamed
@@ -20,6 +20,7 @@ from tinytf.generate.pieces import text_after
 from tinytf.generate.score import Score, quantization_cost, score
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer
+from tinytf.model.without import left_out
 from tinytf.report import About, Progress, Report, unheard
 from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding, Tokenizer
@@ -60,8 +61,8 @@ class Model:
     """A transformer with its tokenizer, as ``tinytf.load`` opens it.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
-    files. ``corpus`` is a text of the kind that it was trained on, where one is known. Each method calls the function
-    that its docstring names.
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``left_out`` are the parts of
+    attention that it goes without. Each method calls the function that its docstring names.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Model:
     tokenizer_note: str = ""
     file_notes: tuple[str, ...] = ()
     corpus: Path | None = None
+    left_out: tuple[str, ...] = ()
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -610,11 +612,22 @@ class Model:
             yield
 
     def without(self, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None) -> Self:
-        """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
-        interventions, source = self._ablations(at, how, reference)
-        note = f"without {', '.join(_listed(at))} ({source or how})"
-        transformer = analysis.interventions.without(self.transformer, interventions)
-        return replace(self, transformer=transformer, file_notes=(*self.file_notes, note))
+        """The same model, of the same weights, that always runs without ``at``.
+
+        Steps such as ``"L3H5"`` are ablated, as in ``ablated``; ``"scaling"``, ``"mask"`` and ``"positions"`` are left
+        out of the computation. Raises as ``ablated`` and ``left_out`` do.
+        """
+        parts = tuple(dict.fromkeys(name for name in _listed(at) if name in LEFT_OUT))
+        steps = [name for name in _listed(at) if name not in LEFT_OUT]
+        transformer, notes = left_out(self.transformer, parts) if parts else self.transformer, list(parts)
+        if steps:
+            whole = replace(self, transformer=transformer)
+            interventions, source = whole._ablations(steps, how, reference)
+            transformer = analysis.interventions.without(transformer, interventions)
+            notes.append(f"{', '.join(steps)} ({source or how})")
+        note = f"without {', '.join(notes)}"
+        gone = (*self.left_out, *parts)
+        return replace(self, transformer=transformer, file_notes=(*self.file_notes, note), left_out=gone)
 
     def _ablations(
         self, at: str | Sequence[str], how: str, reference: str | Path | None

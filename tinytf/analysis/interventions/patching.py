@@ -185,7 +185,7 @@ def patch_sweep(
     found = contrast(clean, corrupt, answer, versus)
     step, layers, of_heads = steps[what], range(clean.config.n_layers), what == "heads"
     width = clean.config.n_heads if of_heads else len(clean.tokens)
-    alike = clean.config.causal and not of_heads
+    alike = not clean.config.looks_ahead and not of_heads
     first = first_different(clean.encoding.ids, corrupt.encoding.ids) if alike else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:

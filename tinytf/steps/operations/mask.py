@@ -34,7 +34,7 @@ class Sight:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(config.causal, config.window)
+        return cls(not config.looks_ahead, config.window)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look; None where everything is allowed.
