@@ -61,7 +61,7 @@ class Model:
     """A transformer with its tokenizer, as ``tinytf.load`` opens it.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
-    files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``left_out`` are the parts of
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``lacks`` are the parts of
     attention that it goes without. Each method calls the function that its docstring names.
     """
 
@@ -72,7 +72,7 @@ class Model:
     tokenizer_note: str = ""
     file_notes: tuple[str, ...] = ()
     corpus: Path | None = None
-    left_out: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -626,8 +626,23 @@ class Model:
             transformer = analysis.interventions.without(transformer, interventions)
             notes.append(f"{', '.join(steps)} ({source or how})")
         note = f"without {', '.join(notes)}"
-        gone = (*self.left_out, *parts)
-        return replace(self, transformer=transformer, file_notes=(*self.file_notes, note), left_out=gone)
+        lacks = (*self.lacks, *parts)
+        return replace(self, transformer=transformer, file_notes=(*self.file_notes, note), lacks=lacks)
+
+    def compare_without(
+        self, text: Text, parts: str | Sequence[str], *, head: str | None = None, top: int = 5, truncate: bool = False,
+        force: bool = False,
+    ) -> "analysis.left_out.LeftOut":  # fmt: skip
+        """What changes in a text, or its trace, where scaling, mask or positions (``parts``) are left out.
+
+        ``head`` is an address such as ``L3H5``. Settings and errors are those of ``left_out.compare_left_out``.
+        """
+        trace = self._trace(text, truncate=truncate, force=force)
+        where = None if head is None else analysis.difference.parse_head(head, table_of(self.config))
+        found = analysis.left_out.compare_left_out(
+            trace, self.tokenizer, _listed(parts), head=where, top=top, force=force
+        )
+        return self._of(replace(found, difference=self._of(found.difference)), trace.encoding)
 
     def _ablations(
         self, at: str | Sequence[str], how: str, reference: str | Path | None

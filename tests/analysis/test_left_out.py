@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from architectures import KINDS, config_of, encoding_of, lively, some_ids
 
 from tinytf.analysis.arithmetic import follow
+from tinytf.analysis.order import order
+from tinytf.analysis.sharpness import entropies, sharpness, slopes
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.generate.beam import search
@@ -114,3 +116,85 @@ def test_parts_and_steps_go_together_and_are_named() -> None:
     found = check(model.trace("The cat sat"))
     assert found.holds
     assert found.exchanged == ("L0H1.head_out",)
+
+
+def test_both_softmaxes_are_of_the_same_live_scores() -> None:
+    trace = load("tiny").trace("The cat sat on the mat")
+    found = sharpness(trace, 1, 3)
+    assert found is not None
+    q, k = (trace.step(f"{name}_rot", 1, (3,))[0] for name in "qk")
+    scores = (q @ k.T).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
+    assert torch.allclose(found.scaled, (scores / 32**0.5).softmax(-1), atol=1e-6)
+    assert torch.allclose(found.unscaled, scores.softmax(-1), atol=1e-5)
+    assert torch.equal(found.scaled, trace["L1H3.weights"])
+    expected = torch.distributions.Categorical(found.scaled).entropy()
+    assert torch.allclose(entropies(found.scaled), expected, atol=1e-5)
+    w = torch.tensor([[0.8, 0.2]])
+    assert slopes(w).item() == pytest.approx(torch.autograd.functional.jacobian(_softmax, w.log()[0])[0, 0].item())
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(-1)
+
+
+def test_without_positions_an_encoder_gives_permuted_outputs_and_a_decoder_does_once_its_mask_is_gone() -> None:
+    encoder, decoder = load("tiny-encoder"), load("tiny")
+    text = encoder.encode("The cat [MASK] on the mat")
+    found = order(encoder.transformer, text, encoder.tokenizer.mask_id)
+    assert found is not None
+    assert [one.lost for one in found.runs] == [False, True]
+    assert found.runs[1].first == pytest.approx(found.runs[1].second)
+    assert found.permutation[0] == 0, "[CLS] keeps its place"
+    said = order(decoder.transformer, decoder.encode("The cat sat on the"))
+    assert said is not None
+    assert [(one.lacks, one.lost) for one in said.runs] == [
+        ((), False), (("positions",), False), (("positions", "mask"), True),
+    ]  # fmt: skip
+    bare, ids = decoder.without(["positions", "mask"]), decoder.encode("The cat sat on the").ids
+    places = list(said.permutation)
+    assert places == [3, 2, 1, 0, 4]
+    with torch.no_grad():
+        first = bare.transformer.hidden(torch.tensor([ids]))[0, places]
+        second = bare.transformer.hidden(torch.tensor([[ids[place] for place in places]]))[0]
+    assert said.runs[2].difference == pytest.approx(float((first - second).abs().max()))
+
+
+@pytest.mark.parametrize("text", ["The", "cat cat cat"])
+def test_a_text_with_no_other_order_has_none(text: str) -> None:
+    model = load("tiny")
+    assert order(model.transformer, encoding_of([5] * len(text.split()))) is None
+
+
+def test_one_layer_of_masked_attention_gives_the_last_token_the_same_in_any_order() -> None:
+    """So what a decoder without positions knows of the order it learns from the tokens between."""
+    one, two = (
+        order(left_out(lively(config_of("gpt2", n_layers=layers)), []), encoding_of([3, 9, 4, 7])) for layers in (1, 2)
+    )
+    assert one is not None
+    assert two is not None
+    assert one.runs[1].first == pytest.approx(one.runs[1].second, rel=1e-5)
+    assert two.runs[1].first != pytest.approx(two.runs[1].second, rel=1e-3)
+
+
+def test_the_comparison_has_both_predictions_and_what_changed() -> None:
+    model = load("tiny")
+    found = model.compare_without("The cat sat on the", ["mask"], head="L1H2")
+    again = model.without("mask").trace("The cat sat on the")
+    whole = model.trace("The cat sat on the")
+    (one,) = found.difference.predictions
+    shares = [trace.logits_at(4).softmax(-1)[list(one.ids)].tolist() for trace in (whole, again)]
+    assert [list(one.first), list(one.second)] == [pytest.approx(some, abs=1e-6) for some in shares]
+    assert found.gone == ("masked",)
+    assert found.holds
+    assert found.difference.attention is not None
+    assert torch.equal(found.difference.attention.second, again["L1H2.weights"])
+    weights = [trace["L2.weights"] for trace in (whole, again)]
+    apart = (weights[0] - weights[1]).abs().sum(-1).mean(-1) / 2
+    layer = found.layers[2]
+    assert (layer.head, layer.moved) == (int(apart.argmax()), pytest.approx(float(apart.max()), abs=1e-6))
+    assert layer.ahead == pytest.approx(float(weights[1].triu(1).sum() / (4 * 5)), abs=1e-6)
+    data = found.to_dict()
+    assert data["kind"] == "without"
+    assert data["sharpness"] is None
+    assert data["order"] is None
+    assert [one["holds"] for one in data["checks"]] == [True, True]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         difference,
         examples,
         interventions,
+        left_out,
         lens,
         neurons,
         prediction,
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
+    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions",
+    "left_out", "lens", "neurons", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 
 

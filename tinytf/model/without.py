@@ -11,9 +11,16 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.table import table_of
 
 
+def lacking(config: ModelConfig, part: str) -> ModelConfig:
+    """The configuration without one of ``LEFT_OUT``."""
+    changes = LEFT_OUT[part]
+    kept = tuple((name, values) for name, values in config.by_layer if name not in changes)
+    return replace(config, by_layer=kept, **changes)
+
+
 def removable(config: ModelConfig) -> tuple[str, ...]:
     """The parts of ``LEFT_OUT`` that a model has: those without which its table has fewer steps."""
-    return tuple(part for part in LEFT_OUT if table_of(_lacking(config, part)).rows != table_of(config).rows)
+    return tuple(part for part in LEFT_OUT if table_of(lacking(config, part)).rows != table_of(config).rows)
 
 
 def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
@@ -26,7 +33,7 @@ def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
     for part in parts:
         if part not in has:
             raise UsageError(f"this model has no {part} to leave out", f"it has {' and '.join(has)}" if has else "")
-        config = _lacking(config, part)
+        config = lacking(config, part)
     if model.exchanged:
         raise UsageError("the model has steps ablated already", "name all that it should go without at once")
     with torch.device("meta"):
@@ -36,9 +43,3 @@ def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
         setattr(other.get_submodule(path), leaf, model.get_parameter(name))
     other.rooms = model.rooms
     return other.eval()
-
-
-def _lacking(config: ModelConfig, part: str) -> ModelConfig:
-    changes = LEFT_OUT[part]
-    kept = tuple((name, values) for name, values in config.by_layer if name not in changes)
-    return replace(config, by_layer=kept, **changes)
