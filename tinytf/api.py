@@ -266,6 +266,10 @@ class Model:
         place = None if places is None else places[0]
         return self._of(analysis.attribution.attribute(trace, place, chosen, other), trace.encoding)
 
+    def positions(self) -> "analysis.positions.Positions":
+        """How positions are encoded: their waves and wavelengths. Raises UsageError for a model that has none."""
+        return self._of(analysis.positions.positions(self.transformer))
+
     def neurons(
         self,
         text: Text,

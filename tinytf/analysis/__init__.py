@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         left_out,
         lens,
         neurons,
+        positions,
         prediction,
         rollout,
         tokens,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions",
-    "left_out", "lens", "neurons", "prediction", "rollout", "tokens", "traced",
+    "left_out", "lens", "neurons", "positions", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 
 

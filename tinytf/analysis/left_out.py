@@ -66,8 +66,8 @@ def compare_left_out(
 ) -> LeftOut:  # fmt: skip
     """Run the text of ``trace`` again without ``parts``, and compare the two runs.
 
-    ``head`` is the (layer, head) whose maps are kept; by default the one whose weights move most. Raises UsageError for a part that the model does not have, and as
-    ``difference`` does.
+    ``head`` is the (layer, head) whose maps are kept; by default the one whose weights move most. Raises UsageError for
+    a part that the model does not have, and as ``difference`` does.
     """
     parts = tuple(dict.fromkeys(parts))
     model, encoding = trace.model, trace.encoding

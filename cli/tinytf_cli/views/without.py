@@ -86,7 +86,7 @@ class WithoutView:
         streams = [number(one.stream, "%.3f") for one in rows]
         heads = [f"H{one.head} {one.moved:.2f}" for one in rows]
         ahead = [one.ahead for one in rows if one.ahead is not None]
-        yield Heading("layers", "the head whose weights move most; how far the stream is off after the layer")
+        yield Heading("layers", "the head that moves most; how far the stream is off after it")
         yield Table(
             [
                 Column("", [f"L{one.layer}" for one in rows]),
@@ -115,10 +115,10 @@ class WithoutView:
                 Column("entropy", [f"{one:.3f}" for one in entropies(weights).tolist()], "right", drop=2),
                 Column("w(1−w)", [f"{one:.4f}" for one in slopes(weights).tolist()], "right", drop=1),
             ]
-        said = f"the whole model's scores, divided by {found.expression} = {found.divisor:.4g} and as they are"
+        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and as they are"
         yield Heading(f"softmax of L{found.layer}H{found.head}", said, "attention")
         yield Table(columns)
-        yield note("entropy in nats; w(1−w) of the largest weight is what a gradient is multiplied by")
+        yield note("entropy in nats; w(1−w) of the largest weight: what its gradient is multiplied by")
 
     def _order(self, found: Order) -> Iterator[Block]:
         """The text in another order: where the outputs are the same, the order is lost."""
