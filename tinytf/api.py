@@ -266,6 +266,11 @@ class Model:
         place = None if places is None else places[0]
         return self._of(analysis.attribution.attribute(trace, place, chosen, other), trace.encoding)
 
+    def activations(self, text: Text, layer: int = 0) -> "analysis.activations.Activations":
+        """The activation of one layer's feed-forward, and where the numbers of a text, or of its trace, lie on it."""
+        trace = self._trace(text)
+        return self._of(analysis.activations.activations(trace, layer), trace.encoding)
+
     def positions(self) -> "analysis.positions.Positions":
         """How positions are encoded: their waves and wavelengths. Raises UsageError for a model that has none."""
         return self._of(analysis.positions.positions(self.transformer))

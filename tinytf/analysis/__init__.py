@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinytf.analysis import (
+        activations,
         alignment,
         arithmetic,
         attended,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions",
-    "left_out", "lens", "neurons", "positions", "prediction", "rollout", "tokens", "traced",
+    "activations", "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples",
+    "interventions", "left_out", "lens", "neurons", "positions", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 
 

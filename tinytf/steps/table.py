@@ -25,7 +25,8 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-_ACTIVATION = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+"""What each activation of a configuration is called."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ STEPS: tuple[Step, ...] = (
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
-    act = _ACTIVATION[config.activation]
+    act = ACTIVATION_NAMES[config.activation]
     added = [step.name.partition(".")[2] for step in STEPS if step.name in _EMBEDDINGS and step.when(config)]
     unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
@@ -329,7 +330,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
-        "head_act": _ACTIVATION[config.head_activation],
+        "head_act": ACTIVATION_NAMES[config.head_activation],
         "last_head": str(config.n_heads - 1),
         "logits_in": "head.norm" if _mlm(config) else "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",

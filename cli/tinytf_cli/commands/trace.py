@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
+    from tinytf_cli.views.activations import ActivationsView
     from tinytf_cli.views.trace import TraceView
     from tinytf_cli.views.without import WithoutView
 
@@ -39,6 +40,9 @@ class Asked:
         help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
     )  # fmt: skip
     top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
+    activations: bool = option(
+        is_flag=True, help="Show the feed-forward's activation in --layer, with the text's numbers on its curve.",
+    )  # fmt: skip
     without: tuple[str, ...] = option(
         "--without", multiple=True, type=click.Choice(list(LEFT_OUT)),
         help="Run without this part of attention too, and compare. Repeatable.",
@@ -63,6 +67,8 @@ def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
                 "--without compares whole runs, and --at and --step show one run", "in a session: without mask"
             )
         return on.show(lambda trace: _without(model, trace, asked), "comparisons")
+    if asked.activations:
+        return on.show(lambda trace: _activations(model, trace, detail), "activations", {detail.layer})
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
     def view_of(trace: "Trace") -> "TraceView":
@@ -77,6 +83,12 @@ def _without(model: "Model", trace: "Trace", asked: Asked) -> "WithoutView":
     from tinytf_cli.views.without import WithoutView
 
     return WithoutView(model, model.compare_without(trace, asked.without, top=asked.top))
+
+
+def _activations(model: "Model", trace: "Trace", detail: Detail) -> "ActivationsView":
+    from tinytf_cli.views.activations import ActivationsView
+
+    return ActivationsView(model, model.activations(trace, detail.layer), detail.rows)
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":
