@@ -266,6 +266,13 @@ class Model:
         place = None if places is None else places[0]
         return self._of(analysis.attribution.attribute(trace, place, chosen, other), trace.encoding)
 
+    def code(
+        self, text: Text, layers: Collection[int] = (0,), at: Sequence[str | Address] = ()
+    ) -> "analysis.code.Code":
+        """The lines of PyTorch that make the steps of a text, or of its trace; errors are those of ``code.code``."""
+        trace = self._trace(text)
+        return self._of(analysis.code.code(trace, layers, _found(trace, at)), trace.encoding)
+
     def activations(self, text: Text, layer: int = 0) -> "analysis.activations.Activations":
         """The activation of one layer's feed-forward, and where the numbers of a text, or of its trace, lie on it."""
         trace = self._trace(text)

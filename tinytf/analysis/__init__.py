@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         attended,
         attribution,
         census,
+        code,
         difference,
         examples,
         interventions,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "activations", "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples",
+    "activations", "alignment", "arithmetic", "attended", "attribution", "census", "code", "difference", "examples",
     "interventions", "left_out", "lens", "neurons", "positions", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
     from tinytf_cli.views.activations import ActivationsView
+    from tinytf_cli.views.code import CodeView
     from tinytf_cli.views.trace import TraceView
     from tinytf_cli.views.without import WithoutView
 
@@ -40,6 +41,7 @@ class Asked:
         help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
     )  # fmt: skip
     top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
+    code: bool = option(is_flag=True, help="Show the PyTorch of each step in --layer, run it, and compare.")
     activations: bool = option(
         is_flag=True, help="Show the feed-forward's activation in --layer, with the text's numbers on its curve.",
     )  # fmt: skip
@@ -69,6 +71,8 @@ def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
         return on.show(lambda trace: _without(model, trace, asked), "comparisons")
     if asked.activations:
         return on.show(lambda trace: _activations(model, trace, detail), "activations", {detail.layer})
+    if asked.code:
+        return on.show(lambda trace: _code(model, trace, layers, chosen), "code")
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
     def view_of(trace: "Trace") -> "TraceView":
@@ -83,6 +87,12 @@ def _without(model: "Model", trace: "Trace", asked: Asked) -> "WithoutView":
     from tinytf_cli.views.without import WithoutView
 
     return WithoutView(model, model.compare_without(trace, asked.without, top=asked.top))
+
+
+def _code(model: "Model", trace: "Trace", layers: tuple[int, ...], at: "list[Address]") -> "CodeView":
+    from tinytf_cli.views.code import CodeView
+
+    return CodeView(model, model.code(trace, layers, at))
 
 
 def _activations(model: "Model", trace: "Trace", detail: Detail) -> "ActivationsView":
