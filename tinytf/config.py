@@ -145,8 +145,8 @@ class ModelConfig:
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.looks_ahead:
-            needed, field = ("mask", "mask") if self.causal else ("decoder", "causal")
-            raise ConfigError(f"a window of {self.window} tokens needs a {needed}, and {field} is false")
+            needed, lacking = ("mask", "mask") if self.causal else ("decoder", "causal")
+            raise ConfigError(f"a window of {self.window} tokens needs a {needed}, and {lacking} is false")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")

@@ -123,19 +123,21 @@ class WithoutView:
     def _order(self, found: Order) -> Iterator[Block]:
         """The text in another order: where the outputs are the same, the order is lost."""
         shown = self.model.tokenizer.shown
+
+        def said(best: tuple[int, float] | None) -> str:
+            return "" if best is None else f"{shown(best[0])} {best[1]:.3f}"
+
         other = " ".join(self.names[place] for place in found.permutation)
-        predict = [None if one.first is None else (one.first, one.second) for one in found.runs]
-        said = [("", "") if both is None else tuple(f"{shown(i)} {p:.3f}" for i, p in both) for both in predict]
         yield Heading("order", f"the same tokens as {other}: is each token's output the same?")
         table = [
             Column("without", [" and ".join(one.lacks) or "nothing" for one in found.runs]),
             Column("outputs differ by", [Figure(one.difference, "%.3g") for one in found.runs], "right"),
             Column("order", [Span("lost", "bad") if one.lost else Span("known", "good") for one in found.runs]),
         ]
-        if any(predict):
+        if found.runs[0].first is not None:
             table += [
-                Column("predicts", [first for first, _ in said], drop=1),
-                Column("in the other order", [second for _, second in said], drop=1),
+                Column("predicts", [said(one.first) for one in found.runs], drop=1),
+                Column("in the other order", [said(one.second) for one in found.runs], drop=1),
             ]
         yield Table(table)
         if len(found.runs) > 2:
