@@ -44,15 +44,15 @@ class WithoutView:
     def _answer(self) -> Iterator[Block]:
         """What comes of it, in a sentence."""
         found, shown = self.found.difference, self.model.tokenizer.shown
-        what = f"{self.said} ({', '.join(self.found.gone)} left out in every layer, the weights as they are)"
-        if not found.predictions:
-            last = self.found.layers[-1]
-            yield titled(what, f": the last layer's stream differs by {last.stream:.2g} of its largest number")
-            return
-        one = found.predictions[0]
-        first, second = (max(zip(p, one.ids, strict=True)) for p in (one.first, one.second))
-        how = "is still" if first[1] == second[1] else f"becomes {shown(second[1])} where it was"
-        yield titled(what, f": the prediction {how} {shown(first[1])}, KL {number(one.kl, '%.3g')} nats")
+        if found.predictions:
+            one = found.predictions[0]
+            first, second = (max(zip(p, one.ids, strict=True)) for p in (one.first, one.second))
+            how = "is still" if first[1] == second[1] else f"becomes {shown(second[1])} where it was"
+            said = f"the prediction {how} {shown(first[1])}, KL {number(one.kl, '%.3g')} nats"
+        else:
+            said = f"the last layer's stream is off by {self.found.layers[-1].stream:.2g} of its largest number"
+        yield titled(self.said, f": {said}")
+        yield note(f"{', '.join(self.found.gone)} left out of every layer; the weights are the same")
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.difference.predictions:
