@@ -3,12 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import config_of, encoding_of, lively
+from architectures import asked, config_of, lively
 
-from tinytf.analysis.activations import activations
 from tinytf.errors import AddressError
 from tinytf.loading import load
-from tinytf.trace.record import record
 
 
 def test_every_curve_is_that_of_torch() -> None:
@@ -40,7 +38,7 @@ def test_points_are_the_text_s_own_and_figures_count_them() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("gpt2", "GELU(tanh)"), ("the paper's encoder", "ReLU")])
 def test_without_a_gate_every_output_is_on_the_curve(kind: str, name: str) -> None:
-    found = activations(record(lively(config_of(kind)), encoding_of([1, 2, 3])), 1)
+    found = asked(lively(config_of(kind))).activations("1 2 3", 1)
     assert (found.name, found.gated, found.hidden) == (name, "", None)
     curve = {"ReLU": F.relu, "GELU(tanh)": lambda x: F.gelu(x, approximate="tanh")}[name]
     assert torch.allclose(found.outputs, curve(found.inputs), atol=1e-6)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import KINDS, config_of, encoding_of, furthest, lively, some_ids
+from architectures import KINDS, asked, config_of, encoding_of, furthest, lively, some_ids
 
 from tinytf.analysis.code import code, code_line
 from tinytf.errors import UsageError
@@ -24,7 +24,7 @@ def traced(kind: str, **changes: Any) -> Trace:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_has_code_that_gives_the_step(kind: str) -> None:
     trace = traced(kind)
-    found = code(trace, range(2))
+    found = code(asked(trace.model), trace, range(2))
     expected = [step.full_name(layer) for step, layer in trace.steps.rows if step.is_tensor]
     assert [line.step for line in found.lines] == expected
     assert [line.step for line in found.lines if not line.holds] == []
@@ -61,7 +61,7 @@ def test_the_code_is_the_field_s_own_and_knows_nothing_of_this_package() -> None
 def test_a_step_that_the_code_does_not_make_is_found() -> None:
     trace = traced("gpt2")
     trace.recording.tensors["L0.q"] = trace.recording.tensors["L0.q"] + 0.01
-    found = code(trace, [0])
+    found = code(asked(trace.model), trace, [0])
     assert [line.step for line in found.lines if not line.holds] == ["L0.q", "L0.head_out"]
     assert found.lines[5].difference == pytest.approx(0.01, rel=1e-3)
     assert not found.holds

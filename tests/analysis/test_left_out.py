@@ -5,9 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import KINDS, config_of, encoding_of, lively, some_ids
+from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.arithmetic import follow
 from tinytf.analysis.order import order
 from tinytf.analysis.sharpness import entropies, sharpness, slopes
 from tinytf.config import LEFT_OUT
@@ -70,7 +69,7 @@ def test_numbers_gradients_and_formulas_are_of_what_is_computed(kind: str) -> No
     config = config_of(kind)
     other = left_out(lively(config), removable(config))
     trace = traced(other)
-    assert all(one.holds for one in follow(trace, "logits[6,3]", depth=12))
+    assert asked(other).explain(trace, "logits[6,3]", depth=12).holds
     assert trace.steps.by_name["weights"].formula == "softmax(scores), each row sums to 1"
     grads = record_gradients(other, trace.encoding, Targets((5, 6), (3, 1)))
     assert agreement(grads).holds

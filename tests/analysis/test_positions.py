@@ -6,7 +6,7 @@ import pytest
 import torch
 from architectures import config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.positions import positions
+from tinytf.analysis.positions import positions_of as positions
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.model.without import left_out

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.report import Data, Report
+from tinytf.report import About, Data, Report
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import ACTIVATION_NAMES
-from tinytf.trace.trace import Trace
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text
 
 REACH = 5.0
 """The curves go from −REACH to REACH."""
@@ -70,8 +71,12 @@ class Activations(Report):
         return {"inputs": self.inputs, **gate, "outputs": self.outputs, "grid": self.grid, **self.curves}
 
 
-def activations(trace: Trace, layer: int) -> Activations:
-    """The feed-forward of one layer. Raises AddressError for one that is not there."""
+def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
+    """The activation of one layer's feed-forward, and where the numbers of a text, or of its trace, lie on it.
+
+    Raises AddressError for a layer that is not there.
+    """
+    trace = model.trace(text)
     trace.address(f"L{layer}")
     step = trace.steps.by_name[trace.steps.activated]
     inputs, *gated = (trace.step(name, layer).float().cpu() for name in step.inputs)
@@ -94,6 +99,7 @@ def activations(trace: Trace, layer: int) -> Activations:
         {name: ACTIVATIONS[word](grid) for word, name in ACTIVATION_NAMES.items()},
         tuple(places),
         tuple(quantiles.tolist()),
+        about=About(model, trace.encoding),
     )
 
 

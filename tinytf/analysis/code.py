@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import UsageError
-from tinytf.report import Data, Report
+from tinytf.report import About, Data, Report
 from tinytf.steps.table import Step
+from tinytf.text_model import TextModel
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.address import Address
 from tinytf.trace.site import Site
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,15 @@ class Code(Report):
 
 
 @torch.no_grad()
-def code(trace: Trace, layers: Collection[int], at: Sequence[Address] = ()) -> Code:
-    """Every step outside the layers and in ``layers`` as code, or those ``at`` some addresses.
+def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Sequence[str | Address] = ()) -> Code:
+    """The code of every step of a text outside the layers and in ``layers``, or of those ``at`` some addresses.
 
-    Each is run on the recorded steps before it. Raises UsageError for steps that nothing computes, such as tokens.
+    Each is run on the recorded steps before it. Raises AddressError for an address that is not there, UsageError for
+    steps that nothing computes, such as tokens.
     """
-    named = {(one.step and one.step.name, layer) for one in at for layer in one.layers or (None,)}
+    trace = model.trace(text)
+    found = [trace.address(one) if isinstance(one, str) else one for one in at]
+    named = {(one.step and one.step.name, layer) for one in found for layer in one.layers or (None,)}
     lines = tuple(
         code_line(trace, step, layer)
         for step, layer in trace.steps.rows
@@ -80,8 +84,8 @@ def code(trace: Trace, layers: Collection[int], at: Sequence[Address] = ()) -> C
         and ((step.name, layer) in named or (None, layer) in named if at else layer is None or layer in layers)
     )
     if not lines:
-        raise UsageError(f"no line of code makes {', '.join(map(str, at))}", "such as --code --at L0.weights")
-    return Code(lines, trace.recording.logit_rows)
+        raise UsageError(f"no line of code makes {', '.join(map(str, found))}", "such as --code --at L0.weights")
+    return Code(lines, trace.recording.logit_rows, about=About(model, trace.encoding))
 
 
 def code_line(trace: Trace, step: Step, layer: int | None) -> CodeLine:

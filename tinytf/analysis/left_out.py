@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinytf.analysis.alignment import Side
-from tinytf.analysis.difference import Difference, difference
+from tinytf.analysis.difference import Difference, diff
+from tinytf.analysis.interventions import without
 from tinytf.analysis.order import Order, order
 from tinytf.analysis.sharpness import Sharpness, sharpness
-from tinytf.model.without import left_out
-from tinytf.report import Data, Report, plain
-from tinytf.steps.table import table_of
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.config import LEFT_OUT
+from tinytf.errors import UsageError
+from tinytf.nearest import did_you_mean
+from tinytf.report import About, Data, Report, plain
+from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
 from tinytf.trace.record import record
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True)
@@ -60,33 +61,36 @@ class LeftOut(Report):
                 **self.members("sharpness", "order", "checks")}  # fmt: skip
 
 
-def compare_left_out(
-    trace: Trace, tokenizer: Tokenizer, parts: Sequence[str], *, head: tuple[int, int] | None = None, top: int = 5,
-    force: bool = False,
+def compare_without(
+    model: TextModel, text: Text, parts: str | Sequence[str], *, head: str | None = None, top: int = 5,
+    truncate: bool = False, force: bool = False,
 ) -> LeftOut:  # fmt: skip
-    """Run the text of ``trace`` again without ``parts``, and compare the two runs.
+    """What changes in a text, or its trace, where ``parts`` are left out: scaling, mask, positions.
 
-    ``head`` is the (layer, head) whose maps are kept; by default the one whose weights move most. Raises UsageError for
-    a part that the model does not have, and as ``difference`` does.
+    ``head``, as ``L3H5``, is the one whose maps are kept; by default the one whose weights move most. Raises UsageError
+    for a part that the model does not have, and as ``diff`` does.
     """
-    parts = tuple(dict.fromkeys(parts))
-    model, encoding = trace.model, trace.encoding
-    other = left_out(model, parts)
-    again = record(other, encoding, tokenizer.mask_id, force=force)
-    sides = (Side(one.model, tokenizer, encoding, one) for one in (trace, again))
-    found = difference(*sides, head=head, top=top)
+    for part in [parts] if isinstance(parts, str) else parts:
+        if part not in LEFT_OUT:
+            raise UsageError(f"{part!r} is no part that can be left out", did_you_mean(part, LEFT_OUT))
+    trace = model.trace(text, truncate=truncate, force=force)
+    encoding, mask_id = trace.encoding, model.tokenizer.mask_id
+    other = without(model, parts)
+    again = record(other.transformer, encoding, mask_id, force=force)
+    found = diff(model, trace, (other, again), head=head, top=top)
     assert found.attention is not None, "both runs have the same heads"
-    gone = table_of(model.config).by_name.keys() - table_of(other.config).by_name.keys()
+    gone = trace.steps.by_name.keys() - again.steps.by_name.keys()
     shown = found.attention.layer, found.attention.head
     return LeftOut(
-        parts,
+        other.lacks[len(model.lacks) :],
         tuple(name for name in trace.steps.by_name if name in gone),
         tuple(_layers(again, found, "mask" in parts)),
         found,
         sharpness(trace, *shown) if "scaling" in parts else None,
-        order(model, encoding, tokenizer.mask_id) if "positions" in parts else None,
+        order(model.transformer, encoding, mask_id) if "positions" in parts else None,
         (check(trace), check(again)),
         (trace, again),
+        about=About(model, encoding),
     )
 
 

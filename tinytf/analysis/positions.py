@@ -5,7 +5,7 @@ Shapes: P positions, W waves (pairs of dimensions), C model width.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,8 +15,9 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.parts import LearnedPositions, SinusoidalPositions
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data, Report, Verified
+from tinytf.report import About, Data, Report, Verified
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
+from tinytf.text_model import TextModel
 
 LENGTH = 64
 """The positions of the fixed waves that are looked at; of learned ones it is the whole table."""
@@ -65,8 +66,13 @@ class Positions(Report):
 
 
 @torch.no_grad()
-def positions(model: Transformer) -> Positions:
+def positions(model: TextModel) -> Positions:
     """The positions of a model, of its first layer where layers differ. Raises UsageError where it has none."""
+    return replace(positions_of(model.transformer), about=About(model))
+
+
+def positions_of(model: Transformer) -> Positions:
+    """The same of a transformer."""
     module = model.embed.positions
     if isinstance(module, SinusoidalPositions):
         return _sinusoidal(model.config, module)
