@@ -55,6 +55,9 @@ class Model(TextModel):
     explain = LazyMethod(lambda: analysis.arithmetic.explain)
     traced = LazyMethod(lambda: analysis.traced.traced)
     attention = LazyMethod(lambda: analysis.attended.attention)
+    code = LazyMethod(lambda: analysis.code.code)
+    activations = LazyMethod(lambda: analysis.activations.activations)
+    positions = LazyMethod(lambda: analysis.positions.positions)
 
     grad = LazyMethod(lambda: gradients.trace.grad)
     backward = LazyMethod(lambda: gradients.report.backward)
@@ -65,6 +68,7 @@ class Model(TextModel):
     ablation_sweep = LazyMethod(lambda: analysis.interventions.ablation_sweep)
     ablated = LazyMethod(lambda: analysis.interventions.ablated)
     without = LazyMethod(lambda: analysis.interventions.without)
+    compare_without = LazyMethod(lambda: analysis.left_out.compare_without)
     patch = LazyMethod(lambda: analysis.interventions.patch)
     patch_sweep = LazyMethod(lambda: analysis.interventions.patch_sweep)
 

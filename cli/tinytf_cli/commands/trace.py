@@ -8,6 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
+from tinytf_cli.commands.instead import Instead
 from tinytf_cli.options import Addressed, Detail, Faults, complete_address
 from tinytf_cli.output import Result
 
@@ -48,7 +49,7 @@ class Asked:
 
 
 @command("trace")
-def trace(asked: Asked, detail: Detail, faults: Faults, on: Addressed) -> int:
+def trace(asked: Asked, instead: Instead, detail: Detail, faults: Faults, on: Addressed) -> int:
     """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address
@@ -72,6 +73,8 @@ def trace(asked: Asked, detail: Detail, faults: Faults, on: Addressed) -> int:
             Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
         )
         return 0
+    if (other := instead.view_of(model, detail, chosen, asked.top)) is not None:
+        return on.show(other, "traces")
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
     def view_of(trace: "Trace") -> "TraceView":
