@@ -394,6 +394,7 @@ class Model:
         *,
         layers: Sequence[int] = (0,),
         head: int = 0,
+        blocks: Sequence[str | Address] = (),
         at: Sequence[str | Address] = (),
         top: int = 10,
         fail_on: Sequence[str] = (),
@@ -402,7 +403,7 @@ class Model:
     ) -> "analysis.traced.Traced":
         """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-        ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
+        ``blocks`` names them by address instead, such as ``L1H2``; ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
         there, and as ``record`` and ``first_fault`` do.
         """
         trace = self._trace(text, truncate=truncate, force=force)
@@ -416,7 +417,10 @@ class Model:
 
             fault = first_fault(trace, fail_on)
         predicted = analysis.prediction.predictions(trace, self.tokenizer, top)
-        found = analysis.traced.Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault)
+        named = [(layer, one) for where in _found(trace, blocks) for layer in where.layers or () for one in
+                 where.heads or (head,)]  # fmt: skip
+        chosen = tuple(named or ((layer, head) for layer in layers))
+        found = analysis.traced.Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault)
         return self._of(found, trace.encoding)
 
     def attention(

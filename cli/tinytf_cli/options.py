@@ -1,5 +1,6 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
+_QUOTED = 40
+"""Most characters of a text that is repeated in a command line."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -178,6 +181,18 @@ class Traced:
     def trace(self, text: str, layers: "set[int] | list[int] | None" = None) -> "Trace":
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
+
+    def again(self, text: str, command: str, *words: str) -> str:
+        """The line that asks ``command`` about a text of these, with the words after the text, as it is typed here.
+
+        A text that is no short line is TEXT.
+        """
+        if host() is not None:
+            return shlex.join([command, *words])
+        short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
+        quoted = shlex.quote(text) if short else "TEXT"
+        model = ["-m", self.opening.model] if given("model") else []
+        return f"tinytf {command} {quoted} {shlex.join([*words, *model])}".rstrip()
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""

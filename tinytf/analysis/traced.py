@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.overview import Overview, overview
 from tinytf.analysis.prediction import Prediction
 from tinytf.report import Report, plain
 from tinytf.trace.address import Address
@@ -18,9 +19,10 @@ from tinytf.trace.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Traced(Report):
-    """A trace with what of it is given in full: ``addresses``, or without them the block of ``layers`` and ``head``.
+    """A trace with what of it is given in full: ``addresses``, or without them ``blocks``, (layer, head) pairs.
 
-    ``fault`` is the first of the kinds of ``fail_on``, where they were looked for.
+    ``head`` is that of an address without one, ``fault`` the first of the kinds of ``fail_on``, where they were looked
+    for.
     """
 
     KIND = "trace"
@@ -29,12 +31,14 @@ class Traced(Report):
         "steps": "step",
         "values": "values",
         "predictions": "prediction",
+        "flow": "flow",
+        "layers": "layer",
         "check": "check",
         "fault": "fault",
     }
 
     trace: Trace
-    layers: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
     head: int
     addresses: tuple[Address, ...]
     predictions: tuple[Prediction, ...]
@@ -50,6 +54,11 @@ class Traced(Report):
         return [row_of(self.trace, *one) for one in chosen]
 
     @cached_property
+    def overview(self) -> Overview:
+        """The pass at a glance; all its layers must have been recorded."""
+        return overview(self.trace, self.predictions, self.shown)
+
+    @cached_property
     def check(self) -> Check:
         return check(self.trace)
 
@@ -62,13 +71,14 @@ class Traced(Report):
         return {
             "steps": plain(self.rows),
             "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
+            **({} if self.addresses else {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
 
     def _in_full(self) -> list[Address]:
         """The steps whose tensors are given."""
         if not self.addresses:
-            return [one for layer in self.layers for one in self._block(layer, self.head)]
+            return [one for place in self.blocks for one in self._block(*place)]
         found: list[Address] = []
         for where in self.addresses:
             if where.step is None:

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
+from tinytf_cli.host import given
 from tinytf_cli.options import Detail, Faults, Traced
 
 if TYPE_CHECKING:
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.trace import TraceView
+    from tinytf_cli.views.trace import Parts, TraceView
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -34,7 +37,20 @@ class Asked:
         "--at", multiple=True, metavar="ADDRESS",
         help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
     )  # fmt: skip
-    top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
+    every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block and every head.")
+    pipeline: bool = option(is_flag=True, help="Show the pipeline: one line a step.")
+    blocks: tuple[str, ...] = option(
+        "--block", multiple=True, metavar="ADDRESS",
+        help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
+    )  # fmt: skip
+    top: int | None = option(type=click.IntRange(1), help="Predictions shown.  [default: until 99.9 %, at most 5]")
+
+    def parts(self, detail: Detail) -> "Parts":
+        """What is shown beside the answer."""
+        from tinytf_cli.views.trace import Parts
+
+        chosen = bool(self.blocks) or (given("layer", "head", "full", "dims") and not detail.no_detail)
+        return Parts(self.every or self.pipeline or detail.no_detail, self.every or chosen, self.every)
 
 
 @command("trace")
@@ -47,16 +63,32 @@ def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
+    blocks = [_block(text, table) for text in asked.blocks]
     chosen = [parse_address(text, table) for text in asked.addresses]
     chosen += [where for name in asked.steps for where in _addresses_of(name, layers, detail.head, table)]
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
+    parts = asked.parts(detail)
+
     def view_of(trace: "Trace") -> "TraceView":
-        shown = () if detail.no_detail else layers
-        found = model.traced(trace, layers=shown, head=detail.head, at=chosen, top=asked.top, fail_on=fail_on)
-        return TraceView(model, found, detail.dims, detail.rows)
+        shown = () if parts.pipeline and not parts.blocks else layers
+        found = model.traced(
+            trace, layers=shown, head=detail.head, blocks=blocks, at=chosen, top=asked.top or 10, fail_on=fail_on
+        )
+        again = partial(on.again, trace.encoding.text)
+        return TraceView(model, found, detail.dims, detail.rows, parts=parts, top=asked.top, again=again)
 
     return on.show(view_of, "traces", recorded)
+
+
+def _block(text: str, table: "StepTable") -> "Address":
+    """A block by its layers and heads; UsageError for an address with a step."""
+    from tinytf.trace.address import parse_address
+
+    where = parse_address(text, table)
+    if where.step is not None:
+        raise UsageError(f"--block takes a layer and head, such as L0H0, and {text!r} is a step", f"--at {text} shows it")
+    return where
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":

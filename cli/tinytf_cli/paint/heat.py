@@ -15,6 +15,7 @@ from tinytf_cli.views.blocks import Array, Heat
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
 _LABEL_LIMIT = 14
+_NARROW = 50  # columns below which a legend is short
 
 
 def shades(terminal: Terminal) -> str:
@@ -70,7 +71,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
         width += 1  # a space on either side of a number
     if len(columns) > room and not (block.asked and not terminal.cuts):
-        return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
+        return [*_small_cells(block, rows, label_width, terminal), *_heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
@@ -83,7 +84,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
             line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
             line += [_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
-    return [*lines, _heat_legend(block, terminal)]
+    return [*lines, *_heat_legend(block, terminal)]
 
 
 def number_form(block: Heat, terminal: Terminal) -> str:
@@ -143,16 +144,17 @@ def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLi
     return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 
-def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
+def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     masked = [] if block.visible is None else [Segment(shown("   · masked", terminal), role_style("dim", terminal))]
-    return [*legend(block.scale, block.limit, terminal), *masked]
+    cells = 16 if terminal.width >= _NARROW else 6
+    return wrap([*legend(block.scale, block.limit, terminal, cells=cells), *masked], terminal.width, 2)
 
 
-def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
+def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2, cells: int = 16) -> PaintedLine:
     """The scale of a map, drawn below it: its two end values, with its colours or shades between."""
     high = "1" if limit == 1.0 and scale == "unit" else number(limit, terminal.form(""))
     low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
-    bar = scale_bar(scale, 16, terminal, "▄")
+    bar = scale_bar(scale, cells, terminal, "▄")
     return [Segment(" " * indent), Segment(f"{low} ", dim), *bar, Segment(f" {high}", dim)]
 
 

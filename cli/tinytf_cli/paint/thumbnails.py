@@ -8,9 +8,10 @@ from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_styl
 from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
 from tinytf_cli.paint.text import PaintedLine, shown
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Thumbnails
+from tinytf_cli.views.blocks import Array, Miniatures, Thumbnails
 
 _LARGEST = 32
+_HIGH = 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
@@ -72,6 +73,34 @@ def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     return rows
 
 
+def _lines(levels: NDArray[np.int64], rows: int, terminal: Terminal) -> list[str]:
+    """A picture of so many ``rows``, as text."""
+    halves = terminal.coloured and not terminal.ascii
+    return half_blocks(levels, terminal) if halves else _shaded(levels[:rows], terminal)
+
+
+def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]:
+    """Rows of maps in cells of one width: half blocks in colour, shades without."""
+    halves = terminal.coloured and not terminal.ascii
+    length, dim = len(block.maps[0].weights), role_style("dim", terminal)
+    side = min(length, 2 * _HIGH if halves else _HIGH)
+    side = -(-length // -(-length // side))
+    high = 2 + (-(-side // 2) if halves else side)
+    width = 2 + max(side, *(len(text) for one in block.maps for text in (one.title, one.word)))
+    a_row = max(1, (terminal.width - 2) // width)
+    maps = block.maps[: a_row * max(1, block.lines // high)]
+    more = f"all {block.of}" if len(maps) == block.of else f"{len(maps)} of {block.of} {block.which}; {block.remedy}"
+    lines: list[PaintedLine] = [[], [Segment(block.title), Segment(shown(f"   {more}", terminal), dim)]]
+    for first in range(0, len(maps), a_row):
+        part = maps[first : first + a_row]
+        lines.append([Segment("  " + "".join(one.title.ljust(width) for one in part))])
+        lines.append([Segment("  " + "".join(shown(one.word, terminal).ljust(width) for one in part), dim)])
+        drawn = [_lines(_picture(one.weights[None], one.visible, side), side, terminal) for one in part]
+        gap = " " * (width - side)
+        lines += [[Segment("  " + gap.join(texts))] for texts in zip(*drawn, strict=True)]
+    return lines
+
+
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
     """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
@@ -85,10 +114,7 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
                 heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
             levels = _picture(part, visible, side)
-            rows = half_blocks(levels, terminal) if terminal.coloured and not terminal.ascii else _shaded(
-                levels[: -(-length // -(-length // side))], terminal
-            )  # fmt: skip
-            for place, text in enumerate(rows):
+            for place, text in enumerate(_lines(levels, -(-length // -(-length // side)), terminal)):
                 label = f"L{layer}" if place == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     factor = -(-length // side)
