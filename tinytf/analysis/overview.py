@@ -18,7 +18,7 @@ from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
-_QUERIES, _KEYS = 8, 5
+_QUERIES, _KEYS, _FEW = 8, 4, 5
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ class Layer(Data):
 
 @dataclass(frozen=True, eq=False)
 class Closeup:
-    """Part of a head's ``weights``: up to 8 ``queries``, the last one read, and the up to 5 ``keys`` they see most."""
+    """Part of a head's ``weights``: up to 8 ``queries``, the last one read, and the 4 ``keys`` that they see most.
+
+    Of no more than 5 keys all.
+    """
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -108,7 +111,7 @@ class Overview:
         whole = self.weights(layer, head)
         stop = max(self.positions[-1] + 1, min(_QUERIES, len(whole)))
         rows = whole[max(0, stop - _QUERIES) : stop]
-        keys = sorted(rows.sum(dim=0).topk(min(_KEYS, len(whole))).indices.tolist())
+        keys = sorted(rows.sum(dim=0).topk(len(whole) if len(whole) <= _FEW else _KEYS).indices.tolist())
         return Closeup(tuple(range(stop - len(rows), stop)), tuple(keys), rows[:, keys])
 
 

@@ -8,7 +8,7 @@ from rich.style import Style
 
 from tinytf_cli.numbers import SHARE, number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
-from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.paint.text import PaintedLine, line_width, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Heat
 
@@ -145,9 +145,11 @@ def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLi
 
 
 def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
-    masked = [] if block.visible is None else [Segment(shown("   · masked", terminal), role_style("dim", terminal))]
-    cells = 16 if terminal.width >= _NARROW else 6
-    return wrap([*legend(block.scale, block.limit, terminal, cells=cells), *masked], terminal.width, 2)
+    line = legend(block.scale, block.limit, terminal, cells=16 if terminal.width >= _NARROW else 6)
+    if block.visible is None:
+        return [line]
+    masked = Segment(shown("   · masked", terminal), role_style("dim", terminal))
+    return [[*line, masked]] if line_width([*line, masked]) <= terminal.width else [line, [masked]]
 
 
 def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2, cells: int = 16) -> PaintedLine:

@@ -43,8 +43,9 @@ _GUTTER = 2
 
 
 def _paint_beside(block: blocks.Beside, terminal: Terminal) -> list[PaintedLine]:
-    """Rows of parts; each part is as high as the highest of its row."""
-    for count in range(len(block.parts), 1, -1):
+    """The fewest rows of parts that fit; each part is as high as the highest of its row."""
+    for few in range(1, len(block.parts)):
+        count = -(-len(block.parts) // few)
         chunks = [block.parts[first : first + count] for first in range(0, len(block.parts), count)]
         rows = [_fitting(chunk, block, terminal) for chunk in chunks]
         if all(rows):

@@ -6,7 +6,7 @@ from rich.segment import Segment
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
 from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
-from tinytf_cli.paint.text import PaintedLine, shown
+from tinytf_cli.paint.text import PaintedLine, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Miniatures, Thumbnails
 
@@ -83,14 +83,16 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
     """Rows of maps in cells of one width: half blocks in colour, shades without."""
     halves = terminal.coloured and not terminal.ascii
     length, dim = len(block.maps[0].weights), role_style("dim", terminal)
-    side = min(length, 2 * _HIGH if halves else _HIGH)
-    side = -(-length // -(-length // side))
+    factor = -(-length // (2 * _HIGH if halves else _HIGH))
+    side = -(-length // factor)
     high = 2 + (-(-side // 2) if halves else side)
     width = 2 + max(side, *(len(text) for one in block.maps for text in (one.title, one.word)))
     a_row = max(1, (terminal.width - 2) // width)
     maps = block.maps[: a_row * max(1, block.lines // high)]
     more = f"all {block.of}" if len(maps) == block.of else f"{len(maps)} of {block.of} {block.which}; {block.remedy}"
-    lines: list[PaintedLine] = [[], [Segment(block.title), Segment(shown(f"   {more}", terminal), dim)]]
+    more += f"; each cell the strongest of {factor} × {factor}" if factor > 1 else ""
+    title = [Segment(block.title, role_style("attention", terminal)), Segment(shown(f"   {more}", terminal), dim)]
+    lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
     for first in range(0, len(maps), a_row):
         part = maps[first : first + a_row]
         lines.append([Segment("  " + "".join(one.title.ljust(width) for one in part))])

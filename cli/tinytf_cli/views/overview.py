@@ -8,9 +8,9 @@ from tinytf.analysis.traced import Traced
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import count, number, plural
+from tinytf_cli.numbers import count, number, plural, probability
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import heads_in_words, notes, tokenizer_words
+from tinytf_cli.views.banner import heads_in_words
 from tinytf_cli.views.blocks import (
     Bar,
     Bars,
@@ -28,7 +28,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import flow_blocks, shape_text
-from tinytf_cli.views.parts import full_scale
+from tinytf_cli.views.parts import aligned
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _BARS, _ENOUGH = 5, 0.999
@@ -40,18 +40,16 @@ Again = Callable[..., str]
 
 
 def short_banner(model: Model, trace: Trace) -> Iterator[Block]:
-    """The model in one line, its tokenizer in another, and the notes of its files."""
+    """The model in one line; the tokenizer, what it added to the text, and the notes of the files in another."""
     config, name = model.config, printable(model.name, spaces=False)
     source = printable(model.source, spaces=False)
-    parts = [
-        f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
-        f"{count(model.n_parameters)} parameters",
-        *([] if name in source or source == "built in" else [source]),
-    ]
+    parts = [f"{config.kind}, {heads_in_words(config)}", f"{count(model.n_parameters)} parameters"]
+    parts += [] if name in source or source == "built in" else [source]
     yield Line([Span(name, "strong"), *(Span(f" · {part}") for part in parts)])
-    length = Span(f" · {plural(len(trace.tokens), 'token')} of text", "dim")
-    yield Line([*tokenizer_words(model.tokenizer, model.tokenizer_note, trace.encoding), length])
-    yield from notes(model)
+    tokenizer = model.tokenizer
+    said = [trace.encoding.added, f"{tokenizer.kind} of {tokenizer.vocab_size:,} tokens"]
+    said += [printable(note, spaces=False) for note in model.notes or [model.tokenizer_note.partition(":")[0]] if note]
+    yield Line(Span(" · ".join(said), "dim"))
 
 
 def text_block(trace: Trace, width: int) -> Pieces:
@@ -78,8 +76,13 @@ def _fitting(names: Sequence[str], room: int) -> int:
     return len(names)
 
 
-def answer_blocks(trace: Trace, found: Sequence[Prediction], top: int | None) -> Iterator[Block]:
-    """The most probable tokens: ``top``, or until they have 99.9 % or are five; fewer each where there are several."""
+def answer_blocks(
+    trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool
+) -> Iterator[Block]:
+    """The most probable tokens: ``top``, or until they have 99.9 % or are five; fewer each where there are several.
+
+    With ``digits`` the terminal says how many.
+    """
     if not found and trace.model.head is not None:
         yield Line(Span("  the text has no [MASK] to fill", "dim"))
     bars = []
@@ -87,7 +90,8 @@ def answer_blocks(trace: Trace, found: Sequence[Prediction], top: int | None) ->
         where = "next" if not one.fills else "[MASK]" if len(found) == 1 else f"[MASK] at {one.position}"
         for place, likely in enumerate(_shown(one, top, max(1, _BARS // len(found)))):
             title = where if place == 0 else " " * len(where)
-            bars.append(Bar(f"{title}  {likely.token}", likely.probability, role="output"))
+            shown = "" if digits else probability(likely.probability)
+            bars.append(Bar(f"{title}  {likely.token}", likely.probability, shown, "output"))
     if bars:
         yield Bars(bars)
     if len(found) > _BARS:
@@ -103,6 +107,10 @@ def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]
         if total >= _ENOUGH or place == most:
             return one.top[:place]
     return one.top
+
+
+def _short(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 class Screen:
@@ -143,12 +151,14 @@ class Screen:
         visible = visible_array(self.trace, step, layer)
         yield Heading(f"L{layer}H{head}.{step.name}", self.overview.label(layer, head), "attention")
         part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
-        rows, columns = ([self.names[place] for place in places] for places in (seen.queries, seen.keys))
-        yield Heat(as_array(seen.weights), rows, [name[:6] for name in columns], "unit", part, digits=2)
+        rows, columns = ([_short(self.names[place], most) for place in places] for places, most in (
+            (seen.queries, 7), (seen.keys, 4)
+        ))  # fmt: skip
+        yield Heat(as_array(seen.weights), rows, columns, "unit", part, digits=2)
         total = len(self.names)
         if len(columns) < total:
-            queries = f"last {len(rows)} of {total} queries, " if len(rows) < total else ""
-            yield Line(Span(f"{queries}the {len(columns)} keys they see most", "dim"), indent=2, hanging=0)
+            whole = f"queries {seen.queries[0]} to {seen.queries[-1]} of {total}, " if len(rows) < total else ""
+            yield Line(Span(f"{whole}the {len(columns)} keys they see most", "dim"), indent=2, hanging=0)
 
     def layers(self, rows: int | None) -> Iterator[Block]:
         """A line a layer, with at most ``rows`` lines the middle folded."""
@@ -158,10 +168,9 @@ class Screen:
         tail = rows - 1 - head if fold else 0
         kept = [*every[:head], *every[len(every) - tail :]]
         added = [[one.added[place] for one in kept] for place in range(len(kept[0].added))]
-        full = full_scale(one.share for column in added for one in column)
         columns = [
             Column("", [Span(f"L{one.layer}", "residual") for one in kept], said=""),
-            *(self._sizes(column, full) for column in added),
+            *(self._sizes(column) for column in added),
             Column("head that adds most", [list(self._head(one)) for one in kept], said="most from"),
         ]
         if self.overview.reading is not None:
@@ -174,9 +183,11 @@ class Screen:
         folded = f"… {len(every) - len(kept)} more layers; --all shows them"
         yield Table(columns, notes={head - 1: folded} if fold else {})
 
-    def _sizes(self, column: Sequence[Added], full: float) -> Column:
+    def _sizes(self, column: Sequence[Added]) -> Column:
+        """A whole bar is as much as the stream, or more."""
         role = self.trace.steps.by_name[column[0].step].role
-        cells = [Meter(one.share / full, number(one.share, "%.2f"), role) for one in column]
+        texts = aligned([number(one.share, "%.2f") for one in column])
+        cells = [Meter(one.share, text, role) for one, text in zip(column, texts, strict=True)]
         return Column(f"{column[0].step} adds", cells)
 
     def _head(self, one: Layer) -> Iterator[Span]:
@@ -197,20 +208,20 @@ class Screen:
             )
             for layer, head in places[:_MAPS]
         ]
-        yield Miniatures(maps, _LINES, "heads", len(places), "that add most", self.again("attention"))
+        yield Miniatures(maps, _LINES, "heads", len(places), "that add most", "--all shows them all")
 
-    def next(self) -> Iterator[Block]:
+    def next(self, terminal: Terminal) -> Iterator[Block]:
         """What to type next."""
         layer, head = self.overview.ranked[0]
-        asked = [(self.again("trace", "--block", f"L{layer}H{head}"), "every number of that head")]
+        asked = [(self.again("trace", "--block", f"L{layer}H{head}"), "that head in full")]
         if self.found.predictions:
             one = self.found.predictions[0]
             best = one.top[0]
             word = best.token if best.token.lstrip("·").isalpha() else f"#{best.id}"
             asked = [
-                (self.again("explain", f"logits[{one.position},{word}]"), f"why {best.token} has that logit"),
+                (self.again("explain", f"logits[{one.position},{word}]"), "its arithmetic"),
                 *asked,
-                (self.again("attribute"), f"which heads and layers speak for {best.token}"),
+                (self.again("attribute"), "what speaks for it"),
             ]
         else:
             asked += [
@@ -218,5 +229,7 @@ class Screen:
                 (self.again("rollout"), "which tokens reach which"),
             ]
         width = max(len(line) for line, _ in asked)
+        short = width + 6 + max(len(what) for _, what in asked) <= terminal.width
         for line, what in asked:
-            yield Line([Span(f"  {line.ljust(width)}"), Span(f"   {what}", "dim")], hanging=4)
+            more = [Span(f"   {what}", "dim")] if short or terminal.plain else []
+            yield Line([Span(f"  {line.ljust(width)}"), *more], single=not terminal.cuts)

@@ -14,7 +14,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Array, Beside, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
 
-_TABLE = 62
+_TABLE = 84
 """Columns of a table of values that stands beside others."""
 
 

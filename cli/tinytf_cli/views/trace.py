@@ -58,7 +58,7 @@ class TraceView:
         if not found.holds:
             yield from self._verdict()
         yield text_block(found.trace, terminal.width)
-        yield from answer_blocks(found.trace, found.predictions, self.top)
+        yield from answer_blocks(found.trace, found.predictions, self.top, digits=terminal.digits is not None)
         screen = Screen(self.model, found, self.again)
         if self.parts == Parts():
             yield from screen.blocks(terminal, self.rows)
@@ -67,7 +67,7 @@ class TraceView:
             yield Line("")
         yield from self._verdict()
         if self.parts == Parts():
-            yield from screen.next()
+            yield from screen.next(terminal)
 
     def _verdict(self) -> Iterator[Block]:
         yield check_line(self.found.check)
