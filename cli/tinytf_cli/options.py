@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
-_QUOTED = 40
+_QUOTED = 50
 """Most characters of a text that is repeated in a command line."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -182,17 +182,16 @@ class Traced:
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
-    def again(self, text: str, command: str, *words: str) -> str:
-        """The line that asks ``command`` about a text of these, with the words after the text, as it is typed here.
+    def again(self, text: str, *command: str, options: tuple[str, ...] = ()) -> str:
+        """The line that asks another ``command`` about one of the texts, as it is typed here.
 
         A text that is no short line is TEXT.
         """
         if host() is not None:
-            return shlex.join([command, *words])
+            return shlex.join([*command, *options])
         short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
-        quoted = shlex.quote(text) if short else "TEXT"
         model = ["-m", self.opening.model] if given("model") else []
-        return f"tinytf {command} {quoted} {shlex.join([*words, *model])}".rstrip()
+        return shlex.join(["tinytf", *command, text if short else "TEXT", *options, *model])
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""

@@ -87,7 +87,9 @@ def _block(text: str, table: "StepTable") -> "Address":
 
     where = parse_address(text, table)
     if where.step is not None:
-        raise UsageError(f"--block takes a layer and head, such as L0H0, and {text!r} is a step", f"--at {text} shows it")
+        raise UsageError(
+            f"--block takes a layer and head, such as L0H0, and {text!r} is a step", f"--at {text} shows it"
+        )
     return where
 
 

@@ -35,19 +35,25 @@ def shade(share: float, terminal: Terminal) -> str:
     return signs[min(len(signs) - 1, 1 + int(min(share, 1.0) * (len(signs) - 1)))]
 
 
-def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) in each factor × factor square; masked cells do not count."""
-    if factor == 1:
+def pool(
+    values: Array, visible: NDArray[np.bool_] | None, factor: int, across: int = 0
+) -> tuple[Array, NDArray[np.bool_] | None]:
+    """The largest magnitude (with its sign) in each ``factor`` rows and ``across`` columns, or in as many columns.
+
+    Masked cells do not count.
+    """
+    across = across or factor
+    if factor == across == 1:
         return values, visible
-    rows, columns = (-(-n // factor) for n in values.shape)
+    rows, columns = -(-values.shape[0] // factor), -(-values.shape[1] // across)
     shown_cells = np.ones(values.shape, dtype=bool) if visible is None else visible
-    padded = np.zeros((rows * factor, columns * factor), dtype=values.dtype)
+    padded = np.zeros((rows * factor, columns * across), dtype=values.dtype)
     seen = np.zeros(padded.shape, dtype=bool)
     padded[: values.shape[0], : values.shape[1]] = np.where(shown_cells, values, 0)
     seen[: values.shape[0], : values.shape[1]] = shown_cells
-    squares = padded.reshape(rows, factor, columns, factor).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
+    squares = padded.reshape(rows, factor, columns, across).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
     strongest = np.take_along_axis(squares, np.abs(squares).argmax(-1)[..., None], -1)[..., 0]
-    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, factor).any(axis=(1, 3)))
+    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, across).any(axis=(1, 3)))
     return strongest, None if visible is None else any_seen
 
 

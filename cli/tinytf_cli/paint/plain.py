@@ -11,6 +11,7 @@ from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
 from tinytf_cli.paint.tables import bar_text, figure_text
 from tinytf_cli.paint.text import shown, spans
+from tinytf_cli.paint.thumbnails import heads_shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
@@ -87,7 +88,7 @@ def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
 
 
 def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
-    return [f"{b.label}: {bar_text(b, terminal)}." for b in block.bars]
+    return [f"{b.label.strip()}: {bar_text(b, terminal)}." for b in block.bars]
 
 
 def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
@@ -106,8 +107,11 @@ def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
 
 
 def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
-    said = f"{block.title}, {len(block.maps)} of {block.of} {block.which}; {block.remedy}."
-    return ["", said, *(f"{one.title}, {one.word}: {_largest(one.weights)}" for one in block.maps)]
+    return [
+        "",
+        f"{block.title}, {heads_shown(block, len(block.maps))}.",
+        *(f"{one.title}, {one.word}: {_largest(one.weights)}" for one in block.maps),
+    ]
 
 
 def _largest(weights: blocks.Array) -> str:

@@ -8,7 +8,7 @@ from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_styl
 from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
 from tinytf_cli.paint.text import PaintedLine, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Miniatures, Thumbnails
+from tinytf_cli.views.blocks import Array, Miniature, Miniatures, Thumbnails
 
 _LARGEST = 32
 _HIGH = 5  # lines of a miniature
@@ -80,27 +80,41 @@ def _lines(levels: NDArray[np.int64], rows: int, terminal: Terminal) -> list[str
 
 
 def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]:
-    """Rows of maps in cells of one width: half blocks in colour, shades without."""
+    """Rows of maps in cells of one width: half blocks in colour, shades without, which are twice as high as wide."""
     halves = terminal.coloured and not terminal.ascii
     length, dim = len(block.maps[0].weights), role_style("dim", terminal)
-    factor = -(-length // (2 * _HIGH if halves else _HIGH))
-    side = -(-length // factor)
-    high = 2 + (-(-side // 2) if halves else side)
-    width = 2 + max(side, *(len(text) for one in block.maps for text in (one.title, one.word)))
+    across = -(-length // (2 * _HIGH))
+    down = across if halves else -(-length // _HIGH)
+    wide, high = -(-length // across), -(-length // down)
+    lines_high = 2 + (-(-high // 2) if halves else high)
+    width = 2 + max(wide, *(len(text) for one in block.maps for text in (one.title, one.word)))
     a_row = max(1, (terminal.width - 2) // width)
-    maps = block.maps[: a_row * max(1, block.lines // high)]
-    more = f"all {block.of}" if len(maps) == block.of else f"{len(maps)} of {block.of} {block.which}; {block.remedy}"
-    more += f"; each cell the strongest of {factor} × {factor}" if factor > 1 else ""
-    title = [Segment(block.title, role_style("attention", terminal)), Segment(shown(f"   {more}", terminal), dim)]
+    maps = block.maps[: a_row * max(1, block.lines // lines_high)]
+    more = heads_shown(block, len(maps))
+    more += f"; each cell the strongest of {down} × {across}" if down > 1 else ""
+    title = [Segment(block.title, role_style("strong", terminal)), Segment(shown(f"   {more}", terminal), dim)]
     lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
     for first in range(0, len(maps), a_row):
         part = maps[first : first + a_row]
         lines.append([Segment("  " + "".join(one.title.ljust(width) for one in part))])
         lines.append([Segment("  " + "".join(shown(one.word, terminal).ljust(width) for one in part), dim)])
-        drawn = [_lines(_picture(one.weights[None], one.visible, side), side, terminal) for one in part]
-        gap = " " * (width - side)
+        drawn = [_lines(_levels(one, down, across), high, terminal) for one in part]
+        gap = " " * (width - wide)
         lines += [[Segment("  " + gap.join(texts))] for texts in zip(*drawn, strict=True)]
     return lines
+
+
+def heads_shown(block: Miniatures, count: int) -> str:
+    """How many of the maps are shown, which, and how to see the others."""
+    return f"all {block.of}" if count == block.of else f"{count} of {block.of}, {block.which}; {block.remedy}"
+
+
+def _levels(one: Miniature, down: int, across: int) -> NDArray[np.int64]:
+    """The levels of a pooled map, in an even number of rows."""
+    pooled, seen = pool(one.weights, one.visible, down, across)
+    levels = level(pooled, "unit", 1.0)
+    levels = levels if seen is None else np.where(seen, levels, LEVELS)
+    return np.pad(levels, ((0, len(levels) % 2), (0, 0)), constant_values=LEVELS)
 
 
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:

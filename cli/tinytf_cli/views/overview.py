@@ -32,11 +32,11 @@ from tinytf_cli.views.parts import aligned
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _BARS, _ENOUGH = 5, 0.999
-_LAYERS, _MAPS, _LINES = 5, 24, 8
+_LAYERS, _MAPS, _LINES = 5, 36, 8
 _CLOSEUP = 24  # least columns of the map beside the drawing
 
 Again = Callable[..., str]
-"""Makes a command line about the same text, of a command and the words after the text."""
+"""Makes a command line about the same text, of a command and what it takes before it, and ``options``."""
 
 
 def short_banner(model: Model, trace: Trace) -> Iterator[Block]:
@@ -76,9 +76,7 @@ def _fitting(names: Sequence[str], room: int) -> int:
     return len(names)
 
 
-def answer_blocks(
-    trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool
-) -> Iterator[Block]:
+def answer_blocks(trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool) -> Iterator[Block]:
     """The most probable tokens: ``top``, or until they have 99.9 % or are five; fewer each where there are several.
 
     With ``digits`` the terminal says how many.
@@ -130,9 +128,9 @@ class Screen:
     @property
     def _where(self) -> str:
         positions = self.overview.positions
-        if len(positions) == len(self.names) > 1:
-            return "all tokens"
-        return "each [MASK]" if len(positions) > 1 else self.names[positions[0]]
+        if len(positions) == 1:
+            return f"at {self.names[positions[0]]}"
+        return "over all tokens" if self.overview.reading is None else "at each [MASK]"
 
     def block(self, terminal: Terminal) -> Iterator[Block]:
         """The block of the strongest head, drawn, with what that head looks at."""
@@ -140,7 +138,7 @@ class Screen:
         layer, head = overview.ranked[0]
         stream = f"x = {shape_text(overview.flow.steps[0].shape)}: {plural(len(self.names), 'token')}"
         drawing = [
-            Heading(f"block L{layer}", f"of {config.n_layers} · {stream} × d_model {config.d_model}", "residual"),
+            Heading(f"block L{layer}", f"of {config.n_layers} · {stream} × d_model {config.d_model}"),
             *flow_blocks(overview.flow, rails=not terminal.plain),
         ]
         yield Beside([drawing, list(self._closeup(layer, head))], least=_CLOSEUP)
@@ -179,7 +177,7 @@ class Screen:
                 Column("the lens reads", [Span(read.token, "output") for read in reads], shrink=8),
                 Column("", [Meter(read.probability, number(read.probability, "%.3f"), "output") for read in reads]),
             ]
-        yield Heading("layers", f"norm of what each adds at {self._where}, over that of the stream it is added to")
+        yield Heading("layers", f"norm of what each adds {self._where}, over that of the stream it is added to")
         folded = f"… {len(every) - len(kept)} more layers; --all shows them"
         yield Table(columns, notes={head - 1: folded} if fold else {})
 
@@ -208,12 +206,12 @@ class Screen:
             )
             for layer, head in places[:_MAPS]
         ]
-        yield Miniatures(maps, _LINES, "heads", len(places), "that add most", "--all shows them all")
+        yield Miniatures(maps, _LINES, "heads", len(places), "those that add most", "--all shows them all")
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """What to type next."""
         layer, head = self.overview.ranked[0]
-        asked = [(self.again("trace", "--block", f"L{layer}H{head}"), "that head in full")]
+        asked = [(self.again("trace", options=("--block", f"L{layer}H{head}")), "that head in full")]
         if self.found.predictions:
             one = self.found.predictions[0]
             best = one.top[0]
@@ -225,7 +223,7 @@ class Screen:
             ]
         else:
             asked += [
-                (self.again("trace", "--pipeline"), "one line a step"),
+                (self.again("trace", options=("--pipeline",)), "one line a step"),
                 (self.again("rollout"), "which tokens reach which"),
             ]
         width = max(len(line) for line, _ in asked)

@@ -90,9 +90,7 @@ def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | 
             yield Beside(drawn, least=_TABLE, even=True)
 
 
-def _maps(
-    trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int | None, width: int
-) -> Iterator[Block]:
+def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int | None, width: int) -> Iterator[Block]:
     """What scores become, step by step: their formulas, the maps, and what each query looks at in the last."""
     names = labels(trace)
     yield Line("")

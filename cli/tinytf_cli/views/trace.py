@@ -40,7 +40,7 @@ class TraceView:
         *,
         parts: Parts | None = None,
         top: int | None = None,
-        again: Again = lambda *words: " ".join(("tinytf", *words)),
+        again: Again = lambda *command, options=(): " ".join(("tinytf", *command, "TEXT", *options)),
     ) -> None:
         self.model, self.found, self.dims, self.rows = model, found, dims, rows
         self.parts, self.top, self.again = parts or Parts(), top, again
