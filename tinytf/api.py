@@ -1,5 +1,6 @@
 """A transformer with its tokenizer, and all that can be asked of it."""
 
+import itertools
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -403,8 +404,9 @@ class Model:
     ) -> "analysis.traced.Traced":
         """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-        ``blocks`` names them by address instead, such as ``L1H2``; ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
-        there, and as ``record`` and ``first_fault`` do.
+        ``blocks`` names blocks by address instead, such as ``L1H2``. ``top`` predictions, and the first fault of the
+        kinds of ``fail_on``. Raises AddressError for a cell that is not there, and as ``record`` and ``first_fault``
+        do.
         """
         trace = self._trace(text, truncate=truncate, force=force)
         addresses = _found(trace, at)
@@ -417,9 +419,8 @@ class Model:
 
             fault = first_fault(trace, fail_on)
         predicted = analysis.prediction.predictions(trace, self.tokenizer, top)
-        named = [(layer, one) for where in _found(trace, blocks) for layer in where.layers or () for one in
-                 where.heads or (head,)]  # fmt: skip
-        chosen = tuple(named or ((layer, head) for layer in layers))
+        named = [(where.layers or (), where.heads or (head,)) for where in _found(trace, blocks)]
+        chosen = tuple(place for one in named or [(layers, (head,))] for place in itertools.product(*one))
         found = analysis.traced.Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault)
         return self._of(found, trace.encoding)
 

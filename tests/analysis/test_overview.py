@@ -169,7 +169,7 @@ def test_every_layer_is_read_as_the_lens_reads_it(name: str) -> None:
         ("previous", torch.eye(6).roll(1, 0).tril(-1) + torch.diag(torch.tensor([1.0] + [0.0] * 5))),
         ("first", torch.eye(6)[:1].expand(6, 6)),
         ("broad", torch.ones(6, 6).tril() / torch.arange(1, 7)[:, None]),
-        ("–", torch.tensor([[1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0], [0.3, 0.4, 0.3, 0, 0, 0]] + [[0.1, 0.7, 0.2, 0, 0, 0]] * 3)),
+        ("–", torch.tensor([[1.0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0], *[[0.3, 0.6, 0.1, 0, 0, 0]] * 4])),
     ],
 )  # fmt: skip
 def test_a_head_is_called_by_what_it_does_in_this_text(

@@ -242,7 +242,7 @@ def test_the_maps_of_a_block_stand_side_by_side(tinytf: Tinytf, width: int, acro
         ran = tinytf("trace", "The cat sat", "--block", "L1H2", "--width", str(width), "--color", colour)
         bare = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
         rows = [re.findall(r"L1H2\.(scores|scaled|masked|weights)(?= |$)", line) for line in bare.splitlines()]
-        assert [row for row in rows if row][0] == ["scores", "scaled", "masked", "weights"][:across]
+        assert next(row for row in rows if row) == ["scores", "scaled", "masked", "weights"][:across]
 
 
 def test_side_by_side_nothing_is_lost() -> None:

@@ -124,8 +124,10 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
     positions = tuple(one.position for one in predictions) or tuple(range(len(trace.tokens)))
     reading = predictions[0].position if predictions else None
     best = [] if reading is None else most_probable(trace, reading)
-    read = [Read(shown(token) or f"#{token}", token, share) for token, share in best] or [None] * trace.config.n_layers
-    found = tuple(_layer(trace, layer, list(positions), one) for layer, one in enumerate(read))
+    read = [Read(shown(token) or f"#{token}", token, share) for token, share in best]
+    found = tuple(
+        _layer(trace, layer, list(positions), read[layer] if read else None) for layer in range(trace.config.n_layers)
+    )
     return Overview(trace, positions, reading, found)
 
 

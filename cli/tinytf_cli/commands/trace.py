@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +74,7 @@ def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
         found = model.traced(
             trace, layers=shown, head=detail.head, blocks=blocks, at=chosen, top=asked.top or 10, fail_on=fail_on
         )
-        again = partial(on.again, trace.encoding.text)
+        again = on.again(trace.encoding.text)
         return TraceView(model, found, detail.dims, detail.rows, parts=parts, top=asked.top, again=again)
 
     return on.show(view_of, "traces", recorded)

@@ -1,6 +1,7 @@
 """One block as a drawing: the residual stream down the side, what leaves it, what is added back."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from tinytf.analysis.flow import Flow, FlowStep
 from tinytf_cli.views.blocks import Block, Column, Span, Table
@@ -63,7 +64,7 @@ def _made(row: Sequence[FlowStep]) -> Iterator[Span]:
     if " = " not in first.step.formula:
         yield Span(" = ", "dim")
         yield Span(first.name, first.step.role)
-    for before, one in zip(row, row[1:], strict=False):
+    for before, one in pairwise(row):
         if before.shape != one.shape:
             yield Span(f" {shape_text(before.shape)}", "dim")
         yield Span(" → ", "dim")

@@ -1,4 +1,4 @@
-"""The first screen of a trace: the answer, one block as a drawing, a line a layer, every head small, what to ask next."""
+"""The first screen of a trace: the answer, a block as a drawing, a line a layer, the heads, what to ask next."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,7 +10,7 @@ from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import count, number, plural, probability
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import heads_in_words
+from tinytf_cli.views.banner import heads_in_words, notes, number_words
 from tinytf_cli.views.blocks import (
     Bar,
     Bars,
@@ -31,6 +31,7 @@ from tinytf_cli.views.flow import flow_blocks, shape_text
 from tinytf_cli.views.parts import aligned
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
+_USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
 _LAYERS, _MAPS, _LINES = 5, 36, 8
 _CLOSEUP = 24  # least columns of the map beside the drawing
@@ -39,17 +40,24 @@ Again = Callable[..., str]
 """Makes a command line about the same text, of a command and what it takes before it, and ``options``."""
 
 
-def short_banner(model: Model, trace: Trace) -> Iterator[Block]:
-    """The model in one line; the tokenizer, what it added to the text, and the notes of the files in another."""
+def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
+    """The model in one line; the tokenizer, and what it added to the text, in another, with a note that fits it."""
     config, name = model.config, printable(model.name, spaces=False)
     source = printable(model.source, spaces=False)
     parts = [f"{config.kind}, {heads_in_words(config)}", f"{count(model.n_parameters)} parameters"]
+    computed = number_words(model)
+    parts += [] if computed == _USUAL else [computed]
     parts += [] if name in source or source == "built in" else [source]
     yield Line([Span(name, "strong"), *(Span(f" · {part}") for part in parts)])
     tokenizer = model.tokenizer
-    said = [trace.encoding.added, f"{tokenizer.kind} of {tokenizer.vocab_size:,} tokens"]
-    said += [printable(note, spaces=False) for note in model.notes or [model.tokenizer_note.partition(":")[0]] if note]
-    yield Line(Span(" · ".join(said), "dim"))
+    borrowed = f" ({model.tokenizer_note.partition(':')[0]})" if model.tokenizer_note and not model.notes else ""
+    said = f"{trace.encoding.added} · {tokenizer.kind} of {tokenizer.vocab_size:,}{borrowed}"
+    noted = "".join(f" · note: {printable(note, spaces=False)}" for note in model.notes)
+    if len(said + noted) <= width:
+        yield Line([Span(said, "dim"), Span(noted)])
+    else:
+        yield Line(Span(said, "dim"))
+        yield from notes(model)
 
 
 def text_block(trace: Trace, width: int) -> Pieces:
@@ -161,10 +169,9 @@ class Screen:
     def layers(self, rows: int | None) -> Iterator[Block]:
         """A line a layer, with at most ``rows`` lines the middle folded."""
         every = self.overview.layers
-        fold = rows is not None and len(every) > rows
-        head = (rows - 1) // 2 if fold else len(every)
-        tail = rows - 1 - head if fold else 0
-        kept = [*every[:head], *every[len(every) - tail :]]
+        most = len(every) if rows is None or rows >= len(every) else max(2, rows - 1)
+        head = most // 2
+        kept = [*every[:head], *every[len(every) - (most - head) :]]
         added = [[one.added[place] for one in kept] for place in range(len(kept[0].added))]
         columns = [
             Column("", [Span(f"L{one.layer}", "residual") for one in kept], said=""),
@@ -179,7 +186,7 @@ class Screen:
             ]
         yield Heading("layers", f"norm of what each adds {self._where}, over that of the stream it is added to")
         folded = f"… {len(every) - len(kept)} more layers; --all shows them"
-        yield Table(columns, notes={head - 1: folded} if fold else {})
+        yield Table(columns, notes={head - 1: folded} if most < len(every) else {})
 
     def _sizes(self, column: Sequence[Added]) -> Column:
         """A whole bar is as much as the stream, or more."""

@@ -86,8 +86,8 @@ def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | 
         if steps[0].is_map:
             yield from _maps(trace, steps, layer, head, rows, width)
         else:
-            drawn = [list(step_blocks(trace, one, layer, head, dims=dims, rows=rows, asked=False)) for one in steps]
-            yield Beside(drawn, least=_TABLE, even=True)
+            parts = (step_blocks(trace, one, layer, head, dims=dims, rows=rows, asked=False) for one in steps)
+            yield Beside([list(part) for part in parts], least=_TABLE, even=True)
 
 
 def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int | None, width: int) -> Iterator[Block]:
@@ -96,7 +96,7 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
     yield Line("")
     formulas = [(Span(one.name, one.role), Span(f" = {one.formula}", "dim")) for one in steps]
     yield Line([span for place, pair in enumerate(formulas) for span in (Span("   " if place else ""), *pair)])
-    drawn = []
+    drawn: list[list[Block]] = []
     for step in steps:
         values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
         scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))

@@ -54,7 +54,7 @@ class TraceView:
             yield from check_blocks(found.check)
             yield from fault_blocks(found.fail_on, found.fault)
             return
-        yield from short_banner(self.model, found.trace)
+        yield from short_banner(self.model, found.trace, terminal.width)
         if not found.holds:
             yield from self._verdict()
         yield text_block(found.trace, terminal.width)
