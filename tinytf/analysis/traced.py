@@ -1,5 +1,7 @@
 """A trace as a report: every step in figures, the chosen ones in full, what is predicted, and whether it adds up."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -8,13 +10,15 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.overview import Overview, overview
-from tinytf.analysis.prediction import Prediction
-from tinytf.report import Report, plain
+from tinytf.analysis.prediction import Prediction, predictions
+from tinytf.gradients.faults import first_fault
+from tinytf.report import About, Report, plain
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Row, row_of
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,3 +104,33 @@ class Traced(Report):
     def tensors(self) -> dict[str, Tensor]:
         """The recorded tensors under their step names, with the ids."""
         return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors}
+
+
+def traced(
+    model: TextModel,
+    text: Text,
+    *,
+    layers: Sequence[int] = (0,),
+    head: int = 0,
+    blocks: Sequence[str | Address] = (),
+    at: Sequence[str | Address] = (),
+    top: int = 10,
+    fail_on: Sequence[str] = (),
+    truncate: bool = False,
+    force: bool = False,
+) -> Traced:
+    """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
+
+    ``blocks`` names blocks by address instead, such as ``L1H2``. ``top`` predictions, and the first fault of the kinds
+    of ``fail_on``. Raises AddressError for a cell that is not there, and as ``record`` and ``first_fault`` do.
+    """
+    trace = model.trace(text, truncate=truncate, force=force)
+    addresses = trace.addresses(at)
+    for where in addresses:
+        if where.cell:
+            trace[where]
+    predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
+    fault = first_fault(trace, fail_on) if fail_on else None
+    named = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
+    chosen = tuple(place for one in named or [(layers, (head,))] for place in itertools.product(*one))
+    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, about=about)
