@@ -6,13 +6,12 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, encoding_of, lively
+from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import HEADS, IDS, model_of
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.analysis.flow import Flow, flow
-from tinytf.analysis.lens import lens
 from tinytf.analysis.overview import Overview, overview
 from tinytf.analysis.prediction import LikelyToken, Prediction
 from tinytf.trace.record import record
@@ -153,7 +152,7 @@ def test_without_a_prediction_all_tokens_are_measured_and_the_lens_reads_nothing
 @pytest.mark.parametrize("name", READ)
 def test_every_layer_is_read_as_the_lens_reads_it(name: str) -> None:
     trace = traced(name)
-    stages = lens(trace, [3], top=1).stages[1:]
+    stages = asked(trace.model).lens(trace, position="3", top=1).stages[1:]
     reads = [one.read for one in seen(trace, 3).layers]
     assert [read.id for read in reads if read] == [int(stage.top_ids) for stage in stages]
     assert [read.probability for read in reads if read] == pytest.approx([float(s.top_probabilities) for s in stages])
