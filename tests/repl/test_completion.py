@@ -111,7 +111,7 @@ def test_what_can_stand_there_is_offered(session: Session, line: str, word: str)
 
 
 def test_without_is_offered_what_a_model_can_go_without(session: Session) -> None:
-    assert _offers(session, "without ") == ["L0", "L1", "L2", "L3", "none"]
+    assert _offers(session, "without ") == ["L0", "L1", "L2", "L3", "scaling", "mask", "positions", "none"]
     assert _offers(session, "without L2.") == ["L2.in", "L2.attn", "L2.ffn", "L2.out"]
     assert _offers(session, "without L0H3 L2H") == ["L2H0", "L2H1", "L2H2", "L2H3"]
 

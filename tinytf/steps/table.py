@@ -25,7 +25,8 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-_ACTIVATION = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+"""What each activation of a configuration is called."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,6 @@ _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
-_NO_ROTARY = "positions are {positions}, added to the embeddings, so nothing is rotated"
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
@@ -204,8 +204,7 @@ STEPS: tuple[Step, ...] = (
          alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
          seen=Seen("embed.tokens")),
     Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
-         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed",
-         absent="positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
+         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
          matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
@@ -234,20 +233,21 @@ STEPS: tuple[Step, ...] = (
     Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
-         absent=_NO_ROTARY, alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
+         absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
-         absent=_NO_ROTARY, alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
+         absent="{no_rotary}", alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 1)),
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", core=True,
          make=lambda o, _: o.Scores()),
-    Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True,
-         make=_scale),
+    Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True, make=_scale,
+         when=lambda c: c.score_divisor != 1, absent="attention scores are not scaled in this model"),
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
-         when=lambda c: c.causal, absent="this model looks both ways and the text has no padding, so nothing is masked",
+         when=lambda c: not c.looks_ahead,
+         absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
          alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
@@ -321,11 +321,14 @@ STEPS: tuple[Step, ...] = (
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
-    act = _ACTIVATION[config.activation]
-    added = ["tokens"] + ["positions"] * (config.positions != "rotary") + ["types"] * (config.n_token_types > 0)
+    act = ACTIVATION_NAMES[config.activation]
+    added = [step.name.partition(".")[2] for step in STEPS if step.name in _EMBEDDINGS and step.when(config)]
+    unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
         "norm": _NORM[config.norm],
-        "positions": config.positions,
+        "no_rotary": unplaced or f"positions are {config.positions}, added to the embeddings, so nothing is rotated",
+        "no_added_positions": unplaced
+        or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
@@ -348,7 +351,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
-        "head_act": _ACTIVATION[config.head_activation],
+        "head_act": ACTIVATION_NAMES[config.head_activation],
         "last_head": str(config.n_heads - 1),
         "logits_in": "head.norm" if _mlm(config) else "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",

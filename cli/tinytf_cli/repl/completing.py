@@ -11,6 +11,7 @@ import click
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
@@ -229,9 +230,9 @@ def _topics(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
 
 
 def _sites(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The steps that can be ablated."""
+    """The steps that can be ablated, and the parts that can be left out."""
     yield from (one for one in addresses(session, begun) if _SITES.fullmatch(one.word))
-    yield from beginning(begun, [("none", "the whole model")])
+    yield from beginning(begun, [*((part, "in no layer") for part in LEFT_OUT), ("none", "the whole model")])
 
 
 def _models(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:

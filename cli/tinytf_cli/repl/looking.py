@@ -114,8 +114,7 @@ def top(session: Session, count: int, position: str | None) -> Result:
     from tinytf_cli.views.predictions import prediction_blocks
 
     trace, tokenizer = session.trace, session.model.tokenizer
-    if trace.model.head is None:
-        raise UsageError("this model has no language-model head", "so it predicts no token")
+    trace.model.require_head("it predicts no token")
     if position is not None:
         trace = _ending_at(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, tokenizer, count)

@@ -72,6 +72,17 @@ class Linear(Operation):
     def _flat(site: Site, g: Tensor) -> Tensor:
         return side_by_side(g) if site.step.has_heads else g
 
+    def code(self, site: Site) -> str:
+        product = self._product(site, site.names[0])
+        if not site.step.has_heads:
+            return f"{site.variable} = {product}"
+        heads = len(site.weight) // site.config.d_head
+        return f"{site.variable} = ({product}).unflatten(-1, ({heads}, {site.config.d_head})).transpose(0, 1)"
+
+    def _product(self, site: Site, x: str) -> str:
+        matrix, *bias = self.operands(site)
+        return " + ".join([f"{x} @ {matrix}.T", *bias])
+
     def arithmetic(self, cell: Cell) -> Working:
         site, config = cell.site, cell.site.config
         token, out = (cell.index[0], cell.index[-1]) if len(cell.index) > 1 else (0, cell.index[0])
@@ -112,8 +123,14 @@ class Unembed(Linear):
             Parameter("b_U", "bias", ("vocab",), absent=absent),
         )
 
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**({"E": site.weight} if self.tied else {}), **super().operands(site)}
+
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.unembed(site, site.input())
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {self._product(site, f'{site.names[0]}[rows]')}"
 
     def unembed(self, site: Site, hidden: Tensor) -> Tensor:
         """The step of some hidden states (…, C)."""
@@ -127,6 +144,9 @@ class Pooled(Linear):
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(site.input()[0]).tanh()
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = torch.tanh({self._product(site, f'{site.names[0]}[0]')})"
 
     def arithmetic(self, cell: Cell) -> Working:
         made = super().arithmetic(cell)

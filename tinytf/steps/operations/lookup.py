@@ -44,6 +44,13 @@ class Lookup(Operation):
         ids = torch.tensor(self._ids(site), device=g.device)
         yield f"{site.path}.weight", table_gradient(g, ids, len(table.weight), table.scale)
 
+    def code(self, site: Site) -> str:
+        rows = "torch.zeros_like(ids)" if self.types else "ids"
+        return f"{site.variable} = {site.step.matrix}[{rows}]" + (" * embed_scale" if site.module.scale != 1.0 else "")
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**super().operands(site), "embed_scale": torch.tensor(site.module.scale, dtype=torch.float64)}
+
     def arithmetic(self, cell: Cell) -> Working:
         token, width = cell.index
         row, table = self._ids(cell.site)[token], cell.site.module

@@ -77,6 +77,11 @@ class Norm(Operation):
     def _normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return layer_normed(x, self.eps) if self.centred else rms_normed(x, self.eps)
 
+    def code(self, site: Site) -> str:
+        name = "layer_norm" if self.centred else "rms_norm"
+        given = ", ".join([site.names[0], f"({site.module.weight.numel()},)", *self.operands(site)])
+        return f"{site.variable} = F.{name}({given}, eps={self.eps})"
+
     def arithmetic(self, cell: Cell) -> Working:
         module, width = cell.site.module, cell.index[1]
         own = cell.source(0, *cell.index)

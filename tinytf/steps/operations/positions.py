@@ -44,6 +44,16 @@ class Positions(Operation):
         if self.learned:
             yield f"{site.path}.weight", position_rows(g, len(site.module.weight), self.offset)
 
+    def code(self, site: Site) -> str:
+        if self.learned:
+            return f"{site.variable} = P[{f'{self.offset}:{self.offset} + T' if self.offset else ':T'}]"
+        width = site.config.d_model
+        return (
+            f"frequency = 10_000.0 ** (-torch.arange(0, {width}, 2, dtype=torch.float64) / {width})\n"
+            "angle = torch.arange(T)[:, None] * frequency\n"
+            f"{site.variable} = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to({site.value.dtype})"
+        )
+
     def arithmetic(self, cell: Cell) -> Working:
         """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5)."""
         (token, width), d_model = cell.index, cell.site.config.d_model
