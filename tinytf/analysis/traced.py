@@ -132,5 +132,5 @@ def traced(
     predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
     named = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
-    chosen = tuple(place for one in named or [(layers, (head,))] for place in itertools.product(*one))
+    chosen = tuple(place for one in named or [(tuple(layers), (head,))] for place in itertools.product(*one))
     return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, about=about)
