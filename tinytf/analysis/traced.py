@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.overview import Overview, overview
+from tinytf.analysis.parameters import Parameters, parameters
 from tinytf.analysis.prediction import Prediction, predictions
 from tinytf.gradients.faults import first_fault
 from tinytf.report import About, Report, plain
@@ -17,6 +18,7 @@ from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.summary import Row, row_of
 from tinytf.trace.trace import Text, Trace
 
@@ -25,8 +27,8 @@ from tinytf.trace.trace import Text, Trace
 class Traced(Report):
     """A trace with what of it is given in full: ``addresses``, or without them ``blocks``, (layer, head) pairs.
 
-    ``head`` is that of an address without one, ``fault`` the first of the kinds of ``fail_on``, where they were looked
-    for.
+    ``head`` is that of an address without one, ``parameters`` are those that were asked for beside steps, ``fault`` is
+    the first of the kinds of ``fail_on``, where they were looked for.
     """
 
     KIND = "trace"
@@ -34,6 +36,7 @@ class Traced(Report):
         "tokens": "token",
         "steps": "step",
         "values": "values",
+        "parameters": "parameter",
         "predictions": "prediction",
         "flow": "flow",
         "layers": "layer",
@@ -48,6 +51,7 @@ class Traced(Report):
     predictions: tuple[Prediction, ...]
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
+    parameters: Parameters | None = None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -75,9 +79,15 @@ class Traced(Report):
         return {
             "steps": plain(self.rows),
             "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
-            **({} if self.addresses else {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}),
+            **self._beside(),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
+
+    def _beside(self) -> dict[str, Any]:
+        """The parameters that were asked for; the block and the layers at a glance where nothing was."""
+        if self.parameters is not None:
+            return self.parameters.fields()
+        return {} if self.addresses else {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}
 
     def _in_full(self) -> list[Address]:
         """The steps whose tensors are given."""
@@ -102,8 +112,9 @@ class Traced(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The recorded tensors under their step names, with the ids."""
-        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors}
+        """The recorded tensors under their step names, with the ids, and the parameters under their addresses."""
+        asked = {} if self.parameters is None else self.parameters.tensors()
+        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors, **asked}
 
 
 def traced(
@@ -113,7 +124,8 @@ def traced(
     layers: Sequence[int] = (0,),
     head: int = 0,
     blocks: Sequence[str | Address] = (),
-    at: Sequence[str | Address] = (),
+    at: Sequence[str | Address | ParameterAddress] = (),
+    way: str | None = None,
     top: int = 10,
     fail_on: Sequence[str] = (),
     truncate: bool = False,
@@ -121,16 +133,22 @@ def traced(
 ) -> Traced:
     """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-    ``blocks`` names blocks by address instead, such as ``L1H2``. ``top`` predictions, and the first fault of the kinds
-    of ``fail_on``. Raises AddressError for a cell that is not there, and as ``record`` and ``first_fault`` do.
+    ``blocks`` names blocks by address instead, such as ``L1H2``. Parameters in ``at`` are shown in a ``way``, as by
+    ``parameters``. ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell
+    that is not there, and as ``record``, ``first_fault`` and ``parameters`` do.
     """
     trace = model.trace(text, truncate=truncate, force=force)
-    addresses = trace.addresses(at)
+    named = [parse_any(one, trace.steps) if isinstance(one, str) else one for one in at]
+    weights = [one for one in named if isinstance(one, ParameterAddress)]
+    addresses = tuple(one for one in named if isinstance(one, Address))
     for where in addresses:
         if where.cell:
             trace[where]
     predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
-    named = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
-    chosen = tuple(place for one in named or [(tuple(layers), (head,))] for place in itertools.product(*one))
-    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, about=about)
+    beside = parameters(model, weights, way=way) if weights else None
+    places: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(tuple(layers), (head,))]
+    if blocks:
+        places = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
+    chosen = tuple(place for one in places for place in itertools.product(*one))
+    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, beside, about=about)

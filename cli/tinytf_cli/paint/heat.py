@@ -124,11 +124,11 @@ def _level(value: float, block: Heat) -> int:
 
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
-    """Two columns per value, or per max-pooled square where even that is too wide."""
+    """Two columns per value, or per max-pooled rectangle where even that is too wide; no taller than it may be wide."""
     label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
-    factor = -(-len(block.column_labels) // room)
-    values, visible = pool(block.values, block.visible, factor)
+    factor, across = (-(-len(labels) // room) for labels in (block.row_labels, block.column_labels))
+    values, visible = pool(block.values, block.visible, factor, across)
     small = Heat(values, (), (), block.scale, visible, block.limit)
     lines: list[PaintedLine] = []
     names = rows
@@ -139,14 +139,15 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
         line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
         line += [_cell(small, r, c, "", 2, terminal) for c in range(values.shape[1])]
         lines.append(line)
-    if factor > 1:
-        lines += pooling_note(factor, 2, terminal)
+    if max(factor, across) > 1:
+        lines += pooling_note(factor, across, 2, terminal)
     return lines
 
 
-def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
+def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
     """Say what a pooled cell shows."""
-    said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
+    by = f"{factor}" if factor == across else f"{factor} × {across}"
+    said = f"each cell is the strongest of {factor} × {across} (max-pooled by {by})"
     return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 

@@ -10,6 +10,7 @@ from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading, Line
 from tinytf_cli.views.overview import Again, Screen, answer_blocks, short_banner, text_block
+from tinytf_cli.views.parameters import parameter_blocks
 from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.pipeline import pipeline_blocks
 from tinytf_cli.views.predictions import check_blocks, check_line, fault_blocks, prediction_blocks
@@ -48,7 +49,7 @@ class TraceView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The answer first, then what it is made of, then whether it adds up."""
         found = self.found
-        if found.addresses:
+        if found.addresses or found.parameters is not None:
             yield from banner(self.model, found.trace.encoding)
             yield from self._addresses(terminal)
             yield from check_blocks(found.check)
@@ -95,3 +96,5 @@ class TraceView:
                 yield from prediction_blocks(trace, found.predictions)
             else:
                 yield from address_blocks(trace, where, found.head, dims=self.dims, rows=rows)
+        if found.parameters is not None:
+            yield from parameter_blocks(self.model, found.parameters, self.dims, rows)
