@@ -11,9 +11,15 @@ from tinytf.errors import ConfigError
 from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.nearest import did_you_mean
 
+_NORMED = {
+    "pre": "before each part (pre-norm)",
+    "post": "after each sum (post-norm)",
+    "both": "before and after each part",
+    "output": "after each part",
+}
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
-    "norm_order": ("pre", "post", "both", "output"),
+    "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary", "none"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
@@ -247,6 +253,11 @@ class ModelConfig:
     def final_norm(self) -> bool:
         """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
         return self.norm_order != "post"
+
+    @property
+    def normed(self) -> str:
+        """Where a block norms, in words."""
+        return _NORMED[self.norm_order]
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON takes them."""

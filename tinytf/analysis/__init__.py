@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         interventions,
         left_out,
         lens,
+        neighbours,
         neurons,
+        parameters,
         positions,
         prediction,
         rollout,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "activations", "alignment", "arithmetic", "attended", "attribution", "census", "code", "difference", "examples",
-    "interventions", "left_out", "lens", "neurons", "positions", "prediction", "rollout", "tokens", "traced",
+    "interventions", "left_out", "lens", "neighbours", "neurons", "parameters", "positions", "prediction", "rollout",
+    "tokens", "traced",
 ]  # fmt: skip
 __getattr__ = lazily.modules(__name__, __all__)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
+    Parameter,
     Quantity,
     Summand,
     dimension,
@@ -25,18 +27,28 @@ if TYPE_CHECKING:
     from tinytf.steps.table import Step
 
 
-_SUBSCRIPTS = str.maketrans("₁₂", "12")  # which no name in code has
-
-
 def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
     """gᵀ·x, summed over the tokens: (T, out) and (T, in) -> (out, in)."""
     return g.transpose(0, 1) @ x
 
 
+@dataclass(frozen=True)
 class Linear(Operation):
-    """A matrix of the model, and its bias where it has one; a step with heads is the product, split into heads."""
+    """A matrix of the model, with a ``bias`` or without; a step with heads is the product, split into heads."""
+
+    bias: bool
 
     words = "a sum of products"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        out = step.axes[-1]
+        if step.has_heads:
+            out = f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{out}"
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter(step.parameter, "weight", (step.reads, out), transposed=True),
+            Parameter(step.parameter.replace("W", "b"), "bias", (out,), absent=absent),
+        )
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = site.module(site.input())
@@ -67,13 +79,8 @@ class Linear(Operation):
         heads = len(site.weight) // site.config.d_head
         return f"{site.variable} = ({product}).unflatten(-1, ({heads}, {site.config.d_head})).transpose(0, 1)"
 
-    def parameters(self, site: Site) -> dict[str, Tensor]:
-        matrix = site.step.matrix.translate(_SUBSCRIPTS)
-        bias = {} if site.module.bias is None else {"b" + matrix[1:]: site.module.bias}
-        return {matrix: site.weight, **bias}
-
     def _product(self, site: Site, x: str) -> str:
-        matrix, *bias = self.parameters(site)
+        matrix, *bias = self.operands(site)
         return " + ".join([f"{x} @ {matrix}.T", *bias])
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -102,8 +109,22 @@ class Linear(Operation):
         return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
 
 
+@dataclass(frozen=True)
 class Unembed(Linear):
-    """Hidden states to logits, by the head's own matrix or by the token embeddings."""
+    """Hidden states to logits, by the head's own matrix, or by the token embeddings where it is ``tied``."""
+
+    tied: bool
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        tied = "the head is tied to the embeddings, W_U = Eᵀ" if self.tied else ""
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter("W_U", "weight", (step.reads, "vocab"), transposed=True, absent=tied),
+            Parameter("b_U", "bias", ("vocab",), absent=absent),
+        )
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**({"E": site.weight} if self.tied else {}), **super().operands(site)}
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.unembed(site, site.input())
