@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tinytf.config import LEFT_OUT
+from tinytf.errors import UsageError
 from tinytf.generate.samplers import with_temperature
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
@@ -13,6 +15,7 @@ from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.lessons import NAMES, TEXTS
 from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
 from tinytf.loading import Model
+from tinytf.model.without import removable
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Encoding
@@ -28,11 +31,15 @@ class Live:
     """One text through one model, from which every number of every lesson is taken.
 
     Lessons follow one head, the first of the first block, and one token, ``here``: a decoder's last, of an encoder the
-    first mask, or the last word where there is none. ``row`` is the query whose attention is worked through.
+    first mask, or the last word where there is none. ``row`` is the query whose attention is worked through. Raises
+    UsageError for a model without scaling, without positions, and for a decoder without its mask.
     """
 
     def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
         self.model, self.config, self.seed = model, model.config, seed
+        has = removable(model.config)
+        if missing := [part for part in LEFT_OUT if part not in has and (part != "mask" or model.config.causal)]:
+            raise UsageError(f"a lesson is about {missing[0]}, and this model has none", "take a whole model")
         if text is None:
             fills = not model.config.causal and model.tokenizer.mask_id is not None
             text = "the little dog [MASK] to the park" if fills else "The cat sat on the mat"
