@@ -6,7 +6,6 @@ from tinytf import lazily
 
 if TYPE_CHECKING:
     from tinytf.analysis import (
-        alignment,
         arithmetic,
         attended,
         attribution,
@@ -16,14 +15,13 @@ if TYPE_CHECKING:
         interventions,
         lens,
         neurons,
-        prediction,
         rollout,
         tokens,
         traced,
-    )
+    )  # fmt: skip
 
 __all__ = [
-    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
+    "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens", "neurons",
+    "rollout", "tokens", "traced",
 ]  # fmt: skip
 __getattr__ = lazily.modules(__name__, __all__)
