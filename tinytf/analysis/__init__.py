@@ -4,24 +4,26 @@ from typing import TYPE_CHECKING
 
 from tinytf import lazily
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # those that Model has
     from tinytf.analysis import (
+        activations,
         arithmetic,
         attended,
         attribution,
         census,
+        code,
         difference,
         examples,
         interventions,
+        left_out,
         lens,
+        neighbours,
         neurons,
+        parameters,
+        positions,
         rollout,
         tokens,
         traced,
-    )  # fmt: skip
+    )
 
-__all__ = [
-    "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens", "neurons",
-    "rollout", "tokens", "traced",
-]  # fmt: skip
-__getattr__ = lazily.modules(__name__, __all__)
+__getattr__ = lazily.modules(__name__)

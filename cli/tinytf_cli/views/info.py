@@ -73,7 +73,7 @@ class InfoView:
         groups = (
             f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
         )
-        sight = "causal" if c.causal else "bidirectional"
+        sight = "bidirectional" if c.looks_ahead else "causal"
         windows = Counter(c.at(layer).window for layer in range(c.n_layers))
         sight += "".join(
             f", window {window:,}" + (f" in {count} of the layers" if len(windows) > 1 else "")
