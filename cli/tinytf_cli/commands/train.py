@@ -110,7 +110,8 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
-            output.show(Result.of(TrainView(report_of(out, resolved, setup, updates))))
+            report = Result.of(TrainView(report_of(out, resolved, setup, updates)))
+            output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < resolved.steps else 0
