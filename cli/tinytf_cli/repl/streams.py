@@ -103,7 +103,7 @@ class Streams:
 
     def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
         """An output to the session's streams."""
-        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, self._now)
+        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, captured=self._now)
 
     @contextlib.contextmanager
     def capturing(self, typed: Typed, settings: Settings, *, live: bool) -> Iterator[Capture]:
