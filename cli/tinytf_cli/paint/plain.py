@@ -52,12 +52,15 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
 
 def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     first = min(block.first, block.values.shape[1])
-    return [
-        f"{label}: {', '.join(number(float(v), terminal.form(number_format(like))) for v in row[:first])}"
-        + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
-        for label, row in zip(block.labels, block.values, strict=True)
-        for like in (row if block.several else block.values,)
-    ]
+    lines = []
+    for label, row in zip(block.labels, block.values, strict=True):
+        form = terminal.form(number_format(row if block.several else block.values))
+        said, rest = [number(float(value), form) for value in row], ""
+        if len(row) > first:
+            low, high = (number(float(end), form) for end in (row.min(), row.max()))
+            rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
+        lines.append(f"{label}: {', '.join(said[:first])}{rest}.")
+    return lines
 
 
 def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
