@@ -8,7 +8,7 @@ from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
 from tinytf.generate.compared import CachedStep
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.loop import Step, StreamOptions
+from tinytf.generate.loop import Looking, Step, StreamOptions
 from tinytf.generate.pieces import text_after
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import QuantizationCost, quantization_cost
@@ -115,6 +115,7 @@ class Generation(Continued[Step]):
     sampling: Sampling
     seed: int = 0
     samples: int = 1
+    looking: Looking | None = None
     times: tuple[float, ...] = ()
     cache: tuple[LayerUse, ...] | None = None
 
@@ -123,7 +124,7 @@ class Generation(Continued[Step]):
         """The report before its first step."""
         return cls(
             about=about, prompt=prompt, kind=options.kind, sampling=options.sampling or Sampling(),
-            seed=options.seed, samples=options.samples,
+            seed=options.seed, samples=options.samples, looking=options.looking,
         )  # fmt: skip
 
     def of(self, sample: int) -> list[Step]:
