@@ -101,7 +101,7 @@ def test_watching_shows_one_table_a_token_and_the_cache(tinytf: Tinytf, decoder:
     ran = tinytf(*given)
     assert (ran.status, ran.err) == (0, "")
     assert "as drawn: after temperature 1.3, top-p 0.95" in ran.out
-    heads = [place for place, line in enumerate(ran.lines) if line.split() == "candidate p p as drawn".split()]
+    heads = [place for place, line in enumerate(ran.lines) if line.split() == ["candidate", "p", "p", "as", "drawn"]]
     steps = json.loads(tinytf(*given, "--json").out)["steps"]
     for place, step in zip(heads, steps, strict=True):
         rows = ran.lines[place + 1 : place + 1 + len(step["candidates"])]

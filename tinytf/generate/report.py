@@ -6,7 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
-from tinytf.generate.compared import CachedStep
+from tinytf.generate.compared import RUNS, CachedStep
 from tinytf.generate.decoder import PLAIN, Kind
 from tinytf.generate.loop import Looking, Step, StreamOptions
 from tinytf.generate.pieces import text_after
@@ -252,6 +252,16 @@ class BeamSearch(Continued[BeamStep]):
         }
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What all steps together took in one way: work in multiply-adds, and the least seconds that were measured."""
+
+    keys_values: int
+    attention: int
+    multiply_adds: int
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheComparison(Continued[CachedStep]):
     """Time and work of every step, with a cache and without; ``bytes_per_token`` is what the cache takes for one."""
@@ -273,12 +283,36 @@ class CacheComparison(Continued[CachedStep]):
         return (without if step.number == 1 else step_work(self.config, step.tokens, cached=True)), without
 
     @property
+    def spent(self) -> tuple[Spent, Spent]:
+        """The sums over all steps, with the cache and without."""
+        ways = zip(*map(self.works, self.steps), strict=True)
+        seconds = ([step.with_cache for step in self.steps], [step.without_cache for step in self.steps])
+        with_cache, without = (
+            Spent(
+                *(sum(getattr(one, name) for one in works) for name in ("keys_values", "attention", "whole")), sum(each)
+            )
+            for works, each in zip(ways, seconds, strict=True)
+        )
+        return with_cache, without
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cache holds in the end."""
+        return self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
+
+    @property
     def apart(self) -> float:
         """The largest difference between the logits of both."""
         return max(step.apart for step in self.steps)
 
     def _settings(self) -> dict[str, Any]:
-        return {"bytes_per_token": self.bytes_per_token}
+        return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}
+
+    def _outcome(self) -> dict[str, Any]:
+        if not self.steps:
+            return {}
+        with_cache, without = self.spent
+        return {"cache_bytes": self.cache_bytes, "with_cache": plain(with_cache), "without_cache": plain(without)}
 
     def _step(self, step: CachedStep) -> dict[str, Any]:
         cached, without = self.works(step)

@@ -35,7 +35,9 @@ def scale_blocks(sampling: Sampling, whose: str) -> Iterator[Block]:
         yield Scale("unit", 1.0)
 
 
-def step_blocks(step: Step, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]) -> Iterator[Block]:
+def step_blocks(
+    step: Step, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
+) -> Iterator[Block]:
     """One step: its candidates, and the tokens ``seen`` (their ids) coloured by the attention that they got."""
     said = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
     which = f"sample {step.sample}, " if several else ""
