@@ -103,7 +103,7 @@ class Pager(io.StringIO):
 
     def __exit__(self, *_: object) -> None:
         """Wait until the pager is left; without one, write what is held."""
-        if self._process is None:
+        if self._process is None or self._to is None:
             self.release()
             self.flush()
             return

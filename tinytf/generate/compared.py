@@ -55,5 +55,5 @@ def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterat
             seconds[runner] = time.perf_counter() - start
         apart = float((logits[cached[0]] - logits[plain[0]]).abs().max())
         chosen = int(logits[cached[0]][0].argmax())
-        fastest = [min(seconds[runner] for runner in runners) for runners in (cached, plain)]
-        yield CachedStep(number, len(ids) + number - 1, chosen, *fastest, apart)
+        with_cache, without = (min(seconds[runner] for runner in runners) for runners in (cached, plain))
+        yield CachedStep(number, len(ids) + number - 1, chosen, with_cache, without, apart)

@@ -1,6 +1,6 @@
 """What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -285,15 +285,9 @@ class CacheComparison(Continued[CachedStep]):
     @property
     def spent(self) -> tuple[Spent, Spent]:
         """The sums over all steps, with the cache and without."""
-        ways = zip(*map(self.works, self.steps), strict=True)
-        seconds = ([step.with_cache for step in self.steps], [step.without_cache for step in self.steps])
-        with_cache, without = (
-            Spent(
-                *(sum(getattr(one, name) for one in works) for name in ("keys_values", "attention", "whole")), sum(each)
-            )
-            for works, each in zip(ways, seconds, strict=True)
-        )
-        return with_cache, without
+        cached, plain = zip(*map(self.works, self.steps), strict=True)
+        seconds = [(step.with_cache, step.without_cache) for step in self.steps]
+        return _spent(cached, [one for one, _ in seconds]), _spent(plain, [one for _, one in seconds])
 
     @property
     def cache_bytes(self) -> int:
@@ -324,3 +318,10 @@ class CacheComparison(Continued[CachedStep]):
             "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
             "without_cache": {"seconds": step.without_cache, **without.to_dict()},
         }
+
+
+def _spent(works: Sequence[StepWork], seconds: Sequence[float]) -> Spent:
+    keys_values, attention, whole = (
+        sum(getattr(one, name) for one in works) for name in ("keys_values", "attention", "whole")
+    )
+    return Spent(keys_values, attention, whole, sum(seconds))
