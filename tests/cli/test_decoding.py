@@ -194,7 +194,7 @@ def test_the_least_time_of_three_runs_counts(opened: Model, monkeypatch: pytest.
     seconds = iter([5, 9, 3, 8, 4, 7, 2, 6, 1, 5, 9, 9])  # with and without in turns; the second step in reverse
     ticks = iter([tick for number, took in enumerate(seconds) for tick in (100 * number, 100 * number + took)])
     monkeypatch.setattr(compared, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    steps = list(compared.compare_cache(opened.transformer, [1, 2, 3], max_tokens=2))
+    steps = list(compared.cached_steps(opened.transformer, [1, 2, 3], max_tokens=2))
     assert [(step.with_cache, step.without_cache) for step in steps] == [(3, 7), (5, 1)]
 
 

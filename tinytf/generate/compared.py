@@ -29,17 +29,17 @@ class CachedStep:
     apart: float
 
 
-def compare_cache(model: Transformer, ids: Sequence[int], max_tokens: int = 50) -> Iterator[CachedStep]:
+def cached_steps(model: Transformer, ids: Sequence[int], max_tokens: int) -> Iterator[CachedStep]:
     """Continue ``ids`` greedily; compute every token RUNS times with a cache and without, in turns.
 
     The first step is the prompt's, where both do the same work. It ends where the context is full. Raises what
     ``loop.stream`` raises.
     """
     require_prompt(model, ids, max_tokens)
-    return _compare_cache(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
+    return _cached_steps(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
 
 
-def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
+def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
     room = min(model.config.context, len(ids) + steps)
     cached = [Runner(model, ids, model.cache(room), compare=False) for _ in range(RUNS)]  # every token is compared here
     plain = [Runner(model, ids) for _ in range(RUNS)]

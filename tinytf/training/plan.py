@@ -14,8 +14,8 @@ from torch.nn.utils import clip_grad_norm_ as clip
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.report import Report
+from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.corpus import Corpus
 from tinytf.training.loop import require_place
 from tinytf.training.losses import batch_loss
 from tinytf.training.optimiser import clip_factor, learning_rate
