@@ -56,12 +56,12 @@ class RunsView:
             yield Heading("training loss", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
             curves = [Curve(names[run.path].text, *one.smoothed, names[run.path].role) for run, one in drawn]
             yield Curves(curves, "step", "loss", 10)
-        if said := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:
+        if last := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:
             yield Heading("milestones", "the last of each run")
-            names_said = [names[run.path] for run, _, _ in said]
-            steps = Column("", [f"step {step:,}" for _, step, _ in said], "right")
-            words = Column("", [printable(text, spaces=False) for _, _, text in said], shrink=8)
-            yield Table([Column("run", names_said, shrink=8), steps, words], header=False)
+            who = [names[run.path] for run, _, _ in last]
+            steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
+            words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
+            yield Table([Column("run", who, shrink=8), steps, words], header=False)
 
 
 def _numbers(run: RunReport) -> list[str | Span]:
