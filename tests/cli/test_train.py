@@ -314,7 +314,7 @@ def test_a_dry_run_draws_schedule_and_clipping_on_one_screen(
         ran = tinytf(*given, *options)
         assert (ran.status, ran.err) == (0, "")
         assert len(ran.lines) <= 45
-        for words in ("learning rate by step", "norm after by norm before", "would write", "checkpoints", "first loss"):
+        for words in ("learning rate by step", "factor by gradient norm", "would write", "checkpoints", "first loss"):
             assert words in ran.out
     assert "learning rate 0.001 at step 1" in tinytf(*given, "--plain").out
 

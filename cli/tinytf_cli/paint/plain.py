@@ -115,12 +115,12 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
     for curve in block.curves:
         x, y = finite_points(curve)
         if x.size:
-            low = int(y.argmin())
-            lines.append(
-                f"{curve.label}: {block.y_title} {number(float(y[0]), '%.4g')} at {block.x_title} {x[0]:,}, "
-                f"{number(float(y[-1]), '%.4g')} at {block.x_title} {x[-1]:,}, "
-                f"lowest {number(float(y[low]), '%.4g')} at {block.x_title} {x[low]:,}."
-            )
+            form = ",d" if np.issubdtype(x.dtype, np.integer) else ",.4g"
+            said = [
+                f"{number(float(y[at]), '%.4g')} at {block.x_title} {x[at]:{form}}" for at in (0, -1, int(y.argmin()))
+            ]
+            more = f", {said[1]}, lowest {said[2]}" if x.size > 1 else ""
+            lines.append(f"{curve.label}: {block.y_title} {said[0]}{more}.")
     return lines
 
 

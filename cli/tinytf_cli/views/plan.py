@@ -55,15 +55,14 @@ class PlanView:
         yield Curves([Curve("learning rate", np.array(steps), np.array(rates), "q")], "step", "learning rate", 8)
 
     def _clipping(self) -> Iterator[Block]:
-        """The norm of a gradient after clipping, by its norm before, and where the first one is."""
-        norm, most = self.found.gradient_norm, self.recipe.clip
-        factor = self.found.clipped_by
-        did = f"times {factor:.3f}" if factor < 1 else "which stays"
-        yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f}, {did}", "k")
-        before = np.linspace(0, 1.25 * max(norm, 2 * most), 200)
-        after = np.array([one * clip_factor(one, most) for one in before.tolist()])
-        first = Curve("first gradient", np.array([norm]), np.array([norm * factor]), "output", points=True)
-        yield Curves([first, Curve("any gradient", before, after, "k")], "norm before", "norm after", 5)
+        """What gradients are multiplied by, by their norm, and where the first one is."""
+        norm, most, factor = self.found.gradient_norm, self.recipe.clip, self.found.clipped_by
+        did = f"is multiplied by {factor:.3f}" if factor < 1 else "stays as it is"
+        yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f} and {did}", "k")
+        norms = np.linspace(0, 1.25 * max(norm, 2 * most), 200)
+        factors = np.array([clip_factor(one, most) for one in norms.tolist()])
+        first = Curve("first gradient", np.array([norm]), np.array([factor]), "output", points=True)
+        yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", 6)
 
 
 def _named(rows: Mapping[str, str]) -> Table:
