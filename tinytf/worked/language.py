@@ -197,7 +197,7 @@ def _in_words(value: Any) -> str:
     if shape is None:
         return repr(value)[:40]
     if len(shape) < 2:
-        return f"{shape[0]} numbers" if shape else "a number"
+        return f"{shape[0]} number{'s' * (shape[0] != 1)}" if shape else "a number"
     return " × ".join(map(str, shape))
 
 

@@ -1,6 +1,7 @@
 """What of a worked example holds: every claimed cell beside the true one."""
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -200,7 +201,8 @@ def verify(example: Example, tokenizer: Tokenizer | None = None, *, seconds: flo
     claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
     ours, theirs = (kind(example, tokenizer, until=until) for kind in (ByTinytf, Evaluation))
     author = Evaluation(example, tokenizer, claimed)
-    with np.errstate(all="ignore"):  # infinities and NaN are shown as such
+    with np.errstate(all="ignore"), warnings.catch_warnings():  # infinities and NaN are shown as such
+        warnings.simplefilter("ignore")
         return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))
 
 
