@@ -98,9 +98,11 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
         assert text.startswith(f"{name}  ")
         the_screen_is_whole(text)
         assert "1-4 answer" in text
+        assert "e explain" not in text.splitlines()[-1]
         answered = terminal.press("1", "✓")
         the_screen_is_whole(answered)
         assert ("\nright  " in answered) != ("✗" in answered and "\nno, " in answered)
+        assert "e explain" in answered.splitlines()[-1]
         if number < len(NAMES):
             terminal.child.send(" \r"[number % 2])
     text = terminal.press("b", "20 of 21")
@@ -129,6 +131,7 @@ def test_the_place_is_remembered_and_ctrl_c_leaves_too(state: Path) -> None:
     terminal = Terminal(state=state)
     text = terminal.until("continuing at lesson 7, where you left")
     assert text.startswith("mask  ")
+    assert "answer   3 " in terminal.press(" ", "space next")  # the answer first, and only then the next lesson
     terminal.press(" ", "8 of 21")
     assert terminal.leave("\x03") == 0
     assert '"lesson": 8' in (state / "tinytf" / "learn.json").read_text("utf-8")
@@ -158,7 +161,7 @@ def words_of(tmp_path: Path, typed: str) -> list[str]:
 
 
 def test_keys_are_words(tmp_path: Path) -> None:
-    assert words_of(tmp_path, " \rb3eq") == ["next", "next", "back", "3", "explain", "leave"]
+    assert words_of(tmp_path, " \rb3eq") == ["on", "on", "back", "3", "explain", "leave"]
     arrows = words_of(tmp_path, "\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[C\x1b[D\x03")
     assert arrows == ["up", "down", "page up", "page down", "next", "back", "leave"]
     assert words_of(tmp_path, "Zé0\x1b[15~\x04") == ["other", "other", "other", "other", "leave"]
@@ -166,9 +169,50 @@ def test_keys_are_words(tmp_path: Path) -> None:
 
 def test_keys_that_are_pressed_during_a_computation_wait(state: Path) -> None:
     terminal = Terminal("1", "-m", "tiny", state=state)
-    terminal.child.send("  b")  # long before anything is drawn
-    assert terminal.until("2 of 21").startswith("embeddings  ")
+    terminal.child.send("  2")  # long before anything is drawn: the answer of 1, on to 2, and its answer
+    text = terminal.until("2 of 21")
+    assert text.startswith("embeddings  ")
+    assert "space next" in text
     assert terminal.leave("q") == 0
+
+
+def test_a_key_is_about_a_lesson_that_has_been_computed(tmp_path: Path) -> None:
+    heard = []
+
+    class Slow(Pages):
+        def press(self, key: str) -> bool:
+            heard.append((key, self.number, self.ready))
+            return super().press(key)
+
+    with create_pipe_input() as source:
+        pages = Slow(Live(load("tiny", device="cpu")), 1, ScreenOf(width=80), Place(tmp_path / "learn.json"))
+        source.send_text("  1 q")
+        screen_of(pages, input=source, output=DummyOutput()).run()
+    assert heard == [("on", 1, True), ("on", 1, True), ("1", 2, True), ("on", 2, True), ("leave", 3, True)]
+
+
+def test_space_shows_the_answer_and_then_goes_on_and_e_never_gives_it_away(tmp_path: Path) -> None:
+    pages = Pages(Live(load("tiny", device="cpu")), 8, ScreenOf(width=80, cuts=True), Place(tmp_path / "learn.json"))
+    pages.lesson()
+    pages.press("explain")
+    assert not pages.explaining
+    before = "\n".join(pages.lines(100, 45))
+    assert "predict first" in before
+    assert "✓" not in before
+    assert "L0H0.weights" not in before
+    pages.press("on")
+    after = "\n".join(pages.lines(100, 45))
+    assert pages.number == 8
+    assert "L0H0.weights" in after
+    assert "answer   " in after
+    assert "✗" not in after
+    pages.press("3")  # too late
+    assert pages.farewell().startswith("left at lesson 8, softmax; tinytf")
+    pages.press("explain")
+    assert pages.explaining
+    pages.press("other")
+    pages.press("on")
+    assert pages.number == 9
 
 
 def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The text and the model that lessons are about, run when a lesson first asks for it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -63,9 +64,14 @@ class Live:
         revealed_figures: Figures | None = None,
         *,
         variant: str = "",
+        also: Sequence[str] = (),
+        heads: Sequence[tuple[int, str]] = (),
         **words: object,
     ) -> Lesson:
-        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``."""
+        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``.
+
+        The addresses ``also`` are shown after the others, ``heads`` of the first block as small maps.
+        """
         texts = {"role": "residual", "focus": "0", "shown": (), "revealed": ()} | TEXTS[name]
         texts |= texts.get(variant, {})
         own = {"live": self, "config": self.config, "here": self.here, "row": self.row, "token": self.token(self.here)}
@@ -84,10 +90,11 @@ class Live:
             question=question,
             role=texts["role"],
             focus=int(fill(texts["focus"])),
-            shown=tuple(map(fill, texts["shown"])),
+            shown=(*map(fill, texts["shown"]), *also),
             figures=figures,
             revealed=tuple(map(fill, texts["revealed"])),
             revealed_figures=revealed_figures,
+            heads=tuple((f"L0H{head}.weights", word) for head, word in heads),
         )
 
     def at(self, address: str) -> Numbers:

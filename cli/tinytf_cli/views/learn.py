@@ -1,6 +1,7 @@
 """A lesson as blocks: what the step is for, its numbers, the question, and what the answer is."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,11 +33,15 @@ def _labelled(label: Span, *words: Span) -> Line:
 class LessonView:
     """One lesson; ``chosen`` is the choice that its question was answered with, from 0, or None.
 
-    Of every vector ``dims`` dimensions are shown as numbers.
+    The right one is marked once there is a choice, and where it is ``revealed``. Of every vector ``dims`` dimensions
+    are shown as numbers.
     """
 
-    def __init__(self, live: "Live", lesson: Lesson, chosen: int | None = None, *, dims: int = _DIMS) -> None:
+    def __init__(
+        self, live: "Live", lesson: Lesson, chosen: int | None = None, *, revealed: bool = False, dims: int = _DIMS
+    ) -> None:
         self.live, self.lesson, self.chosen, self.dims = live, lesson, chosen, dims
+        self.known = revealed or chosen is not None
 
     @property
     def has_more(self) -> bool:
@@ -70,9 +75,10 @@ class LessonView:
         if figures is not None:
             yield from _figures(figures, rows, self.lesson.role)
         rows_of_steps = [address for address in addresses if "[" in address]
-        if rows_of_steps:  # each has digits and a scale of its own
-            found = np.stack([self.live.at(address) for address in rows_of_steps]).astype(np.float32)
-            yield Values(rows_of_steps, found, self.dims, self.lesson.role, several=True)
+        for _, group in groupby(rows_of_steps, lambda address: self.live.at(address).size):
+            rows_alike = list(group)  # each has digits and a scale of its own
+            found = np.stack([self.live.at(address) for address in rows_alike]).astype(np.float32)
+            yield Values(rows_alike, found, self.dims, self.lesson.role, several=True)
         for address in addresses:
             if address not in rows_of_steps:
                 yield from self._step(address, rows)
@@ -92,7 +98,7 @@ class LessonView:
     def _choice(self, place: int, wide: int) -> Iterator[Span]:
         """A number and a choice, as wide before an answer as after it."""
         choice = self.lesson.question.choices[place]
-        if self.chosen is None:
+        if not self.known:
             roles, mark = ("strong", ""), ""
         elif place == self.lesson.question.answer:
             roles, mark = ("good", "good"), " ✓"
@@ -156,8 +162,11 @@ class LessonView:
 
 def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
-    spread = figures.layers and 1 < rows < count
-    places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)] if spread else list(range(min(rows, count)))
+    rows = min(rows, count)
+    if figures.keep == "spread" and 1 < rows < count:
+        places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)]
+    else:
+        places = list(range(count - rows, count) if figures.keep == "last" else range(rows))
     kept = [figures.rows[place] for place in places]
     columns = []
     for place, title in enumerate(figures.titles):
