@@ -175,7 +175,7 @@ class Pages:
         """As many rows of the live numbers as there is room for; None where that is not even one of each."""
         both = view.known and view.has_more
         for rows in range(max(1, min(room, self.live.length + len(NAMES))), 0, -1):
-            for found in (view.both, view.revealed) if both else (view.numbers,):
+            for found in (view.both, view.revealed, view.bare) if both else (view.numbers,):
                 lines = list(paint(found(rows), terminal))
                 if len(lines) <= room:
                     return lines

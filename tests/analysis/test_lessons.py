@@ -1,5 +1,6 @@
 """Every lesson on models of every kind: right answers against numpy in float64, and no number that is not the run's."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ def test_every_question_has_one_right_answer_among_choices_that_differ(live: Liv
 def test_every_lesson_says_what_for_in_two_to_five_sentences_and_shows_numbers(live: Live) -> None:
     for one in lessons(live):
         assert 2 <= len(re.findall(r"[.?](?: |$)", one.why)) <= 5, one.name
-        assert one.shown or one.figures or one.heads, one.name
+        assert one.shown or one.figures or one.maps, one.name
         for address in (*one.shown, *one.revealed):
             assert live.at(address).size, address
         assert live.model.explain(live.trace, one.cell)[0].holds, one.cell
@@ -112,6 +113,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)
+    E = model.embed.tokens.weight.detach().double().numpy()
+    own = next(t.id for t in reversed(live.encoding.tokens) if not t.special and t.id != live.model.tokenizer.mask_id)
+    cosines = E @ E[own] / np.maximum(np.linalg.norm(E, axis=1) * np.linalg.norm(E[own]), 1e-300)
     blocks = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")]
     ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
     first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
@@ -122,6 +126,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     right: dict[str, list[float]] = {
         "tokens": [len(live.model.tokenizer.encode(live.encoding.text).ids)],
         "embeddings": [float(model.embed.tokens.weight.detach()[live.encoding.ids[here], 0]) * config.embed_scale],
+        "neighbours": [np.delete(cosines, own).max()],
         "qkv": [32, *model.blocks[0].attention.split_heads(torch.zeros(32, length, config.n_heads * width)).shape[1:]],
         "scores": [2 * max((scores[row][i] for i in seen), key=abs)],
         "scaling": [scores[row][i] / divisor for i in kept],
@@ -178,6 +183,51 @@ def test_the_first_step_of_adam_is_that_of_the_paper(opened: Callable[[str], Mod
     largest = gradient.flatten()[gradient.abs().argmax()]
     mean, square = 0.1 * largest, 0.05 * largest**2  # of Kingma and Ba 2015, with betas 0.9 and 0.95
     assert asked.value[0] == pytest.approx(float(-1e-3 * (mean / 0.1) / ((square / 0.05).sqrt() + 1e-8)), rel=1e-6)
+
+
+def test_what_is_left_without_the_scaling_is_what_larger_queries_give(opened: Callable[[str], Model]) -> None:
+    """Queries √d_head times as long, divided by √d_head, are scores that were never divided."""
+    live = Live(opened("tiny"))
+    figures = lesson("without", live).revealed_figures
+    rows = {row[0]: row for row in figures.rows}
+    assert list(rows) == ["as it is", "without scaling", "without mask", "without positions"]
+    longer = copy.deepcopy(live.model.transformer)
+    with torch.no_grad():
+        for name, parameter in longer.named_parameters():
+            if ".attention.q." in name:
+                parameter *= math.sqrt(live.config.d_head)
+        shares = [
+            one(torch.tensor([live.encoding.ids]))[0, live.open].softmax(-1) for one in (live.model.transformer, longer)
+        ]
+    token = int(shares[0].argmax())
+    assert rows["as it is"][1] == pytest.approx(float(shares[0][token]), rel=1e-4)
+    assert rows["without scaling"][1] == pytest.approx(float(shares[1][token]), rel=1e-4)
+    assert lesson("without", live).question.value == (min(row[1] for row in figures.rows),)
+
+
+def test_the_heads_that_are_drawn_do_what_is_said_of_them(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    one = lesson("heads", live)
+    places = {"previous": lambda w: np.diag(w, -1), "first": lambda w: w[1:, 0], "self": np.diag}
+    assert [drawn.title for drawn in one.maps] == [f"head {head}" for head in range(4)]
+    for drawn in one.revealed_maps:
+        weights = live.at(f"L0H{drawn.title[-1]}.weights")
+        means = {word: of(weights).mean() for word, of in places.items()}
+        best = max(means, key=means.__getitem__)
+        spread = -(weights[weights > 0] * np.log(weights[weights > 0])).sum() / live.length
+        said = f"{best} {means[best]:.2f}" if means[best] >= 0.5 else f"many, {spread:.2f} nats"
+        assert drawn.word == said
+        assert drawn.weights[0][0] == pytest.approx(1)
+        assert drawn.weights[0][1:] == (None,) * (live.length - 1)
+
+
+def test_the_feed_forward_lesson_says_what_the_model_does(opened: Callable[[str], Model]) -> None:
+    gated = lesson("feed-forward", Live(opened("tiny")))
+    assert gated.formula == "ffn = (SiLU(gate) ⊙ hidden)·W_down,  gate = n·W_gate, hidden = n·W_up"
+    assert gated.pytorch == "ffn = W_down(F.silu(W_gate(n)) * W_up(n))"
+    plain = lesson("feed-forward", Live(opened("gpt2"), TEXT))
+    assert plain.pytorch == 'ffn = W_2(F.gelu(W_1(n), approximate="tanh"))'
+    assert plain.formula == "ffn = GELU(tanh)(hidden)·W₂ + b"
 
 
 def test_learning_leaves_the_weights_as_they_are(opened: Callable[[str], Model]) -> None:
@@ -237,7 +287,7 @@ def test_a_lesson_costs_only_what_it_shows(opened: Callable[[str], Model]) -> No
 
 
 def test_a_lesson_that_there_is_not_names_the_nearest() -> None:
-    assert find("7") == find("mask") == 7
+    assert find("8") == find("mask") == 8
     with pytest.raises(UsageError, match="no lesson 'sofmax'") as raised:
         find("sofmax")
     assert raised.value.hint == "did you mean softmax?"

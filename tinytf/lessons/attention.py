@@ -176,26 +176,22 @@ def _signed(value: float) -> str:
     return f"({value:.3f})" if value < 0 else f"{value:.3f}"
 
 
-_LOOKS = {"previous": "the token before", "first": "the first token", "self": "itself"}
-"""Measures of a head that are shares of its weight, and where a head looks that has much of it."""
+_LOOKS = ("previous", "first", "self")
+"""Measures of a head that are shares of its weight."""
 _MOST_HEADS = 4
 
 
 def heads(live: Live) -> Lesson:
     config = live.config
-    count, groups, width = config.n_heads, config.n_kv_heads, config.d_head
+    count, groups = config.n_heads, config.n_kv_heads
     found = {by: measure_heads(live.trace, by, [0])[0].nan_to_num().tolist() for by in (*_LOOKS, "entropy")}
-
-    def clearest(head: int) -> float:
-        return max(found[by][head] for by in _LOOKS)
-
-    drawn = sorted(sorted(range(count), key=lambda head: -clearest(head))[:_MOST_HEADS])
+    most = [max(_LOOKS, key=lambda by: found[by][head]) for head in range(count)]  # where each looks most
+    drawn = sorted(sorted(range(count), key=lambda head: -found[most[head]][head])[:_MOST_HEADS])
 
     def looks(head: int) -> str:
-        by = max(_LOOKS, key=lambda name: found[name][head])
-        return _LOOKS[by] if found[by][head] >= 0.5 else "many tokens"
+        share = found[most[head]][head]
+        return f"{most[head]} {share:.2f}" if share >= 0.5 else f"many, {found['entropy'][head]:.2f} nats"
 
-    rows = [(f"L0H{head}", *(found[by][head] for by in found)) for head in drawn]
     shared = ""
     if groups != count:
         shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
@@ -203,11 +199,10 @@ def heads(live: Live) -> Lesson:
     fused = isinstance(core, FusedCore) and not config.window and not config.attention_divisor
     return live.lesson(
         "heads",
-        _which_head(live, drawn, found["previous"], width),
-        None,
-        Figures(("weight on", *_LOOKS.values(), "entropy in nats"), tuple(rows)),
+        _which_head(live, drawn, found["previous"]),
         variant="" if fused else "stepwise",
-        heads=[(head, looks(head)) for head in drawn],
+        maps=[live.map(f"head {head}", "", live.trace, head) for head in drawn],
+        revealed_maps=[live.map(f"head {head}", looks(head), live.trace, head) for head in drawn],
         shared=shared,
         options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else ""),
         repeated=".repeat_interleave(H // G, 1)" if shared else "",
@@ -217,11 +212,12 @@ def heads(live: Live) -> Lesson:
     )
 
 
-def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float], width: int) -> Question:
+def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float]) -> Question:
     """Which head looks at the token before; where there is nothing to choose, how wide a head is."""
     best = max(drawn, key=lambda head: previous[head])
     if len(drawn) == 1 or live.length == 1:
-        whole, count = live.config.n_heads * width, live.config.n_heads
+        width, count = live.config.d_head, live.config.n_heads
+        whole = width * count
         return live.ask("heads").number(
             f"A query is {whole} numbers in {count} head{'s' if count > 1 else ''}. How many of them has one head?",
             width,
@@ -232,8 +228,7 @@ def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float], wid
         "Each map has queries down and keys across. Which of these heads looks most at the token before?",
         f"head {best}",
         [f"head {head}" for head in drawn if head != best],
-        f"Head {best}: on average {figure(previous[best])} of its weight lies one place left of the diagonal. No one "
-        "told it to; training did.",
+        f"Head {best}: {figure(previous[best])} of its weight lies on the token before, left of the diagonal.",
         (best,),
     )
 

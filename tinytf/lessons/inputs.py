@@ -1,10 +1,15 @@
 """Lessons from the text to the first block: tokens, embeddings, positions."""
 
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 
-from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
+from tinytf.analysis.neighbours import neighbours_of_tokens
+from tinytf.lessons.lesson import SEEN, Figure, Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations.rotate import rotary_frequencies
+
+_NEAREST = 5
 
 
 def tokens(live: Live) -> Lesson:
@@ -44,6 +49,46 @@ def embeddings(live: Live) -> Lesson:
         why = "" if config.positions == "rotary" else ", so that the positions to be added do not drown it"
         scaled, root, times = f" This model multiplies the vector by {said}{why}.", f" · {root}", f" * {times}"
     return live.lesson("embeddings", question, id=live.encoding.ids[here], scaled=scaled, root=root, times=times)
+
+
+def neighbours(live: Live) -> Lesson:
+    """The nearest embeddings of a word of the text, among the words beside it and among all."""
+    encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.d_model
+    words = [i for i, one in enumerate(encoding.tokens) if not one.special and one.id != live.model.tokenizer.mask_id]
+    place = words[-1] if words else live.here
+    own = encoding.ids[place]
+    ids = list(dict.fromkeys([own, *(encoding.ids[i] for i in words)]))
+    found = neighbours_of_tokens(live.model.transformer, ids, [live.piece(i) for i in ids], _NEAREST).spaces[0]
+    beside = sorted(zip(found.similarity[0, 1:].tolist(), ids[1:], strict=True), reverse=True)
+    near = list(zip(found.cosines[0].tolist(), found.ids[0].tolist(), strict=True))
+    best, nearest = near[0]
+    others = [token for _, token in [*beside, *near[1:]] if token != nearest][:3]
+    word, right = live.piece(own), live.piece(nearest)
+    question = live.ask("neighbours").words(
+        f"Which of these tokens is used most like {word}, so that its vector points most like that one?",
+        right,
+        map(live.piece, others),
+        f"{right}, with a cosine of {figure(best)}: of all {vocab:,} tokens it is the nearest.",
+        (best,),
+    )
+    rows = _first_numbers(live, [own, *sorted([nearest, *others])])
+    beside_it, of_all = ([(live.piece(token), cosine) for cosine, token in part] for part in (beside, near))
+    told = [(*a, *b) for a, b in zip_longest(beside_it[:_NEAREST], of_all, fillvalue=("", ""))]
+    return live.lesson(
+        "neighbours",
+        question,
+        Figures(("token", *(f"d{i}" for i in range(SEEN))), rows),
+        Figures(("in this text", "cosine", f"of all {vocab:,}", "cosine"), tuple(told)),
+        place=place,
+        width=width,
+        chance=f"{width**-0.5:.2g}",
+    )
+
+
+def _first_numbers(live: Live, ids: Sequence[int]) -> tuple[tuple[Figure, ...], ...]:
+    """The first numbers of some embeddings."""
+    table = live.model.transformer.embed.tokens.weight.detach()[list(ids), :SEEN].double().tolist()
+    return tuple((live.piece(token), *row) for token, row in zip(ids, table, strict=True))
 
 
 def positions(live: Live) -> Lesson:

@@ -28,6 +28,15 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Map:
+    """Attention weights (Q, K), None where they are masked, under a title and a word on what they do."""
+
+    title: str
+    word: str
+    weights: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True)
 class Question:
     """To be answered before the answer is looked up. ``choices[answer]`` is right, and ``reveal`` says why.
 
@@ -47,8 +56,8 @@ class Lesson:
 
     ``why`` says what the step is for, ``pytorch`` is the line that does it. ``shown`` are addresses of the trace and
     ``figures`` a table, to look at before the question is answered; ``revealed`` and ``revealed_figures`` hold its
-    answer. ``cell`` is a number of this step to explain, ``focus`` the place of the token that is asked about. Of the
-    ``heads``, addresses of weights, small maps are drawn, each with a word on what it does.
+    answer. ``cell`` is a number of this step to explain, ``focus`` the place of the token that is asked about. ``maps``
+    are small pictures, and ``revealed_maps`` those of the answer.
     """
 
     number: int
@@ -65,7 +74,8 @@ class Lesson:
     figures: Figures | None
     revealed: tuple[str, ...]
     revealed_figures: Figures | None
-    heads: tuple[tuple[str, str], ...] = ()
+    maps: tuple[Map, ...] = ()
+    revealed_maps: tuple[Map, ...] = ()
 
 
 def figure(value: float) -> str:

@@ -12,8 +12,9 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.lessons import NAMES, TEXTS
-from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
+from tinytf.lessons.lesson import Asker, Figures, Lesson, Map, Question
 from tinytf.loading import Model
+from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Encoding
@@ -65,12 +66,13 @@ class Live:
         *,
         variant: str = "",
         also: Sequence[str] = (),
-        heads: Sequence[tuple[int, str]] = (),
+        maps: Sequence[Map] = (),
+        revealed_maps: Sequence[Map] = (),
         **words: object,
     ) -> Lesson:
         """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``.
 
-        The addresses ``also`` are shown after the others, ``heads`` of the first block as small maps.
+        The addresses ``also`` are shown after the others.
         """
         texts = {"role": "residual", "focus": "0", "shown": (), "revealed": ()} | TEXTS[name]
         texts |= texts.get(variant, {})
@@ -94,13 +96,22 @@ class Live:
             figures=figures,
             revealed=tuple(map(fill, texts["revealed"])),
             revealed_figures=revealed_figures,
-            heads=tuple((f"L0H{head}.weights", word) for head, word in heads),
+            maps=tuple(maps),
+            revealed_maps=tuple(revealed_maps),
         )
 
     def at(self, address: str) -> Numbers:
         """The numbers at an address, in float64."""
         found: Numbers = self.trace[address].detach().double().cpu().numpy()
         return found
+
+    def map(self, title: str, word: str, trace: Trace, head: int) -> Map:
+        """The weights of a head of the first block as a small picture."""
+        weights = trace[f"L0H{head}.weights"].detach().double().cpu()
+        seen = Sight.of(trace.config.at(0)).allowed(len(weights), None, weights.device)
+        shown = torch.ones_like(weights, dtype=torch.bool) if seen is None else seen
+        rows = (zip(row, can, strict=True) for row, can in zip(weights.tolist(), shown.tolist(), strict=True))
+        return Map(title, word, tuple(tuple(weight if can else None for weight, can in row) for row in rows))
 
     def parameters(self, module: str) -> int:
         """How many parameters a module of the model has."""

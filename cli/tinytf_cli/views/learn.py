@@ -8,10 +8,24 @@ import numpy as np
 from rich.cells import cell_len
 
 from tinytf.lessons import NAMES, TITLES, LessonList
-from tinytf.lessons.lesson import Figures, Lesson
+from tinytf.lessons.lesson import Figures, Lesson, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table, Values
+from tinytf_cli.views.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Heading,
+    Heat,
+    Line,
+    Meter,
+    Miniature,
+    Miniatures,
+    Span,
+    Table,
+    Values,
+)
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -19,6 +33,7 @@ if TYPE_CHECKING:  # the list of lessons needs no torch
 
 _DIMS = 8
 _MARGIN = 9
+_MAP_LINES = 16
 _ROWS = 16
 """Rows of a table or map in a text that is no screen."""
 
@@ -46,7 +61,7 @@ class LessonView:
     @property
     def has_more(self) -> bool:
         """Whether the answer has numbers of its own."""
-        return bool(self.lesson.revealed or self.lesson.revealed_figures)
+        return bool(self.lesson.revealed or self.lesson.revealed_figures or self.lesson.revealed_maps)
 
     def why(self) -> Iterator[Block]:
         """What the step is for, its formula, and the line of PyTorch."""
@@ -57,23 +72,34 @@ class LessonView:
 
     def numbers(self, rows: int) -> Iterator[Block]:
         """The live numbers to look at before the answer, at most ``rows`` of each table or map."""
-        yield from self._numbers(self.lesson.figures, self.lesson.shown, rows)
+        yield from self._numbers(self.lesson.figures, self.lesson.maps, self.lesson.shown, rows)
 
     def revealed(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer, where it has its own."""
-        yield from self._numbers(self.lesson.revealed_figures, self.lesson.revealed, rows)
+        lesson = self.lesson
+        yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
+
+    def bare(self, rows: int) -> Iterator[Block]:
+        """The numbers of the answer without their pictures, where a screen is short."""
+        lesson = self.lesson
+        figures, addresses = lesson.revealed_figures, lesson.revealed
+        yield from self._numbers(figures, () if figures or addresses else lesson.revealed_maps, addresses, rows)
 
     def both(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer, after those shown before it where these are not among them."""
         lesson = self.lesson
-        if not (lesson.revealed_figures or set(lesson.shown) <= set(lesson.revealed)):
+        if not (lesson.revealed_figures or lesson.revealed_maps or set(lesson.shown) <= set(lesson.revealed)):
             yield from self.numbers(rows)
             yield Line("")
         yield from self.revealed(rows)
 
-    def _numbers(self, figures: Figures | None, addresses: Sequence[str], rows: int) -> Iterator[Block]:
+    def _numbers(
+        self, figures: Figures | None, maps: Sequence[Map], addresses: Sequence[str], rows: int
+    ) -> Iterator[Block]:
         if figures is not None:
             yield from _figures(figures, rows, self.lesson.role)
+        if maps:
+            yield _miniatures(maps)
         rows_of_steps = [address for address in addresses if "[" in address]
         for _, group in groupby(rows_of_steps, lambda address: self.live.at(address).size):
             rows_alike = list(group)  # each has digits and a scale of its own
@@ -158,6 +184,15 @@ class LessonView:
         if len(keep) < len(names):
             which = f"tokens {keep[0]} to {keep[-1]}" if len(keep) > 1 else f"token {keep[0]}"
             yield Line(Span(f"  {which} of {len(names)}", "dim"))
+
+
+def _miniatures(maps: Sequence[Map]) -> Miniatures:
+    drawn = []
+    for one in maps:
+        weights = np.array(one.weights, dtype=np.float32)
+        seen = np.isfinite(weights)
+        drawn.append(Miniature(one.title, one.word, np.where(seen, weights, 0), None if seen.all() else seen))
+    return Miniatures(drawn, _MAP_LINES, "attention", len(drawn), "the first", "a wider terminal shows more")
 
 
 def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
