@@ -195,6 +195,8 @@ def heads(live: Live) -> Lesson:
     shared = ""
     if groups != count:
         shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
+    if count > len(drawn):
+        shared += f" Of {count} heads those {len(drawn)} are drawn that look most at one place."
     core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
     fused = isinstance(core, FusedCore) and not config.window and not config.attention_divisor
     return live.lesson(
@@ -204,8 +206,8 @@ def heads(live: Live) -> Lesson:
         maps=[live.map(f"head {head}", "", live.trace, head) for head in drawn],
         revealed_maps=[live.map(f"head {head}", looks(head), live.trace, head) for head in drawn],
         shared=shared,
-        options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else ""),
-        repeated=".repeat_interleave(H // G, 1)" if shared else "",
+        options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if groups != count else ""),
+        repeated=".repeat_interleave(H // G, 1)" if groups != count else "",
         last=count - 1,
         drawn=drawn[0],
         key=max(live.seen(live.here), key=lambda key: live.at(f"L0H{drawn[0]}.weights[{live.here},{key}]")),

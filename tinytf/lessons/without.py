@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tinytf.lessons.lesson import Figures, Lesson, figure
+from tinytf.lessons.lesson import Figure, Figures, Lesson, figure
 from tinytf.lessons.live import Live
 from tinytf.model.without import left_out, removable
 from tinytf.steps.operations.softmax import probabilities
@@ -49,11 +49,11 @@ def without(live: Live) -> Lesson:
         f"{right[0].upper()}{right[1:]}: {figure(worst.kept)}. The weights are the same; they relied on what is gone.",
         (worst.kept,),
     )
-    rows = [
-        (run.name, run.kept, *([run.now] if live.has_head else []), float(run.trace[f"L0H0.weights[{row}]"].max()))
-        for run in runs
-    ]
     titles = ("run", measure, *(["likeliest"] if live.has_head else []), f"L0H0, largest weight of {live.token(row)}")
+    rows: list[tuple[Figure, ...]] = []
+    for run in runs:
+        largest = float(run.trace[f"L0H0.weights[{row}]"].max())
+        rows.append((run.name, run.kept, *([run.now] if live.has_head else []), largest))
     return live.lesson(
         "without",
         question,
@@ -67,7 +67,7 @@ def without(live: Live) -> Lesson:
 
 def _run(live: Live, name: str, trace: Trace) -> _Run:
     if not live.has_head:
-        vectors = (one.last_hidden[live.here].double() for one in (live.trace, trace))
-        return _Run(name, float(torch.cosine_similarity(*vectors, dim=0)), "", trace)
+        was, now = (one.last_hidden[live.here].double() for one in (live.trace, trace))
+        return _Run(name, float(torch.cosine_similarity(was, now, dim=0)), "", trace)
     shares = probabilities(trace.logits_at(live.open).double())
     return _Run(name, float(shares[live.likeliest[0]]), live.piece(int(shares.argmax())), trace)
