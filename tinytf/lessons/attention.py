@@ -203,7 +203,7 @@ def heads(live: Live) -> Lesson:
         "heads",
         _which_head(live, drawn, found["previous"]),
         variant="" if fused else "stepwise",
-        maps=[live.map(f"head {head}", "", live.trace, head) for head in drawn],
+        maps=[live.map(f"head {head}", "block 0", live.trace, head) for head in drawn],
         revealed_maps=[live.map(f"head {head}", looks(head), live.trace, head) for head in drawn],
         shared=shared,
         options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if groups != count else ""),

@@ -59,7 +59,7 @@ def without(live: Live) -> Lesson:
         question,
         Figures(titles, tuple(rows[:1]), share=1 if live.has_head else None),
         Figures(titles, tuple(rows), share=1 if live.has_head else None),
-        revealed_maps=[live.map(run.name.replace("without", "no"), "", run.trace, 0) for run in runs],
+        revealed_maps=[live.map(run.name.replace("without", "no"), figure(run.kept), run.trace, 0) for run in runs],
         parts=", ".join(parts),
         key=live.strongest(1)[0],
     )
