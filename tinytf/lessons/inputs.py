@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from tinytf.analysis.neighbours import neighbours_of_tokens
+from tinytf.analysis.neighbours import neighbours as nearest_tokens
 from tinytf.lessons.lesson import SEEN, Figure, Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations.rotate import rotary_frequencies
@@ -58,7 +58,7 @@ def neighbours(live: Live) -> Lesson:
     place = words[-1] if words else live.here
     own = encoding.ids[place]
     ids = list(dict.fromkeys([own, *(encoding.ids[i] for i in words)]))
-    found = neighbours_of_tokens(live.model.transformer, ids, [live.piece(i) for i in ids], _NEAREST).spaces[0]
+    found = nearest_tokens(live.model, [f"#{token}" for token in ids], top=_NEAREST).spaces[0]
     beside = sorted(zip(found.similarity[0, 1:].tolist(), ids[1:], strict=True), reverse=True)
     near = list(zip(found.cosines[0].tolist(), found.ids[0].tolist(), strict=True))
     best, nearest = near[0]
