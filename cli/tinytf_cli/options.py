@@ -1,6 +1,7 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
+_QUOTED = 50
+"""Most characters of a text that is repeated in a command line."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -197,6 +200,18 @@ class Traced:
     def trace(self, text: str, layers: "set[int] | list[int] | None" = None) -> "Trace":
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
+
+    def again(self, text: str) -> "Callable[..., str]":
+        """Makes the line that asks another command, with ``options`` after the text, about one of the texts.
+
+        As it is typed here; a text that is no short line is TEXT.
+        """
+        if host() is not None:
+            return lambda *command, options=(): shlex.join([*command, *options])
+        short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
+        said, model = text if short else "TEXT", self.opening.model
+        more = ("-m", model if model.isprintable() else "MODEL") if given("model") else ()
+        return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""

@@ -172,6 +172,16 @@ def lens(
     return Lens(tuple(places), tuple(followed), stages, through, difference, about=about)
 
 
+@torch.no_grad()
+def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
+    """The token that the lens reads after each layer at one position, and its probability."""
+    model, table = trace.model, trace.steps
+    states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]
+    shares = model.unembed(model.final_norm(torch.stack(states))).softmax(dim=-1, dtype=torch.float64)  # (layers, V)
+    best = shares.max(dim=-1)
+    return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
 def _through(trace: Trace) -> str:
     head = "the head" if trace.config.head == "lm" else "the head (dense, activation, norm, unembedding)"
     if trace.config.final_norm:
