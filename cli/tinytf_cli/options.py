@@ -94,6 +94,9 @@ class Detail:
 
     layer: int = option(type=int, shown=0, help="Layer of the block shown in full.")
     head: int = option(type=int, shown=0, help="Head of that block.")
+    all: bool = option(is_flag=True, help="Show all: every step, a block in full, every row.")
+    pipeline: bool = option(is_flag=True, help="Show every step, one line each.")
+    block: str | None = option(metavar="ADDRESS", help="Show this block in full, such as L1H2.")
     full: bool = option(is_flag=True, help="Show the block of every layer.")
     no_detail: bool = option(is_flag=True, help="Show the pipeline alone, without a block.")
     dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
@@ -104,6 +107,26 @@ class Detail:
             if number < 0:
                 raise AddressError(f"there is no {what} {number}", "they count from 0")
 
+    @property
+    def sections(self) -> frozenset[str]:
+        """Which of ``summary``, ``pipeline`` and ``block`` are shown."""
+        block = self.all or self.full or self.block is not None or given("layer", "head")
+        pipeline = self.all or self.pipeline or self.no_detail
+        shown = {"pipeline": pipeline, "block": block and not self.no_detail, "summary": self.all}
+        return frozenset(name for name, is_shown in shown.items() if is_shown) or frozenset({"summary"})
+
+    def places(self, model: "Model") -> tuple[tuple[int, ...], int]:
+        """The layers and the head of the blocks shown; AddressError for those that the model does not have."""
+        if self.block is None:
+            return self.layers(model), self.head
+        from tinytf.steps.table import StepTable
+        from tinytf.trace.address import parse_address
+
+        where = parse_address(self.block, StepTable(model.config))
+        if where.layers is None or where.step is not None:
+            raise AddressError(f"{self.block!r} is not a block", "a block is L1, with a head L1H2")
+        return where.layers, where.heads[0] if where.heads else self.head
+
     def layers(self, model: "Model") -> tuple[int, ...]:
         """The layers whose blocks are shown; AddressError for a layer or head that the model does not have."""
         from tinytf.steps.table import StepTable
@@ -111,6 +134,19 @@ class Detail:
 
         parse_address(f"L{self.layer}H{self.head}", StepTable(model.config))
         return tuple(range(model.config.n_layers)) if self.full else (self.layer,)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Whether a view is folded to one screen."""
+
+    GROUP: ClassVar = "Output"
+
+    all: bool = option(is_flag=True, help="Show every row and number; long tables are folded to a screen otherwise.")
+
+    def rows(self, asked: int | None = None) -> int | None:
+        """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
+        return 0 if self.all and asked is None else asked
 
 
 @dataclass(frozen=True)

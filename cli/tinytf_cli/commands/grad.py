@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from tinytf_cli.command import command, option
+from tinytf_cli.host import given
 from tinytf_cli.options import Detail, Faults, Traced
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -
 
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
-    layers = detail.layers(model)
+    layers, head = detail.places(model)
     at, derived = ([parse_address(text, table) for text in named] for named in (asked.addresses, asked.derived))
 
     def view_of(text: str) -> "GradView":
@@ -77,10 +78,11 @@ def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -
         entries = progress_line(on.output.stderr, "finite differences: entry")
         with points as on_point, entries as on_entry:
             found = model.backward(
-                trace, layers=() if detail.no_detail else layers, head=detail.head, at=at, derived=derived,
+                trace, layers=() if detail.no_detail else layers, head=head, at=at, derived=derived,
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
                 fail_on=fail_on, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip
-        return GradView(model, found, detail.dims, detail.rows)
+        sections = detail.sections | ({"weights"} if detail.all or given("by", "lr") else set())
+        return GradView(model, found, detail.dims, 0 if detail.all and detail.rows is None else detail.rows, sections)
 
     return show_views(on.output, map(view_of, on.texts), "grads", on.texts.lines)

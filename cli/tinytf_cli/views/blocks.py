@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float32]
 Visible: TypeAlias = NDArray[np.bool_] | None
 
+ABOVE, BELOW = "k", "q"
+"""The roles of numbers above and below 0: orange and blue, as in every map."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -19,7 +22,16 @@ class Span:
     role: str = ""
 
 
-Words: TypeAlias = "str | Span | Sequence[Span]"
+@dataclass(frozen=True)
+class Figure:
+    """A number in a printf format (if empty, one that suits it), or with the digits asked for."""
+
+    value: float
+    form: str = ""
+    role: str = ""
+
+
+Words: TypeAlias = "str | Span | Sequence[str | Span | Figure]"
 
 
 @dataclass(frozen=True)
@@ -46,15 +58,6 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A cell of a table: a number in a printf format (if empty, one that suits it), or with the digits asked for."""
-
-    value: float
-    form: str = ""
-    role: str = ""
-
-
-@dataclass(frozen=True)
 class Histogram:
     """A cell of a table: counts as small bars; ``full`` is the count of a whole bar, by default the largest."""
 
@@ -68,19 +71,31 @@ class Meter:
     """A cell of a table: a number, with its share of 1 as a short bar."""
 
     share: float
-    shown: str
+    shown: "str | Figure"
     role: str = ""
 
 
-Cell: TypeAlias = "str | Span | Sequence[Span] | Figure | Histogram | Meter"
+@dataclass(frozen=True)
+class Signed:
+    """A cell of a table: a number, and a bar to the left of a zero axis if it is negative, else to the right.
+
+    A bar of ``full`` is whole; a column has one ``full``, which its title says.
+    """
+
+    value: float
+    full: float
+    form: str = ""
+
+
+Cell: TypeAlias = "str | Span | Sequence[str | Span | Figure] | Figure | Histogram | Meter | Signed"
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table; ``said`` replaces the title in sentences.
 
-    If the table is too wide, ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest first, and
-    a ``shrink`` column is cut to no less than that width.
+    If the table is too wide, bars go and ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest
+    first, and a ``shrink`` column is cut to no less than that width.
     """
 
     title: str
@@ -122,6 +137,7 @@ class Heat:
 
     ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
     numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
+    A map of more than ``most`` rows, where that is not 0, is drawn small and pooled to as many.
     """
 
     values: Array
@@ -132,15 +148,16 @@ class Heat:
     limit: float = 1.0
     asked: bool = False
     digits: int | None = None
+    most: int = 0
 
 
 @dataclass(frozen=True)
 class Grid:
     """A word in every cell, coloured by its share of 1; without colour the share is written.
 
-    ``above`` is a line above the column labels; ``beside`` are columns of text (title, cells) before the words. A
-    screen shows as many columns as fit, the last ones with ``keep_last``, and says how many of ``many`` are omitted,
-    and with ``remedy`` how to see them. ``verb`` is used in sentences.
+    ``above`` is a line above the column labels; ``beside`` are columns of numbers (title, cells) before the words. As
+    many columns are shown as fit, the last ones with ``keep_last``; a line says how many of ``many`` are omitted, and
+    with ``remedy`` how to see them. ``asked`` shows all of them off a screen. ``verb`` is used in sentences.
     """
 
     words: Sequence[Sequence[str]]
@@ -148,8 +165,9 @@ class Grid:
     row_labels: Sequence[str]
     column_labels: Sequence[str]
     above: Sequence[str] = ()
-    beside: Sequence[tuple[str, Sequence[str]]] = ()
+    beside: Sequence[tuple[str, Sequence[Figure]]] = ()
     keep_last: bool = False
+    asked: bool = False
     many: str = "columns"
     remedy: str = "--width widens"
     verb: str = ""
@@ -161,16 +179,20 @@ class Bar:
 
     label: str
     value: float
-    shown: str = ""
+    shown: "str | Figure" = ""
     role: str = ""
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars; ``full`` is the value of a whole bar."""
+    """Horizontal bars; ``full`` is the value of a whole bar.
+
+    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it.
+    """
 
     bars: Sequence[Bar]
     full: float = 1.0
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,9 +236,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines in one chart with axes and a legend, ``height`` rows high; where lines meet, the first is on top.
+    """Lines in one chart, ``height`` rows high, each with its name at its right end.
 
-    Points that share a column are drawn as their mean; straight lines connect points that are further apart.
+    Where lines meet, the first is on top. Points that share a column are drawn as their mean; straight lines connect points that are further apart.
     """
 
     curves: Sequence[Curve]

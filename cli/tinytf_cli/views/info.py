@@ -1,7 +1,7 @@
 """A model's architecture, parameters, memory and compute."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
@@ -40,6 +40,15 @@ _NORM_ORDERS = {
 }
 
 
+def _in_words(value: object) -> str:
+    """A value of a model card; what it has by name, or several of, one after the other."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{str(name).replace('_', ' ')} {_in_words(one)}" for name, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_in_words, value))
+    return str(value)
+
+
 class InfoView:
     """The facts and figures of a configuration, drawn."""
 
@@ -74,7 +83,7 @@ class InfoView:
             yield Heading("model card")
             for key, value in self.found.card.items():
                 name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
-                yield Line([Span(name, "dim"), Span(printable(str(value), spaces=False))], 2)
+                yield Line([Span(name, "dim"), Span(printable(_in_words(value), spaces=False))], 2)
 
     def _architecture(self) -> dict[str, str]:
         c = self.found.config

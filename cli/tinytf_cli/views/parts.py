@@ -1,13 +1,36 @@
 """Blocks that many views share: a note, a verdict, bars on both sides of 0, a map of every head."""
 
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
+from tinytf.loading import Model
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Column, Heat, Line, Meter, Span, Visible
+from tinytf_cli.views.blocks import (
+    ABOVE,
+    BELOW,
+    Array,
+    Bars,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Grid,
+    Heat,
+    Line,
+    Meter,
+    Signed,
+    Span,
+    Table,
+    Visible,
+)
 
-ABOVE, BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
+_TYPED = 40  # longest text that a command to type repeats
+LONG_STACK = 12
+"""More layers than these are folded, or drawn small, unless all are asked for."""
 
 
 def note(text: str) -> Line:
@@ -36,6 +59,69 @@ def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | 
     return (asked if asked is not None else screen if terminal.cuts else 0) or None
 
 
+Rows = TypeVar("Rows", Table, Heat, Grid, Bars)
+
+
+def rows_of(block: Rows, keep: Sequence[int]) -> Rows:
+    """A block with only these of its rows, in this order."""
+
+    def of(cells: Sequence[Any]) -> list[Any]:
+        return [cells[row] for row in keep]
+
+    if isinstance(block, Table):
+        columns = [
+            replace(c, cells=of(c.cells), narrow=None if c.narrow is None else of(c.narrow)) for c in block.columns
+        ]
+        return replace(block, columns=columns, rule_after=frozenset(map(keep.index, block.rule_after & set(keep))))
+    if isinstance(block, Bars):
+        return replace(block, bars=of(block.bars))
+    labels = of(block.row_labels)
+    if isinstance(block, Heat):
+        seen = None if block.visible is None else block.visible[list(keep)]
+        return replace(block, values=block.values[list(keep)], visible=seen, row_labels=labels)
+    beside = [(title, of(cells)) for title, cells in block.beside]
+    return replace(block, words=of(block.words), shares=block.shares[list(keep)], row_labels=labels, beside=beside)
+
+
+def middle_out(count: int, most: int | None) -> list[int]:
+    """Which of ``count`` rows are shown where at most ``most`` are: as many of the first as of the last."""
+    if most is None or count <= most:
+        return list(range(count))
+    return [*range(most - most // 2), *range(count - most // 2, count)]
+
+
+def folded(block: Rows, names: Sequence[str], most: int | None, what: str, remedy: str = "--all") -> Iterator[Block]:
+    """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
+    keep = middle_out(len(names), most)
+    yield rows_of(block, keep)
+    out = [name for row, name in enumerate(names) if row not in keep]
+    if out:
+        ends = out[0] if len(out) == 1 else f"{out[0]} to {out[-1]}"
+        yield note(f"folded: {len(out)} of {len(names)} {what}, {ends}; {remedy} shows them")
+
+
+def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
+    """A text token by token, each in its colour; the middle of a long one is left out, which is said."""
+    keep = middle_out(len(names), most)
+    words: list[Span] = []
+    for before, token in zip([-1, *keep], keep, strict=False):
+        if token != before + 1:
+            words.append(Span(f" … {token - before - 1:,} tokens … ", "dim"))
+        words += [Span(names[token], roles[token]), Span(gap)]
+    return Line(words, indent=2)
+
+
+def next_lines(model: Model, text: str, lines: Sequence[tuple[str, str]]) -> Iterator[Block]:
+    """What to type next for this text, each command with what it shows."""
+    named = model.source if model.source.startswith(("/", ".", "~")) else model.name
+    chosen = "" if named == "tiny" else f" -m {shlex.quote(named)}"
+    quoted = shlex.quote(text) if text.isprintable() and len(text) <= _TYPED else "TEXT"
+    yield Line("")
+    for place, (options, said) in enumerate(lines):
+        words = [Span("next  " if not place else "      ", "dim"), Span(f"tinytf {options}{chosen} {quoted}", "strong")]
+        yield Line([*words, Span(f"   {said}", "dim")])
+
+
 def full_scale(values: Iterable[float]) -> float:
     """What a whole bar stands for: the largest finite magnitude, or 1 where all are 0."""
     return max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
@@ -58,19 +144,35 @@ def aligned(texts: Sequence[str]) -> list[str]:
 
 
 def bar_column(
-    title: str, shares: Sequence[float], texts: Sequence[str], roles: str | Sequence[str], said: str | None = None
+    title: str, shares: Sequence[float], shown: Sequence[str | Figure], role: str, said: str | None = None
 ) -> Column:
-    """Numbers, each with its share of 1 as a bar; without the bars where width is short."""
-    texts = aligned(texts)
-    each = [roles] * len(texts) if isinstance(roles, str) else roles
-    return Column(title, [Meter(*one) for one in zip(shares, texts, each, strict=True)], narrow=texts, said=said)
+    """Numbers, each with its share of 1 as a bar."""
+    return Column(title, [Meter(share, text, role) for share, text in zip(shares, shown, strict=True)], said=said)
 
 
-def signed_bars(title: str, values: Sequence[float], texts: Sequence[str], full: float | None = None) -> Column:
-    """Numbers, each with a bar: orange above 0, blue below, whole at ``full`` or at the largest."""
+def share_column(title: str, shares: Sequence[float], role: str, said: str | None = None) -> Column:
+    """Shares of 1, each with its bar, in one notation."""
+    form = one_form(shares)
+    return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
+
+
+def signed_bars(title: str, values: Sequence[float], form: str = "%+.3f", full: float | None = None) -> Column:
+    """Numbers, each with a bar on its side of 0, whole at ``full`` or at the largest."""
     full = full_scale(values) if full is None else full
-    shares = [abs(value) / full if math.isfinite(value) else 1.0 for value in values]
-    return bar_column(title, shares, texts, [side(value) for value in values])
+    return Column(title, [Signed(value, full, form) for value in values])
+
+
+def one_form(values: Iterable[float | None], sign: bool = False) -> str:
+    """One printf format for figures of any size: two digits or more of each, in powers of ten if need be."""
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    digits = max(2 - math.floor(math.log10(max(sizes))), 1 - math.floor(math.log10(min(sizes))), 0) if sizes else 0
+    return f"%{'+' * sign}.{digits}f" if digits <= 4 and max(sizes, default=0) < 1e5 else f"%{'+' * sign}.1e"
+
+
+def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
+    """A column of figures of any size in one notation; nothing where there is none."""
+    form = one_form(values, sign)
+    return ["" if value is None else Figure(value, form) for value in values]
 
 
 def numbered(sign: str, count: int) -> list[str]:
@@ -78,7 +180,15 @@ def numbered(sign: str, count: int) -> list[str]:
     return [f"{sign}{number}" for number in range(count)]
 
 
-def head_map(values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None) -> Heat:
-    """A number for every head: layers down, heads across."""
-    rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
-    return Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)
+def head_map(
+    values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None, whole: bool = False
+) -> Iterator[Block]:
+    """A number for every head: layers down, heads across. A long stack, unless ``whole``, is a small map of all."""
+    if whole or len(values) <= LONG_STACK:
+        rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
+        yield Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)
+        return
+    seen = None if visible is None else visible.T
+    rows, columns = numbered("H", values.shape[1]), numbered("L", len(values))
+    yield Heat(values.T, rows, columns, scale, seen, limit, most=LONG_STACK)
+    yield note(f"heads down, layers 0 to {len(values) - 1} across; --all shows numbers")
