@@ -44,10 +44,13 @@ def spans(words: Words, terminal: Terminal) -> Sequence[Span]:
     """Words in any of their forms, as spans."""
     if isinstance(words, str):
         return [Span(words)]
-    several = [words] if isinstance(words, Span) else words
-    return [
-        one if isinstance(one, Span) else Span(figure_text(one, terminal), getattr(one, "role", "")) for one in several
-    ]
+    return [words] if isinstance(words, Span) else [_span(one, terminal) for one in words]
+
+
+def _span(word: str | Span | Figure, terminal: Terminal) -> Span:
+    if isinstance(word, Span):
+        return word
+    return Span(word) if isinstance(word, str) else Span(figure_text(word, terminal), word.role)
 
 
 def segments(words: Words, terminal: Terminal) -> PaintedLine:

@@ -41,11 +41,10 @@ class AttributionView:
 
     def _answer(self, what: str) -> Line:
         """The logit, and the sum of each kind of part."""
-        words: list[Span | Figure] = [Span(what, "output"), Span(" is "), Figure(self.found.logit, "%.4f", "strong")]
+        words: list[str | Span | Figure] = [Span(what, "output"), " is ", Figure(self.found.logit, "%.4f", "strong")]
         for place, (kind, value) in enumerate(self.found.by_kind().items()):
-            count = sum(part.kind == kind for part in self.found.parts)
-            words += [Span(", " if place else ": "), Figure(value, "%+.4f", side(value))]
-            words.append(Span(f" by {plural(count, kind)}"))
+            count = plural(sum(part.kind == kind for part in self.found.parts), kind)
+            words += [f"{', ' if place else ': '}{count} ", Figure(value, "%+.4f", side(value))]
         return Line(words)
 
     def _heads(self, terminal: Terminal) -> Iterator[Block]:

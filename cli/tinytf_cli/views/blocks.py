@@ -238,7 +238,8 @@ class Curve:
 class Curves:
     """Lines in one chart, ``height`` rows high, each with its name at its right end.
 
-    Where lines meet, the first is on top. Points that share a column are drawn as their mean; straight lines connect points that are further apart.
+    Where lines meet, the first is on top. Points that share a column are drawn as their mean; straight lines connect
+    points that are further apart.
     """
 
     curves: Sequence[Curve]

@@ -109,51 +109,23 @@ class GradView:
 
     def _verdict(self) -> Iterator[Block]:
         """The loss, where it flows, and what it depends on, a line each."""
-        found, worst, flowing = self.found, self.found.worst, self.found.flow
-        several, names = len(found.targets) > 1, labels(self.trace)
-        shown = self.model.tokenizer.shown
+        found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
+        mean = f"the mean of {len(found.targets)} cross-entropies; the worst: " if len(found.targets) > 1 else ""
+        where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
+        target = Span(self.model.tokenizer.shown(worst.id), "output")
+        share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")
         yield Line("")
-        yield Line(
-            [
-                Span("loss ", "output"),
-                Figure(self.trace.loss, "%.4f", "strong"),
-                Span(f" nats, the mean of {len(found.targets)} cross-entropies; the worst: " if several else " nats: "),
-                Span(shown(worst.id), "output"),
-                Span(f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "),
-                Figure(worst.probability, "%.3g"),
-            ]
-        )
+        yield Line([Span("loss ", "output"), loss, f" nats, {mean}", target, where, share])
+        word = Span(flowing.word, "good" if flowing.word == "steady" else "bad")
         layer, factor = flowing.steepest
-        yield Line(
-            [
-                Span("gradient ", "residual"),
-                Span(flowing.word, "good" if flowing.word == "steady" else "bad"),
-                Span(": norm "),
-                Figure(flowing.last, "%.3g"),
-                Span(f" at {flowing.end}, "),
-                Figure(flowing.first, "%.3g"),
-                Span(" at L0.in, "),
-                Figure(flowing.per_layer, "%.3g"),
-                Span(f" times per layer; most through L{layer}, "),
-                Figure(factor, "%.3g"),
-                Span(" times"),
-            ]  # fmt: skip
-        )
+        sizes = (flowing.first, flowing.last, flowing.per_layer, factor)
+        first, last, each, most = (Figure(size, "%.3g") for size in sizes)
+        norms = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
+        yield Line([Span("gradient ", "residual"), word, *norms, f"; most through L{layer}, ", most, " times"])
         (place, added), (top, head, strength) = found.strongest_tokens[0], found.heads.ranked[0]
-        yield Line(
-            [
-                Span("depends ", "attention"),
-                Span("most on token "),
-                Span(f"{place} {names[place]}", "strong"),
-                Span(" ("),
-                Figure(added, "%+.4f"),
-                Span(" nats) and on head "),
-                Span(f"L{top}H{head}", "strong"),
-                Span(" ("),
-                Figure(strength, "%.4f"),
-                Span(")"),
-            ]  # fmt: skip
-        )
+        token, best = Span(f"{place} {names[place]}", "strong"), Span(f"L{top}H{head}", "strong")
+        on = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats) and on head ", best]
+        yield Line([Span("depends ", "attention"), *on, " (", Figure(strength, "%.4f"), ")"])
 
     def _summary(self) -> Iterator[Block]:
         yield from _targets(self.found, self.model.tokenizer, _TARGETS if self.short else None)
@@ -188,10 +160,10 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
     pushed: list[Cell] = []
     form = one_form((gradient for row in rows for _, gradient in row.pushed), sign=True)
     for row in rows:
-        words: list[Span | Figure] = []
+        words: list[str | Span | Figure] = []
         for token_id, gradient in row.pushed:
             name = Span(tokenizer.shown(token_id), "output" if token_id == row.id else "")
-            words += [Span("  " if words else ""), name, Span(" "), Figure(gradient, form, "dim")]
+            words += ["  " if words else "", name, " ", Figure(gradient, form, "dim")]
         pushed.append(words)
     table = Table(
         [

@@ -43,7 +43,8 @@ _NORM_ORDERS = {
 def _in_words(value: object) -> str:
     """A value of a model card; what it has by name, or several of, one after the other."""
     if isinstance(value, Mapping):
-        return "; ".join(f"{str(name).replace('_', ' ')} {_in_words(one)}" for name, one in value.items())
+        each = ((name.replace("_", " "), _in_words(one), isinstance(one, Mapping)) for name, one in value.items())
+        return ", ".join(f"{name} ({said})" if nested else f"{name} {said}" for name, said, nested in each)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_in_words, value))
     return str(value)

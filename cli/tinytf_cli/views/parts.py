@@ -151,8 +151,9 @@ def bar_column(
 
 
 def share_column(title: str, shares: Sequence[float], role: str, said: str | None = None) -> Column:
-    """Shares of 1, each with its bar, in one notation."""
-    form = one_form(shares)
+    """Shares of 1, each with its bar, in one notation: three digits after the point, or six if some are small."""
+    least = min((share for share in shares if share > 0), default=1.0)
+    form = f"%.{min(6, max(3, 1 - math.floor(math.log10(least))))}f"
     return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
 
 

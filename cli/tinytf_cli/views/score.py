@@ -33,22 +33,10 @@ class ScoreView:
         yield from banner(self.model, self.found.encoding)
         tokens, scored, worst = self.found.encoding.tokens, self.found.tokens, self.found.worst
         yield Line("")
-        said = f" bits per token, the mean of {plural(len(scored), 'token')}; least expected: "
-        yield Line(
-            [
-                Span("perplexity ", "output"),
-                Figure(self.found.perplexity, "%.3f", "strong"),
-                Span(" = 2^"),
-                Figure(self.found.bits, "%.3f"),
-                Span(": "),
-                Figure(self.found.bits, "%.3f"),
-                Span(said),
-                Span(f"{worst.position} {tokens[worst.position].shown}", "strong"),
-                Span(", "),
-                Figure(worst.surprise, "%.2f"),
-                Span(" bits"),
-            ]  # fmt: skip
-        )
+        perplexity = [Span("perplexity ", "output"), Figure(self.found.perplexity, "%.3f", "strong")]
+        mean = [": ", Figure(self.found.bits, "%.3f"), f" bits per token over {plural(len(scored), 'token')}"]
+        token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
+        yield Line([*perplexity, *mean, "; least expected ", token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
         if self.found.int8_cost is not None:
             yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.found.int8_cost)}")])
         yield Heading("surprise", "−log₂ p of each token, in bits; the first is not predicted")
