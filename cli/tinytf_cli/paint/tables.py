@@ -86,6 +86,11 @@ def beside_bar(cell: Cell, terminal: Terminal) -> str:
 def _cells(cells: Sequence[Cell], terminal: Terminal, bars: bool = True) -> list[PaintedLine]:
     """The cells of a column; numbers beside bars are aligned, and signed bars have one zero axis."""
     texts = [beside_bar(cell, terminal) for cell in cells]
+    if any(texts):  # numbers without a bar end where the others do
+        texts = [
+            figure_text(cell, terminal) if isinstance(cell, Figure) else text
+            for cell, text in zip(cells, texts, strict=True)
+        ]
     width = max(map(cell_len, texts), default=0)
     if not bars and width:
         cells = [text.rjust(width) if text else cell for cell, text in zip(cells, texts, strict=True)]
@@ -97,7 +102,7 @@ def _cell(cell: Cell, text: str, both: bool, terminal: Terminal) -> PaintedLine:
     if isinstance(cell, Histogram):
         return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role, terminal))]
     if isinstance(cell, Figure):
-        return [Segment(figure_text(cell, terminal), role_style(cell.role, terminal))]
+        return [Segment(text or figure_text(cell, terminal), role_style(cell.role, terminal))]
     if isinstance(cell, Meter):
         drawn = bar(cell.share, _METER, terminal)
         return [Segment(text + " "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
@@ -111,7 +116,7 @@ def _title(title: str, cells: Sequence[Cell], terminal: Terminal) -> str:
     full = next((cell.full for cell in cells if isinstance(cell, Signed)), None)
     if full is not None:
         both = any(isinstance(cell, Signed) and cell.value < 0 for cell in cells)
-        title = f"{title} {'±' if both else '0 … '}{number(full, terminal.form(''))}".strip()
+        title = f"{title} {'±' if both else '0 … '}{number(full, '%.3g')}".strip()
     return shown(title, terminal)
 
 

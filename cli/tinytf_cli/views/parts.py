@@ -33,9 +33,10 @@ LONG_STACK = 12
 """More layers than these are folded, or drawn small, unless all are asked for."""
 
 
-def note(text: str) -> Line:
+def note(words: str | Sequence[str | Figure]) -> Line:
     """What a reader should know about the numbers above or below."""
-    return Line(Span(text, "dim"), indent=2)
+    each = [words] if isinstance(words, str) else words
+    return Line([Span(one, "dim") if isinstance(one, str) else replace(one, role="dim") for one in each], indent=2)
 
 
 def titled(title: str, said: str, role: str = "strong") -> Line:
@@ -57,6 +58,11 @@ def first_of(names: Sequence[object], most: int) -> str:
 def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | None:
     """The most rows of a table: as many as were asked for (0: all), else what suits a screen."""
     return (asked if asked is not None else screen if terminal.cuts else 0) or None
+
+
+def most_rows(asked: int | None, usual: int) -> int | None:
+    """The most rows of a table that is folded wherever it goes: as many as were asked for (0: all), else as usual."""
+    return (usual if asked is None else asked) or None
 
 
 Rows = TypeVar("Rows", Table, Heat, Grid, Bars)
@@ -167,7 +173,7 @@ def one_form(values: Iterable[float | None], sign: bool = False) -> str:
     """One printf format for figures of any size: two digits or more of each, in powers of ten if need be."""
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     digits = max(2 - math.floor(math.log10(max(sizes))), 1 - math.floor(math.log10(min(sizes))), 0) if sizes else 0
-    return f"%{'+' * sign}.{digits}f" if digits <= 4 and max(sizes, default=0) < 1e5 else f"%{'+' * sign}.1e"
+    return f"%{'+' * sign}.{digits}f" if digits <= 5 and max(sizes, default=0) < 1e5 else f"%{'+' * sign}.1e"
 
 
 def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
