@@ -111,13 +111,14 @@ def choice_table(
     found: tuple[Choice, ...], tokenizer: Tokenizer, target: int, titles: tuple[str, str] = ("p before", "p after")
 ) -> Table:
     """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
+    before, after = [one.before for one in found], [one.after for one in found]
     changes = [math.log(one.after / one.before) if one.after and one.before else math.nan for one in found]
     tokens: list[Cell] = [Span(tokenizer.shown(one.id), "strong" if one.id == target else "") for one in found]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),
-            share_column(titles[0], [one.before for one in found], "output"),
-            share_column(titles[1], [one.after for one in found], "output"),
+            share_column(titles[0], before, "output", like=after),
+            share_column(titles[1], after, "output", like=before),
             replace(signed_bars("change of ln p", changes), drop=1),
         ]
     )

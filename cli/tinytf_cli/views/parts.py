@@ -156,9 +156,14 @@ def bar_column(
     return Column(title, [Meter(share, text, role) for share, text in zip(shares, shown, strict=True)], said=said)
 
 
-def share_column(title: str, shares: Sequence[float], role: str, said: str | None = None) -> Column:
-    """Shares of 1, each with its bar, in one notation: three digits after the point, or six if some are small."""
-    least = min((share for share in shares if share > 0), default=1.0)
+def share_column(
+    title: str, shares: Sequence[float], role: str, said: str | None = None, like: Sequence[float] = ()
+) -> Column:
+    """Shares of 1, each with its bar, in one notation: three digits after the point, or six if some are small.
+
+    They have the digits that suit the numbers ``like`` them too.
+    """
+    least = min((share for share in (*shares, *like) if share > 0), default=1.0)
     form = f"%.{min(6, max(3, 1 - math.floor(math.log10(least))))}f"
     return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
 
