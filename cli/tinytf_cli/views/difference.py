@@ -84,10 +84,12 @@ class DifferenceView:
         if self.two_models:
             yield from self._moved()
         yield from self._incomparable()
-        yield Line("")
-        yield from self._limit()
         if not self.whole:
+            yield Line("")
             yield note("--all shows the map of every step and layer, every head and every row; --full every step")
+        if outcome := list(self._limit()):
+            yield Line("")
+            yield from outcome
 
     def _banner(self) -> Iterator[Block]:
         if self.two_models:

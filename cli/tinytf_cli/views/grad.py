@@ -83,6 +83,8 @@ class GradView:
             yield from self._verdict()
             if "summary" in self.sections:
                 yield from self._summary()
+            elif found.integrated is not None:
+                yield from _tokens(found, self.short)
             if "pipeline" in self.sections:
                 yield from _backward(found)
             if "block" in self.sections:

@@ -117,17 +117,20 @@ class HeadsView:
             header=False,
         )
         yield Line("")
-        layers, sign, other = self.found.labels, "L", "H"
+        layers, word, other = self.found.labels, "Layer", "H"
         if len(layers) > LONG_STACK:
-            layers, sign, other = tuple(zip(*layers, strict=True)), "H", "L"
+            layers, word, other = tuple(zip(*layers, strict=True)), "Head", "L"
             yield note(f"heads down, layers 0 to {len(self.found.labels) - 1} across")
         gap = " " if len(layers[0]) * 2 + 6 <= terminal.width else ""
-        width = len(f"{sign}{len(layers) - 1}")
+        width = len(f"{word[0]}{len(layers) - 1}")
         for row, labels in enumerate(layers):
             letters = [(_letter(one.name) if one.label else _NOTHING, _ROLES.get(one.name, "dim")) for one in labels]
-            spans = [Span(f"{sign}{row}".ljust(width) + " "), *(Span(letter + gap, role) for letter, role in letters)]
+            spans = [
+                Span(f"{word[0]}{row}".ljust(width) + " "),
+                *(Span(letter + gap, role) for letter, role in letters),
+            ]
             found = [f"{other}{place} {one.name}" for place, one in enumerate(labels) if one.label]
-            said = f"{sign}{row}: {', '.join(found) or 'no head with a pattern'}."
+            said = f"{word} {row}: {', '.join(found) or 'no head with a pattern'}."
             yield Line(spans, indent=2, said=said, single=True)
 
     def _table(self) -> Iterator[Block]:

@@ -159,12 +159,13 @@ def bar_column(
 def share_column(
     title: str, shares: Sequence[float], role: str, said: str | None = None, like: Sequence[float] = ()
 ) -> Column:
-    """Shares of 1, each with its bar, in one notation: three digits after the point, or six if some are small.
+    """Shares of 1, each with its bar, in one notation: three digits after the point, as many as the smallest needs.
 
-    They have the digits that suit the numbers ``like`` them too.
+    Below one in a million all are powers of ten. They have the digits that suit the numbers ``like`` them too.
     """
     least = min((share for share in (*shares, *like) if share > 0), default=1.0)
-    form = f"%.{min(6, max(3, 1 - math.floor(math.log10(least))))}f"
+    digits = max(3, -math.floor(math.log10(least)))
+    form = f"%.{digits}f" if digits <= 6 else "%.1e"
     return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
 
 
