@@ -1,5 +1,6 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
+_QUOTED = 50
+"""Most characters of a text that is repeated in a command line."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -94,9 +97,6 @@ class Detail:
 
     layer: int = option(type=int, shown=0, help="Layer of the block shown in full.")
     head: int = option(type=int, shown=0, help="Head of that block.")
-    all: bool = option(is_flag=True, help="Show all: every step, a block in full, every row.")
-    pipeline: bool = option(is_flag=True, help="Show every step, one line each.")
-    block: str | None = option(metavar="ADDRESS", help="Show this block in full, such as L1H2.")
     full: bool = option(is_flag=True, help="Show the block of every layer.")
     no_detail: bool = option(is_flag=True, help="Show the pipeline alone, without a block.")
     dims: int = option(type=click.IntRange(1), shown=8, help="Dimensions shown as numbers.")
@@ -106,26 +106,6 @@ class Detail:
         for what, number in (("layer", self.layer), ("head", self.head)):
             if number < 0:
                 raise AddressError(f"there is no {what} {number}", "they count from 0")
-
-    @property
-    def sections(self) -> frozenset[str]:
-        """Which of ``summary``, ``pipeline`` and ``block`` are shown."""
-        block = self.all or self.full or self.block is not None or given("layer", "head")
-        pipeline = self.all or self.pipeline or self.no_detail
-        shown = {"pipeline": pipeline, "block": block and not self.no_detail, "summary": self.all}
-        return frozenset(name for name, is_shown in shown.items() if is_shown) or frozenset({"summary"})
-
-    def places(self, model: "Model") -> tuple[tuple[int, ...], int]:
-        """The layers and the head of the blocks shown; AddressError for those that the model does not have."""
-        if self.block is None:
-            return self.layers(model), self.head
-        from tinytf.steps.table import StepTable
-        from tinytf.trace.address import parse_address
-
-        where = parse_address(self.block, StepTable(model.config))
-        if where.layers is None or where.step is not None:
-            raise AddressError(f"{self.block!r} is not a block", "a block is L1, with a head L1H2")
-        return where.layers, where.heads[0] if where.heads else self.head
 
     def layers(self, model: "Model") -> tuple[int, ...]:
         """The layers whose blocks are shown; AddressError for a layer or head that the model does not have."""
@@ -147,6 +127,27 @@ class Extent:
     def rows(self, asked: int | None = None) -> int | None:
         """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
         return 0 if self.all and asked is None else asked
+
+
+@dataclass(frozen=True)
+class Sections:
+    """What is shown beside the answer."""
+
+    GROUP: ClassVar = "Block"
+
+    every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block and every head.")
+    pipeline: bool = option(is_flag=True, help="Show the pipeline: one line a step.")
+    blocks: tuple[str, ...] = option(
+        "--block", multiple=True, metavar="ADDRESS",
+        help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
+    )  # fmt: skip
+
+    def shown(self, detail: Detail) -> frozenset[str]:
+        """Which of ``summary``, ``pipeline`` and ``block`` were asked for."""
+        pipeline = self.every or self.pipeline or detail.no_detail
+        block = self.every or (given("layer", "head", "full") and not detail.no_detail)
+        asked = {"summary": self.every, "pipeline": pipeline, "block": block}
+        return frozenset(name for name, is_asked in asked.items() if is_asked)
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,18 @@ class Traced:
     def trace(self, text: str, layers: "set[int] | list[int] | None" = None) -> "Trace":
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
+
+    def again(self, text: str, command: str, *words: str) -> str:
+        """The line that asks ``command`` about a text of these, with the words after the text, as it is typed here.
+
+        A text that is no short line is TEXT.
+        """
+        if host() is not None:
+            return shlex.join([command, *words])
+        short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
+        quoted = shlex.quote(text) if short else "TEXT"
+        model = ["-m", self.opening.model] if given("model") else []
+        return f"tinytf {command} {quoted} {shlex.join([*words, *model])}".rstrip()
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""

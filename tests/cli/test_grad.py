@@ -17,7 +17,7 @@ from tinytf.model.transformer import Transformer
 
 
 def test_the_whole_view_has_loss_pipeline_block_and_check(tinytf: Tinytf, decoder: Path) -> None:
-    ran = tinytf("grad", SENTENCE, "--model", decoder, "--all", "--block", "L1H1")
+    ran = tinytf("grad", SENTENCE, "--model", decoder, "--all", "--layer", "1", "--head", "1")
     assert ran.status == 0, ran.err
     assert "block L1, head 1" in ran.out
     assert re.search(r"loss +\d+\.\d{4} nats, the mean of \d+ cross-entropies", ran.out)

@@ -1,7 +1,7 @@
 """The view of a backward pass: where the loss flows and what it depends on, then every gradient and the weights."""
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import numpy as np
 
@@ -60,53 +60,53 @@ _TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 3, 5, 4, 3, 40
 class GradView:
     """One backward pass, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table.
 
-    ``sections`` are of ``summary`` (whole where it is not alone), ``pipeline``, ``block`` and ``weights``.
+    ``sections`` are of ``summary`` (whole beside others), ``pipeline``, ``block`` and ``weights``; ``again`` makes a
+    command line about the same text.
     """
 
     def __init__(
-        self, model: Model, found: Backward, dims: int, rows: int | None, sections: Set[str] = frozenset({"summary"})
+        self,
+        model: Model,
+        found: Backward,
+        dims: int,
+        rows: int | None,
+        sections: Set[str],
+        again: Callable[..., str],
     ) -> None:
         self.model, self.found, self.trace, self.dims, self.rows = model, found, found.trace, dims, rows
-        self.sections, self.short = sections, "pipeline" not in sections
+        self.sections, self.short, self.again = sections, "pipeline" not in sections, again
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The verdict, what it rests on, and then, in the order in which the gradient goes back, what was asked for."""
-        found, trace, rows = self.found, self.trace, row_limit(terminal, self.rows)
-        yield from banner(self.model, trace.encoding)
-        if found.addresses or found.derivations:
-            yield from _targets(found, self.model.tokenizer, None if self.rows == 0 else _TARGETS)
-            for where in found.addresses:
-                yield from self._address(where, rows)
-            for one in found.derivations:
-                yield from derivation_blocks(trace, one, self.dims, self.model.tokenizer)
-        else:
-            yield from self._verdict()
-            if "summary" in self.sections:
-                yield from self._summary()
-            elif found.integrated is not None:
-                yield from _tokens(found, self.short)
-            if "pipeline" in self.sections:
-                yield from _backward(found)
-            if "block" in self.sections:
-                for layer in reversed(found.layers):
-                    yield from self._block(layer, rows)
-            if "weights" in self.sections:
-                yield from _weights(found.weights, found.by, found.lr)
+        found, rows = self.found, row_limit(terminal, self.rows)
+        yield from banner(self.model, self.trace.encoding)
+        yield from self._verdict()
+        if "summary" in self.sections:
+            yield from self._summary()
+        elif found.integrated is not None:
+            yield from _tokens(found, self.short)
+        if "pipeline" in self.sections:
+            yield from _backward(found)
+        if "block" in self.sections:
+            for layer in reversed(found.layers):
+                yield from self._block(layer, rows)
+        for where in found.addresses:
+            yield from self._address(where, rows)
+        for one in found.derivations:
+            yield from derivation_blocks(self.trace, one, self.dims, self.model.tokenizer)
+        if "weights" in self.sections:
+            yield from _weights(found.weights, found.by, found.lr)
         if found.differences is not None:
             yield from _differences(found.differences)
         yield Line("")
         yield _agreement(found.agreement)
         yield from fault_blocks(found.fail_on, found.fault)
-        if self.sections == {"summary"} and not found.addresses and not found.derivations:
+        if self.sections == {"summary"}:
             layer, head, _ = found.heads.ranked[0]
             yield from next_lines(
-                self.model,
-                trace.encoding.text,
-                [
-                    (f"grad --block L{layer}H{head}", "the gradients in that block"),
-                    ("grad --pipeline", "the gradient at every step"),
-                    ("grad --all", "all of it, and the weights"),
-                ],
+                (self.again("grad", "--block", f"L{layer}H{head}"), "that block"),
+                (self.again("grad", "--pipeline"), "every step"),
+                (self.again("grad", "--all"), "all of it"),
             )
 
     def _verdict(self) -> Iterator[Block]:
@@ -145,6 +145,8 @@ class GradView:
     def _address(self, where: Address, rows: int | None) -> Iterator[Block]:
         if where.note:
             yield Line(Span(where.note, "dim"))
+        if where.step is None:
+            yield Heading(f"block {where}", "the last step comes first")
         if where.cell:
             yield from cell_blocks(self.trace, where, self.dims, self.model.tokenizer)
             return
@@ -160,7 +162,7 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
     trace, rows = found.trace, found.targets
     yield Heading("targets", f"loss in nats; ∂logits = (p − onehot) / {len(rows)}", "output")
     pushed: list[Cell] = []
-    form = one_form((gradient for row in rows for _, gradient in row.pushed), sign=True)
+    form = one_form((row.pushed[0][1] for row in rows), sign=True)
     for row in rows:
         words: list[str | Span | Figure] = []
         for token_id, gradient in row.pushed:

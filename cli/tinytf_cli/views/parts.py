@@ -1,12 +1,10 @@
 """Blocks that many views share: a note, a verdict, bars on both sides of 0, a map of every head."""
 
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tinytf.loading import Model
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -28,7 +26,6 @@ from tinytf_cli.views.blocks import (
     Visible,
 )
 
-_TYPED = 40  # longest text that a command to type repeats
 LONG_STACK = 12
 """More layers than these are folded, or drawn small, unless all are asked for."""
 
@@ -117,15 +114,12 @@ def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None =
     return Line(words, indent=2)
 
 
-def next_lines(model: Model, text: str, lines: Sequence[tuple[str, str]]) -> Iterator[Block]:
-    """What to type next for this text, each command with what it shows."""
-    named = model.source if model.source.startswith(("/", ".", "~")) else model.name
-    chosen = "" if named == "tiny" else f" -m {shlex.quote(named)}"
-    quoted = shlex.quote(text) if text.isprintable() and len(text) <= _TYPED else "TEXT"
+def next_lines(*lines: tuple[str, str]) -> Iterator[Block]:
+    """What to type next: command lines, each with what it shows."""
     yield Line("")
-    for place, (options, said) in enumerate(lines):
-        words = [Span("next  " if not place else "      ", "dim"), Span(f"tinytf {options}{chosen} {quoted}", "strong")]
-        yield Line([*words, Span(f"   {said}", "dim")])
+    for place, (typed, said) in enumerate(lines):
+        start = Span("      " if place else "next  ", "dim")
+        yield Line([start, Span(typed, "strong"), Span(f"   {said}", "dim")], hanging=8)
 
 
 def full_scale(values: Iterable[float]) -> float:
@@ -141,12 +135,6 @@ def side(value: float) -> str:
 def signed(value: float | None, form: str = "%+.3f") -> str:
     """A number with its sign, or nothing."""
     return "" if value is None else number(value, form)
-
-
-def aligned(texts: Sequence[str]) -> list[str]:
-    """Texts of one width, to stand right of each other's ends."""
-    width = max(map(len, texts), default=0)
-    return [text.rjust(width) for text in texts]
 
 
 def bar_column(
