@@ -80,7 +80,7 @@ def test_two_models_on_one_text_say_which_weights_moved(tinytf: Tinytf, decoder:
     assert "the 1 that moved most for their size, of 1 that did" in ran.out
     row = next(line for line in ran.lines if line.startswith("  blocks.1.ffn.down.weight"))
     assert row.split()[-2] == "1.00"
-    assert any(line.startswith("loss of the text ") for line in ran.lines[:12])
+    assert any(line.startswith("loss of the text ") for line in ran.lines[:16])  # the folders have long names
 
 
 def test_two_checkpoints_of_a_run_show_what_was_learnt(

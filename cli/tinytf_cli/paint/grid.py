@@ -16,6 +16,8 @@ from tinytf_cli.views.blocks import Grid
 
 _LONGEST = (14, 10, 7)
 """Widest words on a screen; the first that fits is taken."""
+_RANKED = 3
+"""Columns of a ranking that are worth more with their numbers than all columns without."""
 _LABEL = 14
 _SHARE = "%.2f"
 
@@ -87,7 +89,9 @@ def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
     tries += [(longest, 0 if terminal.coloured else number_width) for longest in _LONGEST]
     for longest, each in tries:
         layout = _Layout(everything, tuple(min(width, longest) for width in widths), each)
-        if sum(layout.cells(c) for c in everything) <= room:
+        fitting = _fitting(layout, everything, room)
+        if fitting == len(widths) or (each and not block.keep_last and fitting >= _RANKED):
+            layout = _Layout(everything[:fitting], layout.widths, each)
             break
     else:
         order = everything[::-1] if block.keep_last else everything

@@ -162,6 +162,7 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
     trace, rows = found.trace, found.targets
     yield Heading("targets", f"loss in nats; ∂logits = (p − onehot) / {len(rows)}", "output")
     pushed: list[Cell] = []
+    fewer: list[Cell] = []
     form = one_form((row.pushed[0][1] for row in rows), sign=True)
     for row in rows:
         words: list[str | Span | Figure] = []
@@ -169,6 +170,7 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
             name = Span(tokenizer.shown(token_id), "output" if token_id == row.id else "")
             words += ["  " if words else "", name, " ", Figure(gradient, form, "dim")]
         pushed.append(words)
+        fewer.append(words[:8])
     table = Table(
         [
             Column("#", [str(row.position) for row in rows], "right", said="position"),
@@ -176,7 +178,9 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
             Column("target", [Span(tokenizer.shown(row.id), "output") for row in rows]),
             share_column("p", [one.probability for one in rows], "output"),
             Column("loss", figures([row.loss for row in rows]), "right"),
-            Column("largest ∂loss/∂logits", pushed, drop=1, shrink=20, said="largest gradients of logits"),
+            Column(
+                "largest ∂loss/∂logits", pushed, narrow=fewer, drop=1, shrink=20, said="largest gradients of logits"
+            ),
         ]
     )
     yield from folded(table, [str(row.position) for row in rows], most, "targets")
