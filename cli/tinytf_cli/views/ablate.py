@@ -72,7 +72,7 @@ class AblationSweepView:
             [
                 Column("", [Span(name, "strong") for name, _ in strongest], said=""),
                 signed_bars("change", changes, one_form(changes, sign=True)),
-                share_column("p after", [math.exp(effect.log_p_after) for _, effect in strongest], "output"),
+                share_column("p after", [effect.p_after for _, effect in strongest], "output"),
                 Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
                 Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),
             ]
@@ -112,14 +112,13 @@ def choice_table(
 ) -> Table:
     """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
     before, after = [one.before for one in found], [one.after for one in found]
-    changes = [math.log(one.after / one.before) if one.after and one.before else math.nan for one in found]
     tokens: list[Cell] = [Span(tokenizer.shown(one.id), "strong" if one.id == target else "") for one in found]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),
             share_column(titles[0], before, "output", like=after),
             share_column(titles[1], after, "output", like=before),
-            replace(signed_bars("change of ln p", changes), drop=1),
+            replace(signed_bars("change of ln p", [one.change for one in found]), drop=1),
         ]
     )
 

@@ -7,7 +7,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Span
+from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Piece, Span
 from tinytf_cli.views.parts import full_scale, head_map, note, side, verdict
 from tinytf_cli.views.steps import as_array
 
@@ -41,7 +41,7 @@ class AttributionView:
 
     def _answer(self, what: str) -> Line:
         """The logit, and the sum of each kind of part."""
-        words: list[str | Span | Figure] = [Span(what, "output"), " is ", Figure(self.found.logit, "%.4f", "strong")]
+        words: list[Piece] = [Span(what, "output"), " is ", Figure(self.found.logit, "%.4f", "strong")]
         for place, (kind, value) in enumerate(self.found.by_kind().items()):
             count = plural(sum(part.kind == kind for part in self.found.parts), kind)
             words += [f"{', ' if place else ': '}{count} ", Figure(value, "%+.4f", side(value))]

@@ -1,7 +1,7 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -31,7 +31,8 @@ class Figure:
     role: str = ""
 
 
-Words: TypeAlias = "str | Span | Sequence[str | Span | Figure]"
+Piece: TypeAlias = "str | Span | Figure"
+Words: TypeAlias = "str | Span | Sequence[Piece]"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Signed:
     form: str = ""
 
 
-Cell: TypeAlias = "str | Span | Sequence[str | Span | Figure] | Figure | Histogram | Meter | Signed"
+Cell: TypeAlias = "str | Span | Sequence[Piece] | Figure | Histogram | Meter | Signed"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,19 @@ class Table:
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
+
+    def only(self, keep: Sequence[int]) -> "Table":
+        """The same with only these of its rows."""
+
+        def of(cells: Sequence[Cell]) -> list[Cell]:
+            return [cells[row] for row in keep]
+
+        columns = [
+            replace(one, cells=of(one.cells), narrow=None if one.narrow is None else of(one.narrow))
+            for one in self.columns
+        ]
+        rules = frozenset(place for place, row in enumerate(keep) if row in self.rule_after)
+        return replace(self, columns=columns, rule_after=rules)
 
 
 @dataclass(frozen=True)
@@ -150,6 +164,14 @@ class Heat:
     digits: int | None = None
     most: int = 0
 
+    def only(self, keep: Sequence[int]) -> "Heat":
+        """The same with only these of its rows."""
+        rows = list(keep)
+        visible = None if self.visible is None else self.visible[rows]
+        return replace(
+            self, values=self.values[rows], visible=visible, row_labels=[self.row_labels[row] for row in rows]
+        )
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -172,6 +194,17 @@ class Grid:
     remedy: str = "--width widens"
     verb: str = ""
 
+    def only(self, keep: Sequence[int]) -> "Grid":
+        """The same with only these of its rows."""
+        rows = list(keep)
+        return replace(
+            self,
+            words=[self.words[row] for row in rows],
+            shares=self.shares[rows],
+            row_labels=[self.row_labels[row] for row in rows],
+            beside=[(title, [cells[row] for row in rows]) for title, cells in self.beside],
+        )
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -193,6 +226,10 @@ class Bars:
     bars: Sequence[Bar]
     full: float = 1.0
     signed: bool = False
+
+    def only(self, keep: Sequence[int]) -> "Bars":
+        """The same with only these of its rows."""
+        return replace(self, bars=[self.bars[row] for row in keep])
 
 
 @dataclass(frozen=True)

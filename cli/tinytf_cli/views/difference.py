@@ -11,7 +11,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import SHARE, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.parts import (
     bar_column,
     figures,
@@ -22,7 +22,6 @@ from tinytf_cli.views.parts import (
     most_rows,
     note,
     one_form,
-    rows_of,
     share_column,
     signed_bars,
     titled,
@@ -146,7 +145,7 @@ class DifferenceView:
         found = self.found
         divergence = next((one.kl for one in found.steps if one.name == "logits"), None)
         if divergence is not None:
-            words = [Figure(divergence, "%.4g"), " nats, the mean over the positions"]
+            words: list[Piece] = [Figure(divergence, "%.4g"), " nats, the mean over the positions"]
             if found.predictions:
                 words += [
                     "; ",
@@ -287,7 +286,7 @@ class DifferenceView:
             ]
         )
         keep = self.found.telling(most_rows(self.rows, _ROWS))
-        yield rows_of(table, keep)
+        yield table.only(keep)
         if len(keep) < len(found):
             yield note(f"the {len(keep)} of {len(found)} positions that differ most; --all shows the others")
 
@@ -296,17 +295,16 @@ class DifferenceView:
             text = "the text" if self.one_text else "either text"
             where = f"after {text}" if self.causal else f"at the mask, position {one.position}"
             yield Heading("next" if self.causal else "fill", where, "output")
-            change = [b - a for a, b in zip(one.first, one.second, strict=True)]
             table = Table(
                 [
                     Column("token", [self.shown(i) for i in one.ids], shrink=10, said=""),
                     share_column("A", one.first, _FIRST, like=one.second),
                     share_column("B", one.second, _SECOND, like=one.first),
-                    signed_bars("B − A", change, one_form(change, sign=True)),
+                    signed_bars("B − A", one.change, one_form(one.change, sign=True)),
                 ]
             )
             keep = range(len(one.ids) if self.whole else min(len(one.ids), max(_ROWS, self.top)))
-            yield rows_of(table, keep)
+            yield table.only(keep)
             if len(keep) < len(one.ids):
                 yield note(f"the first {len(keep)} of {len(one.ids)} tokens; --all shows the others")
 

@@ -45,8 +45,11 @@ def _what(one: Explanation, several: bool) -> str:
     return "the terms add up" if several or summed else "the arithmetic comes"
 
 
+_EXACT = "%.7g"
+
+
 def _exact(value: float) -> str:
-    return number(value, "%.7g")
+    return number(value, _EXACT)
 
 
 def _explanation(one: Explanation, into: str) -> Iterator[Block]:
@@ -60,8 +63,8 @@ def _explanation(one: Explanation, into: str) -> Iterator[Block]:
     if one.terms:
         yield _terms(one)
     yield from _values(one.after)
-    recorded = Span(f"   recorded {_exact(one.recorded)}", "dim")
-    yield Line([Span("= "), Span(_exact(one.total), "strong"), recorded], indent=2)
+    recorded = [Span("   recorded ", "dim"), Figure(one.recorded, _EXACT, "dim")]
+    yield Line(["= ", Figure(one.total, _EXACT, "strong"), *recorded], indent=2)
     for place, source in enumerate(one.inputs):
         word = " and" if place else "from"
         yield Line([Span(f"{word} "), Span(source.address, "strong"), Span(f"   {source.formula}", "dim")], indent=2)
@@ -72,7 +75,7 @@ def _values(values: Sequence[Value]) -> Iterator[Block]:
         yield Table(
             [
                 Column("", [value.name for value in values]),
-                Column("", [_exact(value.value) for value in values], "right"),
+                Column("", [Figure(value.value, _EXACT) for value in values], "right"),
                 Column("", [Span(value.expression, "dim") for value in values], shrink=8),
             ],
             header=False,

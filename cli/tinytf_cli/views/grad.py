@@ -28,6 +28,7 @@ from tinytf_cli.views.blocks import (
     Heading,
     Histogram,
     Line,
+    Piece,
     Scale,
     Span,
     Table,
@@ -53,7 +54,7 @@ from tinytf_cli.views.steps import labels, signed_role, tensors_at
 
 _WORST = 10
 """How many entries of the finite differences are shown."""
-_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 3, 5, 4, 3, 40
+_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 3, 5, 3, 3, 40
 """How many rows of each table a summary has, and how many tokens of the text."""
 
 
@@ -122,11 +123,11 @@ class GradView:
         layer, factor = flowing.steepest
         sizes = (flowing.first, flowing.last, flowing.per_layer, factor)
         first, last, each, most = (Figure(size, "%.3g") for size in sizes)
-        norms = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
+        norms: list[Piece] = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
         yield Line([Span("gradient ", "residual"), word, *norms, f"; most through L{layer}, ", most, " times"])
         (place, added), (top, head, strength) = found.strongest_tokens[0], found.heads.ranked[0]
         token, best = Span(f"{place} {names[place]}", "strong"), Span(f"L{top}H{head}", "strong")
-        on = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats) and on head ", best]
+        on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats) and on head ", best]
         yield Line([Span("depends ", "attention"), *on, " (", Figure(strength, "%.4f"), ")"])
 
     def _summary(self) -> Iterator[Block]:
@@ -165,7 +166,7 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
     fewer: list[Cell] = []
     form = one_form((row.pushed[0][1] for row in rows), sign=True)
     for row in rows:
-        words: list[str | Span | Figure] = []
+        words: list[Piece] = []
         for token_id, gradient in row.pushed:
             name = Span(tokenizer.shown(token_id), "output" if token_id == row.id else "")
             words += ["  " if words else "", name, " ", Figure(gradient, form, "dim")]

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 
 from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
-from tinytf.steps.work import cache_bytes_per_token, work_per_token
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
@@ -131,11 +130,10 @@ class InfoView:
         )
 
     def _figures(self) -> list[tuple[str, str, str]]:
-        c = self.found.config
-        work = work_per_token(c, c.context)
+        c, work, memory = self.found.config, self.found.work, self.found.memory_bytes
         rows = [
-            ("weights, fp32", in_bytes(4 * self.found.total), "4 bytes per parameter"),
-            ("weights, bf16", in_bytes(2 * self.found.total), "2 bytes per parameter"),
+            ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
+            ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
             ("compute per token", _flops(work.total), f"at {c.context:,} tokens of context; a multiply-add is 2 FLOP"),
             ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
             ("  attention", _flops(work.attention), "layers · 4 · H·d_head · visible tokens"),
@@ -143,7 +141,7 @@ class InfoView:
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
-            cache = cache_bytes_per_token(c, 4)
+            cache = self.found.cache_bytes["fp32"]
             rows.append(("KV cache per token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows

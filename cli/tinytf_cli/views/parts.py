@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
@@ -62,30 +61,6 @@ def most_rows(asked: int | None, usual: int) -> int | None:
     return (usual if asked is None else asked) or None
 
 
-Rows = TypeVar("Rows", Table, Heat, Grid, Bars)
-
-
-def rows_of(block: Rows, keep: Sequence[int]) -> Rows:
-    """A block with only these of its rows, in this order."""
-
-    def of(cells: Sequence[Any]) -> list[Any]:
-        return [cells[row] for row in keep]
-
-    if isinstance(block, Table):
-        columns = [
-            replace(c, cells=of(c.cells), narrow=None if c.narrow is None else of(c.narrow)) for c in block.columns
-        ]
-        return replace(block, columns=columns, rule_after=frozenset(map(keep.index, block.rule_after & set(keep))))
-    if isinstance(block, Bars):
-        return replace(block, bars=of(block.bars))
-    labels = of(block.row_labels)
-    if isinstance(block, Heat):
-        seen = None if block.visible is None else block.visible[list(keep)]
-        return replace(block, values=block.values[list(keep)], visible=seen, row_labels=labels)
-    beside = [(title, of(cells)) for title, cells in block.beside]
-    return replace(block, words=of(block.words), shares=block.shares[list(keep)], row_labels=labels, beside=beside)
-
-
 def middle_out(count: int, most: int | None) -> list[int]:
     """Which of ``count`` rows are shown where at most ``most`` are: as many of the first as of the last."""
     if most is None or count <= most:
@@ -93,10 +68,12 @@ def middle_out(count: int, most: int | None) -> list[int]:
     return [*range(most - most // 2), *range(count - most // 2, count)]
 
 
-def folded(block: Rows, names: Sequence[str], most: int | None, what: str, remedy: str = "--all") -> Iterator[Block]:
+def folded(
+    block: Table | Heat | Grid | Bars, names: Sequence[str], most: int | None, what: str, remedy: str = "--all"
+) -> Iterator[Block]:
     """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
     keep = middle_out(len(names), most)
-    yield rows_of(block, keep)
+    yield block.only(keep)
     out = [name for row, name in enumerate(names) if row not in keep]
     if out:
         ends = out[0] if len(out) == 1 else f"{out[0]} to {out[-1]}"

@@ -100,11 +100,11 @@ class PatchSweepView:
             yield note(f"{same} the same in both texts, so patching there changes nothing")
 
     def _strongest(self, names: Sequence[str]) -> Table:
-        found, contrast = self.found.strongest(self.top), self.found.contrast
+        found = self.found.strongest(self.top)
         heads, step = self.found.what == "heads", _WHAT[self.found.what][1]
         places = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in found]
         at = [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in found], shrink=10)]
-        logits = [contrast.corrupt + value * (contrast.clean - contrast.corrupt) for *_, value in found]
+        logits = [float(self.found.differences[layer, column]) for layer, column, _ in found]
         return Table(
             [
                 Column("", [Span(place, "strong") for place in places], said=""),

@@ -7,7 +7,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Scale, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Piece, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
 from tinytf_cli.views.parts import coloured_text, folded, share_column
 
@@ -33,8 +33,12 @@ class ScoreView:
         yield from banner(self.model, self.found.encoding)
         tokens, scored, worst = self.found.encoding.tokens, self.found.tokens, self.found.worst
         yield Line("")
-        perplexity = [Span("perplexity ", "output"), Figure(self.found.perplexity, "%.3f", "strong")]
-        mean = [": ", Figure(self.found.bits, "%.3f"), f" bits per token over {plural(len(scored), 'token')}"]
+        perplexity: list[Piece] = [Span("perplexity ", "output"), Figure(self.found.perplexity, "%.3f", "strong")]
+        mean: list[Piece] = [
+            ": ",
+            Figure(self.found.bits, "%.3f"),
+            f" bits per token over {plural(len(scored), 'token')}",
+        ]
         token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
         yield Line([*perplexity, *mean, "; least expected ", token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
         if self.found.int8_cost is not None:
