@@ -11,7 +11,7 @@ from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Signed, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Signed, Span, Table
 from tinytf_cli.views.parts import verdict
 
 
@@ -63,7 +63,7 @@ def _explanation(one: Explanation, into: str) -> Iterator[Block]:
     if one.terms:
         yield _terms(one)
     yield from _values(one.after)
-    recorded = [Span("   recorded ", "dim"), Figure(one.recorded, _EXACT, "dim")]
+    recorded: list[Piece] = [Span("   recorded ", "dim"), Figure(one.recorded, _EXACT, "dim")]
     yield Line(["= ", Figure(one.total, _EXACT, "strong"), *recorded], indent=2)
     for place, source in enumerate(one.inputs):
         word = " and" if place else "from"

@@ -62,8 +62,11 @@ def most_rows(asked: int | None, usual: int) -> int | None:
 
 
 def middle_out(count: int, most: int | None) -> list[int]:
-    """Which of ``count`` rows are shown where at most ``most`` are: as many of the first as of the last."""
-    if most is None or count <= most:
+    """Which of ``count`` rows are shown where at most ``most`` are: as many of the first as of the last.
+
+    A single row is not folded: the line that says so would take its place.
+    """
+    if most is None or count <= most + 1:
         return list(range(count))
     return [*range(most - most // 2), *range(count - most // 2, count)]
 
