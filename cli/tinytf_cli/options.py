@@ -1,5 +1,6 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,17 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     names = ["tiny", "tiny-encoder", *(f"preset:{name}" for name in PRESETS)]
     found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="dir")]
+
+
+def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Steps and parameters of every architecture, after the layer and head that are typed. Without torch."""
+    from tinytf.steps.table import STEPS
+
+    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*]", incomplete) else ("", "", "")
+    rows = [row for row in STEPS if row.in_layer == bool(dot) and (row.has_heads or "H" not in place)]
+    common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
+    names = [row.name for row in rows] + [row.parameter.format_map(common) for row in rows if row.module]
+    return [CompletionItem(one) for name in dict.fromkeys(names) if (one := place + dot + name).startswith(incomplete)]
 
 
 @dataclass(frozen=True)
@@ -197,6 +209,13 @@ class Texts:
         return iter(self.given)
 
 
+@dataclass(frozen=True)
+class OptionalTexts(Texts):
+    """Texts that are missed only where they are read."""
+
+    def __post_init__(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traced:
     """Texts to record on a model, and where what is found in each goes."""
@@ -234,3 +253,10 @@ class Traced:
 
         views = (view_of(self.trace(text, layers)) for text in self.texts)
         return show_views(self.output, views, plural, self.texts.lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressed(Traced):
+    """The same for addresses; those of parameters need no text."""
+
+    texts: OptionalTexts

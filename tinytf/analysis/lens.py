@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.prediction import require_head
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
@@ -99,7 +98,7 @@ class Lens(Report):
 
 def require_readable(model: Transformer) -> None:
     """Raise UsageError where a model has no head to read its layers with."""
-    require_head(model, "nothing reads its layers as tokens")
+    model.require_head("nothing reads its layers as tokens")
 
 
 @torch.no_grad()

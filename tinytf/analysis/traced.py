@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.parameters import Parameters, parameters
 from tinytf.analysis.prediction import Prediction, predictions
 from tinytf.gradients.faults import first_fault
 from tinytf.report import About, Report, plain
@@ -15,6 +16,7 @@ from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.summary import Row, row_of
 from tinytf.trace.trace import Text, Trace
 
@@ -23,7 +25,8 @@ from tinytf.trace.trace import Text, Trace
 class Traced(Report):
     """A trace with what of it is given in full: ``addresses``, or without them the block of ``layers`` and ``head``.
 
-    ``fault`` is the first of the kinds of ``fail_on``, where they were looked for.
+    ``parameters`` are those that were asked for beside steps. ``fault`` is the first of the kinds of ``fail_on``, where
+    they were looked for.
     """
 
     KIND = "trace"
@@ -31,6 +34,7 @@ class Traced(Report):
         "tokens": "token",
         "steps": "step",
         "values": "values",
+        "parameters": "parameter",
         "predictions": "prediction",
         "check": "check",
         "fault": "fault",
@@ -43,6 +47,7 @@ class Traced(Report):
     predictions: tuple[Prediction, ...]
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
+    parameters: Parameters | None = None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -65,6 +70,7 @@ class Traced(Report):
         return {
             "steps": plain(self.rows),
             "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
+            **({} if self.parameters is None else self.parameters.fields()),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
 
@@ -91,8 +97,9 @@ class Traced(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The recorded tensors under their step names, with the ids."""
-        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors}
+        """The recorded tensors under their step names, with the ids, and the parameters under their addresses."""
+        asked = {} if self.parameters is None else self.parameters.tensors()
+        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors, **asked}
 
 
 def traced(
@@ -101,7 +108,8 @@ def traced(
     *,
     layers: Sequence[int] = (0,),
     head: int = 0,
-    at: Sequence[str | Address] = (),
+    at: Sequence[str | Address | ParameterAddress] = (),
+    way: str | None = None,
     top: int = 10,
     fail_on: Sequence[str] = (),
     truncate: bool = False,
@@ -109,14 +117,18 @@ def traced(
 ) -> Traced:
     """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-    ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
-    there, and as ``record`` and ``first_fault`` do.
+    Parameters among them are shown in a ``way``, as by ``parameters``. ``top`` predictions, and the first fault of the
+    kinds of ``fail_on``. Raises AddressError for a cell that is not there, and as ``record``, ``first_fault`` and
+    ``parameters`` do.
     """
     trace = model.trace(text, truncate=truncate, force=force)
-    addresses = trace.addresses(at)
+    named = [parse_any(one, trace.steps) if isinstance(one, str) else one for one in at]
+    weights = [one for one in named if isinstance(one, ParameterAddress)]
+    addresses = tuple(one for one in named if isinstance(one, Address))
     for where in addresses:
         if where.cell:
             trace[where]
     predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
-    return Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, about=about)
+    beside = parameters(model, weights, way=way) if weights else None
+    return Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, beside, about=about)

@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Detail, Faults, Traced
+from tinytf_cli.commands.instead import Instead
+from tinytf_cli.options import Addressed, Detail, Faults, complete_address
+from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
     from tinytf_cli.views.trace import TraceView
+
+
+WAYS = ("table", "map", "histogram", "spectrum", "norms")
+"""Those of ``tinytf.analysis.parameters``, which imports torch."""
 
 
 def _complete_step(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -31,29 +38,50 @@ class Asked:
         help="Show just this step (in --layer and --head), such as weights. Repeatable.",
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
-        "--at", multiple=True, metavar="ADDRESS",
-        help="Show just this address, such as L0H1.weights, L0-1H*.q or 'L0H1.weights[sat,cat]'. Repeatable.",
+        "--at", multiple=True, metavar="ADDRESS", shell_complete=complete_address,
+        help="Show just this address: a step, such as L0H1.weights or 'L0H1.weights[sat,cat]', or a parameter, such as "
+        "L0.W_Q or 'E[cat]', which needs no TEXT. Repeatable.",
     )  # fmt: skip
+    way: str | None = option(
+        "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: map, or table of tokens and vectors]"
+    )
     top: int = option(type=click.IntRange(1), shown=10, help="Predictions shown.")
 
 
 @command("trace")
-def trace(asked: Asked, detail: Detail, faults: Faults, on: Traced) -> int:
+def trace(asked: Asked, instead: Instead, detail: Detail, faults: Faults, on: Addressed) -> int:
     """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
-    from tinytf.trace.address import parse_address
+    from tinytf.trace.address import Address
+    from tinytf.trace.parameters import ParameterAddress, parse_any
+    from tinytf_cli.views.parameters import ParametersView
     from tinytf_cli.views.trace import TraceView
 
+    if not asked.addresses:
+        on.texts.given  # noqa: B018 - a missing text is told before a model is opened
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
-    chosen = [parse_address(text, table) for text in asked.addresses]
+    named = [parse_any(text, table) for text in asked.addresses]
+    weights = [where for where in named if isinstance(where, ParameterAddress)]
+    chosen = [where for where in named if isinstance(where, Address)]
     chosen += [where for name in asked.steps for where in _addresses_of(name, layers, detail.head, table)]
+    if asked.way is not None and not weights:
+        raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
+    if weights and not chosen and not fail_on:
+        on.output.show(
+            Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
+        )
+        return 0
+    if (other := instead.view_of(model, detail, chosen, asked.top)) is not None:
+        return on.show(other, "traces")
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
     def view_of(trace: "Trace") -> "TraceView":
         shown = () if detail.no_detail else layers
-        found = model.traced(trace, layers=shown, head=detail.head, at=chosen, top=asked.top, fail_on=fail_on)
+        found = model.traced(
+            trace, layers=shown, head=detail.head, at=[*chosen, *weights], way=asked.way, top=asked.top, fail_on=fail_on
+        )
         return TraceView(model, found, detail.dims, detail.rows)
 
     return on.show(view_of, "traces", recorded)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ _LEAST, _WIDEST = 4, 160
 _TICK_ROWS = 3
 _NAMES = 0.3
 """Most of the width that the names of the curves may take beside them."""
+_TICK_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class _Axis:
         return (values - self.low) / (self.high - self.low)
 
 
-def finite_points(curve: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def finite_points(curve: Curve) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """The points of a curve with a finite value."""
     finite = np.isfinite(curve.y)
     return curve.x[finite], curve.y[finite]
@@ -182,8 +184,9 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     if beside > _NAMES * terminal.width or len(names) > block.height:
         names, beside = [], 0
     width = max(_LEAST, min(_WIDEST, terminal.width - label_width - 4 - beside))
-    across = step_axis(float(min(x[0] for x, _ in points if x.size)), float(max(x[-1] for x, _ in points if x.size)),
-                       width)  # fmt: skip
+    first, last = (float(end(x[at] for x, _ in points if x.size)) for end, at in ((min, 0), (max, -1)))
+    whole = all(np.issubdtype(x.dtype, np.integer) for x, _ in points)
+    across = step_axis(first, last, width) if whole else value_axis(first, last, width // _TICK_COLUMNS)
     cells = (
         _braille_cells(block, across, up, width, terminal)
         if braille

@@ -126,6 +126,6 @@ def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedL
     if not missing or (block.asked and not terminal.cuts):
         return []
     names = block.above or block.column_labels
-    ends = names[missing[0]] if len(missing) == 1 else f"{names[missing[0]]} to {names[missing[-1]]}"
-    said = f"omitted: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
+    ends = " to ".join(names[place].rstrip(".") for place in dict.fromkeys((missing[0], missing[-1])))
+    said = f"omitted: {len(missing)} of {count} {block.many} ({ends}); {block.remedy}"
     return wrap([Segment("  " + shown(said, terminal), role_style("dim", terminal))], terminal.width, 2)

@@ -34,19 +34,25 @@ def shade(share: float, terminal: Terminal) -> str:
     return signs[min(len(signs) - 1, 1 + int(min(share, 1.0) * (len(signs) - 1)))]
 
 
-def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) in each factor × factor square; masked cells do not count."""
-    if factor == 1:
+def pool(
+    values: Array, visible: NDArray[np.bool_] | None, factor: int, across: int = 0
+) -> tuple[Array, NDArray[np.bool_] | None]:
+    """The largest magnitude (with its sign) of ``factor`` rows and ``across`` columns; masked cells do not count.
+
+    Without ``across`` as many columns as rows.
+    """
+    across = across or factor
+    if factor == across == 1:
         return values, visible
-    rows, columns = (-(-n // factor) for n in values.shape)
+    rows, columns = -(-values.shape[0] // factor), -(-values.shape[1] // across)
     shown_cells = np.ones(values.shape, dtype=bool) if visible is None else visible
-    padded = np.zeros((rows * factor, columns * factor), dtype=values.dtype)
+    padded = np.zeros((rows * factor, columns * across), dtype=values.dtype)
     seen = np.zeros(padded.shape, dtype=bool)
     padded[: values.shape[0], : values.shape[1]] = np.where(shown_cells, values, 0)
     seen[: values.shape[0], : values.shape[1]] = shown_cells
-    squares = padded.reshape(rows, factor, columns, factor).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
+    squares = padded.reshape(rows, factor, columns, across).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
     strongest = np.take_along_axis(squares, np.abs(squares).argmax(-1)[..., None], -1)[..., 0]
-    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, factor).any(axis=(1, 3)))
+    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, across).any(axis=(1, 3)))
     return strongest, None if visible is None else any_seen
 
 
@@ -118,11 +124,12 @@ def _level(value: float, block: Heat) -> int:
 
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
-    """Two columns per value, or per max-pooled square where even that is too wide."""
+    """Two columns per value, or per max-pooled rectangle where even that is too wide; no taller than it may be wide."""
     label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
-    factor = max(-(-len(block.column_labels) // room), -(-len(rows) // (block.most or len(rows) or 1)))
-    values, visible = pool(block.values, block.visible, factor)
+    factor = -(-len(block.row_labels) // min(room, block.most or room))
+    across = -(-len(block.column_labels) // room)
+    values, visible = pool(block.values, block.visible, factor, across)
     small = Heat(values, (), (), block.scale, visible, block.limit)
     lines: list[PaintedLine] = []
     names = rows
@@ -133,14 +140,15 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
         line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
         line += [_cell(small, r, c, "", 2, terminal) for c in range(values.shape[1])]
         lines.append(line)
-    if factor > 1:
-        lines += pooling_note(factor, 2, terminal)
+    if max(factor, across) > 1:
+        lines += pooling_note(factor, across, 2, terminal)
     return lines
 
 
-def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
+def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
     """Say what a pooled cell shows."""
-    said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
+    by = f"{factor}" if factor == across else f"{factor} × {across}"
+    said = f"each cell is the strongest of {factor} × {across} (max-pooled by {by})"
     return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 

@@ -93,5 +93,5 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     factor = -(-length // side)
     if factor > 1:
-        lines += pooling_note(factor, 5, terminal)
+        lines += pooling_note(factor, factor, 5, terminal)
     return [*lines, legend("unit", 1.0, terminal, indent=5)]

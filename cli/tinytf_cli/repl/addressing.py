@@ -57,6 +57,25 @@ def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[O
         yield from _layers(table, "")
 
 
+def parameters(session: Session, begun: str) -> Iterator[Offer]:
+    """The parameters that begin so, and of the vocabulary's tables the tokens of the text; none while no model is open.
+
+    Those of a layer come after its ``L0.``, those that heads share out also after ``L0H1.``.
+    """
+    if not session.is_open:
+        return
+    match = _STEP.fullmatch(begun)
+    place, name = (match[1], match[2]) if match else ("", begun)
+    for known, (step, one) in session.table.parameters.items():
+        split = any(axis.endswith("·d_head") for axis in one.axes)
+        here = bool(place) == step.in_layer and (split or "H" not in place)
+        if here and not one.absent and known.startswith(name) and (begun or not step.in_layer):
+            yield Offer(f"{place}{known}", f"parameter of {step.title}")
+        if begun.startswith(f"{known}[") and one.axes[0] == "vocab" and "," not in begun:
+            for token in tokens(session, begun.partition("[")[2]):
+                yield Offer(f"{known}[{token.word}]", token.about, True)
+
+
 def layers(session: Session, begun: str) -> Iterator[Offer]:
     """The layers that begin so."""
     if session.is_open and (match := _LAYER.fullmatch(begun or "L")):

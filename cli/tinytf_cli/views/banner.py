@@ -48,8 +48,8 @@ def notes(model: Model) -> Iterator[Block]:
 
 
 def exchanged(model: Model) -> Iterator[str]:
-    """A line that names replaced steps, for a view without a banner."""
-    names = model.transformer.exchanged
+    """A line that names what was left out and replaced, for a view without a banner."""
+    names = (*model.lacks, *model.transformer.exchanged)
     if names:
         more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""
         yield f"the model ran without {', '.join(names[:6])}{more}"

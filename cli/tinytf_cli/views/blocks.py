@@ -265,7 +265,7 @@ class Curve:
     """
 
     label: str
-    x: NDArray[np.int64]
+    x: NDArray[np.int64] | NDArray[np.float64]
     y: NDArray[np.float64]
     role: str
     points: bool = False

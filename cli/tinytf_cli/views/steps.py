@@ -61,12 +61,12 @@ def shown_rows(count: int, limit: int | None) -> list[int]:
     return [*range(limit - tail), *range(count - tail, count)]
 
 
-def left_out(count: int, keep: Sequence[int]) -> Iterator[Block]:
+def left_out(count: int, keep: Sequence[int], many: str = "tokens") -> Iterator[Block]:
     """A line that names the omitted rows, where there are any."""
     missing = count - len(keep)
     if missing:
         first = next((i for i, place in enumerate(keep) if place != i), len(keep))
-        said = f"  tokens {first} to {first + missing - 1} are omitted ({missing}); --rows 0 shows all"
+        said = f"  {many} {first} to {first + missing - 1} are omitted ({missing}); --rows 0 shows all"
         yield Line(Span(said, "dim"))
 
 

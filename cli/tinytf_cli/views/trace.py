@@ -8,6 +8,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading
+from tinytf_cli.views.parameters import parameter_blocks
 from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.pipeline import pipeline_blocks
 from tinytf_cli.views.predictions import check_blocks, fault_blocks, prediction_blocks
@@ -42,6 +43,8 @@ class TraceView:
                 yield Heading("weights of every head", "query down, key across")
                 yield thumbnails(trace)
             yield from prediction_blocks(trace, found.predictions)
+        if found.parameters is not None:
+            yield from parameter_blocks(self.model, found.parameters, dims, rows)
         yield from check_blocks(found.check)
         yield from fault_blocks(found.fail_on, found.fault)
 
