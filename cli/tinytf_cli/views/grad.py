@@ -54,7 +54,7 @@ from tinytf_cli.views.steps import labels, signed_role, tensors_at
 
 _WORST = 10
 """How many entries of the finite differences are shown."""
-_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 3, 5, 3, 3, 40
+_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 2, 5, 3, 3, 40
 """How many rows of each table a summary has, and how many tokens of the text."""
 
 
