@@ -235,17 +235,17 @@ class Traced:
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
-    def again(self, text: str, command: str, *words: str) -> str:
-        """The line that asks ``command`` about a text of these, with the words after the text, as it is typed here.
+    def again(self, text: str) -> "Callable[..., str]":
+        """Makes the line that asks another command, with ``options`` after the text, about one of the texts.
 
-        A text that is no short line is TEXT.
+        As it is typed here; a text that is no short line is TEXT.
         """
         if host() is not None:
-            return shlex.join([command, *words])
+            return lambda *command, options=(): shlex.join([*command, *options])
         short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
-        quoted = shlex.quote(text) if short else "TEXT"
-        model = ["-m", self.opening.model] if given("model") else []
-        return f"tinytf {command} {quoted} {shlex.join([*words, *model])}".rstrip()
+        said, model = text if short else "TEXT", self.opening.model
+        more = ("-m", model if model.isprintable() else "MODEL") if given("model") else ()
+        return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
 
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""

@@ -39,7 +39,7 @@ def test_the_lines_are_a_program_that_makes_the_output_of_ids_and_parameters(kin
         for step, layer in trace.steps.rows:
             if step.operation is not None:
                 site = Site(trace, step, layer)
-                exec(step.operation.code(site), names | {"names": names} | step.operation.parameters(site), names)
+                exec(step.operation.code(site), names | {"names": names} | step.operation.operands(site), names)
                 names[f"L{layer}_{site.variable}"] = names[site.variable]
     last, expected = trace.steps.rows[-2 if trace.model.head is not None else -1][0], trace.recording.tensors
     if trace.model.head is not None:

@@ -91,8 +91,8 @@ def code(model: TextModel, text: Text, layers: Collection[int] = (0,), at: Seque
 def code_line(trace: Trace, step: Step, layer: int | None) -> CodeLine:
     """One step as code, run."""
     site = Site(trace, step, layer)
-    lines, parameters = site.operation.code(site), site.operation.parameters(site)
-    used = {name: tensor for name, tensor in parameters.items() if re.search(rf"\b{name}\b", lines)}
+    lines, operands = site.operation.code(site), site.operation.operands(site)
+    used = {name: tensor for name, tensor in operands.items() if re.search(rf"\b{name}\b", lines)}
     found, recorded = (x.double() for x in (_run(site, lines, used), _value(site)))
     difference = float((found - recorded).masked_fill(found == recorded, 0.0).abs().max())  # where both are −∞, too
     scale = float(recorded.masked_fill(recorded == -torch.inf, 0.0).abs().max())

@@ -14,6 +14,7 @@ from torch import Tensor
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
+from tinytf.steps.operations.operation import wide
 from tinytf.steps.table import Place
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
@@ -170,6 +171,17 @@ def lens(
     )
     through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
     return Lens(tuple(places), tuple(followed), stages, through, difference, about=about)
+
+
+@torch.no_grad()
+def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
+    """The token that the lens reads after each layer at one position, and its probability."""
+    model, table = trace.model, trace.steps
+    states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]
+    logits = wide(model.unembed(model.final_norm(torch.stack(states))))  # (layers, V)
+    best = logits.max(dim=-1)
+    shares = (best.values - logits.logsumexp(dim=-1)).exp()
+    return list(zip(best.indices.tolist(), shares.tolist(), strict=True))
 
 
 def _through(trace: Trace) -> str:

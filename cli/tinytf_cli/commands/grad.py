@@ -59,8 +59,6 @@ class Asked:
 @command("grad")
 def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: Faults, on: Traced) -> int:
     """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
-    from functools import partial
-
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import parse_address, parse_block
     from tinytf_cli.joining import show_views
@@ -89,6 +87,6 @@ def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: F
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
                 fail_on=fail_on, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip
-        return GradView(model, found, detail.dims, rows, shown, partial(on.again, text))
+        return GradView(model, found, detail.dims, rows, shown, on.again(text))
 
     return show_views(on.output, map(view_of, on.texts), "grads", on.texts.lines)

@@ -8,13 +8,14 @@ from rich.style import Style
 
 from tinytf_cli.numbers import SHARE, number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
-from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.paint.text import PaintedLine, line_width, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
 _LABEL_LIMIT = 14
+_NARROW = 50  # columns below which a legend is short
 
 
 def shades(terminal: Terminal) -> str:
@@ -22,8 +23,8 @@ def shades(terminal: Terminal) -> str:
 
 
 def signed_shades(terminal: Terminal) -> str:
-    """The characters for a signed scale without colour, from lowest to highest; 0 is in the middle."""
-    return "=- +#" if terminal.ascii else "▁▂▃ ▅▆▇"
+    """The characters for a signed scale without colour, from lowest to highest: down below 0, up above it."""
+    return "=- +#" if terminal.ascii else "▼▾ ▴▲"
 
 
 def shade(share: float, terminal: Terminal) -> str:
@@ -37,9 +38,9 @@ def shade(share: float, terminal: Terminal) -> str:
 def pool(
     values: Array, visible: NDArray[np.bool_] | None, factor: int, across: int = 0
 ) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) of ``factor`` rows and ``across`` columns; masked cells do not count.
+    """The largest magnitude (with its sign) in each ``factor`` rows and ``across`` columns, or in as many columns.
 
-    Without ``across`` as many columns as rows.
+    Masked cells do not count.
     """
     across = across or factor
     if factor == across == 1:
@@ -77,7 +78,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
         width += 1  # a space on either side of a number
     tall = block.most and len(rows) > block.most
     if tall or (len(columns) > room and not (block.asked and not terminal.cuts)):
-        return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
+        return [*_small_cells(block, rows, label_width, terminal), *_heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
@@ -90,7 +91,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
             line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
             line += [_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
-    return [*lines, _heat_legend(block, terminal)]
+    return [*lines, *_heat_legend(block, terminal)]
 
 
 def number_form(block: Heat, terminal: Terminal) -> str:
@@ -152,16 +153,19 @@ def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> l
     return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 
-def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
-    masked = [] if block.visible is None else [Segment(shown("   · masked", terminal), role_style("dim", terminal))]
-    return [*legend(block.scale, block.limit, terminal), *masked]
+def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
+    line = legend(block.scale, block.limit, terminal, cells=16 if terminal.width >= _NARROW else 6)
+    if block.visible is None:
+        return [line]
+    masked = Segment(shown("   · masked", terminal), role_style("dim", terminal))
+    return [[*line, masked]] if line_width([*line, masked]) <= terminal.width else [line, [masked]]
 
 
-def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
+def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2, cells: int = 16) -> PaintedLine:
     """The scale of a map, drawn below it: its two end values, with its colours or shades between."""
     high = "1" if limit == 1.0 and scale == "unit" else number(limit, terminal.form(""))
     low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
-    bar = scale_bar(scale, 16, terminal, "▄")
+    bar = scale_bar(scale, cells, terminal, "▄")
     return [Segment(" " * indent), Segment(f"{low} ", dim), *bar, Segment(f" {high}", dim)]
 
 

@@ -11,6 +11,7 @@ from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
 from tinytf_cli.paint.tables import bar_text, beside_bar
 from tinytf_cli.paint.text import figure_text, shown, spans
+from tinytf_cli.paint.thumbnails import heads_shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
@@ -47,17 +48,22 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
         lines.append(", ".join(parts) + ".")
+        if row in block.notes:
+            lines.append(f"{block.notes[row].strip()}.")
     return lines
 
 
 def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     first = min(block.first, block.values.shape[1])
-    return [
-        f"{label}: {', '.join(number(float(v), terminal.form(number_format(like))) for v in row[:first])}"
-        + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
-        for label, row in zip(block.labels, block.values, strict=True)
-        for like in (row if block.several else block.values,)
-    ]
+    lines = []
+    for label, row in zip(block.labels, block.values, strict=True):
+        form = terminal.form(number_format(row if block.several else block.values))
+        said, rest = [number(float(value), form) for value in row], ""
+        if len(row) > first:
+            low, high = (number(float(end), form) for end in (row.min(), row.max()))
+            rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
+        lines.append(f"{label}: {', '.join(said[:first])}{rest}.")
+    return lines
 
 
 def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
@@ -85,7 +91,7 @@ def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
 
 
 def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
-    return [f"{b.label}: {bar_text(b, terminal)}." for b in block.bars]
+    return [f"{b.label.strip()}: {bar_text(b, terminal)}." for b in block.bars]
 
 
 def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
@@ -99,12 +105,25 @@ def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
     for layer, maps in enumerate(block.maps):
         for head, weights in enumerate(maps):
-            query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
-            lines.append(
-                f"Layer {layer} head {head}: largest weight {float(weights[query, key]):.2f}, "
-                f"from token {query} to token {key}."
-            )
+            lines.append(f"Layer {layer} head {head}: {_largest(weights)}")
     return lines
+
+
+def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
+    return [
+        "",
+        f"{block.title}, {heads_shown(block, len(block.maps))}.",
+        *(f"{one.title}, {one.word}: {_largest(one.weights)}" for one in block.maps),
+    ]
+
+
+def _largest(weights: blocks.Array) -> str:
+    query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
+    return f"largest weight {float(weights[query, key]):.2f}, from token {query} to token {key}."
+
+
+def _beside(block: blocks.Beside, terminal: Terminal) -> list[str]:
+    return [line for part in block.parts for one in part for line in _SENTENCES[type(one)](one, terminal)]
 
 
 def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
@@ -112,12 +131,12 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
     for curve in block.curves:
         x, y = finite_points(curve)
         if x.size:
-            low = int(y.argmin())
-            lines.append(
-                f"{curve.label}: {block.y_title} {number(float(y[0]), '%.4g')} at {block.x_title} {x[0]:,}, "
-                f"{number(float(y[-1]), '%.4g')} at {block.x_title} {x[-1]:,}, "
-                f"lowest {number(float(y[low]), '%.4g')} at {block.x_title} {x[low]:,}."
-            )
+            form = ",d" if np.issubdtype(x.dtype, np.integer) else ",.4g"
+            said = [
+                f"{number(float(y[at]), '%.4g')} at {block.x_title} {x[at]:{form}}" for at in (0, -1, int(y.argmin()))
+            ]
+            more = f", {said[1]}, lowest {said[2]}" if x.size > 1 else ""
+            lines.append(f"{curve.label}: {block.y_title} {said[0]}{more}.")
     return lines
 
 
@@ -135,6 +154,8 @@ _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
     blocks.Bars: _bars,
     blocks.RowBars: _row_bars,
     blocks.Thumbnails: _thumbnails,
+    blocks.Miniatures: _miniatures,
+    blocks.Beside: _beside,
     blocks.Scale: lambda block, terminal: [],
     blocks.Curves: _curves,
     blocks.Pieces: _pieces,

@@ -105,9 +105,9 @@ class GradView:
         if self.sections == {"summary"}:
             layer, head, _ = found.heads.ranked[0]
             yield from next_lines(
-                (self.again("grad", "--block", f"L{layer}H{head}"), "that block"),
-                (self.again("grad", "--pipeline"), "every step"),
-                (self.again("grad", "--all"), "all of it"),
+                (self.again("grad", options=("--block", f"L{layer}H{head}")), "that block"),
+                (self.again("grad", options=("--pipeline",)), "every step"),
+                (self.again("grad", options=("--all",)), "all of it"),
             )
 
     def _verdict(self) -> Iterator[Block]:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from tinytf.steps.table import Step
 
 
-_SUBSCRIPTS = str.maketrans("₁₂", "12")  # which no name in code has
-
-
 def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
     """gᵀ·x, summed over the tokens: (T, out) and (T, in) -> (out, in)."""
     return g.transpose(0, 1) @ x
@@ -82,13 +79,8 @@ class Linear(Operation):
         heads = len(site.weight) // site.config.d_head
         return f"{site.variable} = ({product}).unflatten(-1, ({heads}, {site.config.d_head})).transpose(0, 1)"
 
-    def parameters(self, site: Site) -> dict[str, Tensor]:
-        matrix = site.step.matrix.translate(_SUBSCRIPTS)
-        bias = {} if site.module.bias is None else {"b" + matrix[1:]: site.module.bias}
-        return {matrix: site.weight, **bias}
-
     def _product(self, site: Site, x: str) -> str:
-        matrix, *bias = self.parameters(site)
+        matrix, *bias = self.operands(site)
         return " + ".join([f"{x} @ {matrix}.T", *bias])
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -130,6 +122,9 @@ class Unembed(Linear):
             Parameter("W_U", "weight", (step.reads, "vocab"), transposed=True, absent=tied),
             Parameter("b_U", "bias", ("vocab",), absent=absent),
         )
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**({"E": site.weight} if self.tied else {}), **super().operands(site)}
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.unembed(site, site.input())

@@ -46,10 +46,10 @@ class Lookup(Operation):
 
     def code(self, site: Site) -> str:
         rows = "torch.zeros_like(ids)" if self.types else "ids"
-        return f"{site.variable} = {self.letter}[{rows}]" + (" * embed_scale" if site.module.scale != 1.0 else "")
+        return f"{site.variable} = {site.step.matrix}[{rows}]" + (" * embed_scale" if site.module.scale != 1.0 else "")
 
-    def parameters(self, site: Site) -> dict[str, Tensor]:
-        return {self.letter: site.module.weight, "embed_scale": torch.tensor(site.module.scale, dtype=torch.float64)}
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**super().operands(site), "embed_scale": torch.tensor(site.module.scale, dtype=torch.float64)}
 
     def arithmetic(self, cell: Cell) -> Working:
         token, width = cell.index

@@ -79,12 +79,8 @@ class Norm(Operation):
 
     def code(self, site: Site) -> str:
         name = "layer_norm" if self.centred else "rms_norm"
-        given = ", ".join([site.names[0], f"({site.module.weight.numel()},)", *self.parameters(site)])
+        given = ", ".join([site.names[0], f"({site.module.weight.numel()},)", *self.operands(site)])
         return f"{site.variable} = F.{name}({given}, eps={self.eps})"
-
-    def parameters(self, site: Site) -> dict[str, Tensor]:
-        found = {f"{site.variable}_gain": site.module.weight}
-        return {**found, f"{site.variable}_bias": site.module.bias} if self.centred else found
 
     def arithmetic(self, cell: Cell) -> Working:
         module, width = cell.site.module, cell.index[1]

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from tinytf.steps.table import Step
 
 
+_IN_CODE = str.maketrans("₁₂.", "12_")
+"""Addresses have signs that no name in code has."""
+
+
 @dataclass(frozen=True, eq=False)
 class Quantity:
     """A named scalar (no axes) or vector (one axis)."""
@@ -148,14 +152,15 @@ class Operation(ABC):
 
     @abstractmethod
     def code(self, site: Site) -> str:
-        """The step in lines of PyTorch, of its inputs by ``site.names`` and its ``parameters``; T is how many tokens.
+        """The step in lines of PyTorch, of its inputs by ``site.names`` and its ``operands``; T is how many tokens.
 
         The last line assigns ``site.variable``. They compute what the model does, in its layout: no batch axis.
         """
 
-    def parameters(self, site: Site) -> dict[str, Tensor]:
-        """The parameters of the step by the names that they have in its ``code``."""
-        return {}
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        """The parameters of the step, as they are stored, by the names that they have in its ``code``."""
+        here = (one for one in self.parameters(site.step) if not one.absent)
+        return {one.name.translate(_IN_CODE): getattr(site.module, one.attribute) for one in here}
 
     @abstractmethod
     def arithmetic(self, cell: Cell) -> Working:

@@ -54,9 +54,6 @@ class Positions(Operation):
             f"{site.variable} = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to({site.value.dtype})"
         )
 
-    def parameters(self, site: Site) -> dict[str, Tensor]:
-        return {"P": site.module.weight} if self.learned else {}
-
     def arithmetic(self, cell: Cell) -> Working:
         """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5)."""
         (token, width), d_model = cell.index, cell.site.config.d_model
