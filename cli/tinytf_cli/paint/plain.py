@@ -48,8 +48,6 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
         lines.append(", ".join(parts) + ".")
-        if row in block.notes:
-            lines.append(f"{block.notes[row].strip()}.")
     return lines
 
 

@@ -1,6 +1,6 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -110,12 +110,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; an empty line follows each row in ``rule_after``, a line of ``notes`` its row."""
+    """Columns of equal length; an empty line follows each row in ``rule_after``."""
 
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
-    notes: Mapping[int, str] = field(default_factory=dict)
 
     def only(self, keep: Sequence[int]) -> "Table":
         """The same with only these of its rows."""
@@ -128,8 +127,7 @@ class Table:
             for one in self.columns
         ]
         rules = frozenset(place for place, row in enumerate(keep) if row in self.rule_after)
-        notes = {place: self.notes[row] for place, row in enumerate(keep) if row in self.notes}
-        return replace(self, columns=columns, rule_after=rules, notes=notes)
+        return replace(self, columns=columns, rule_after=rules)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,7 @@ class GradView:
         if self.sections == {"summary"}:
             layer, head, _ = found.heads.ranked[0]
             yield from next_lines(
+                terminal,
                 (self.again("grad", options=("--block", f"L{layer}H{head}")), "that block"),
                 (self.again("grad", options=("--pipeline",)), "every step"),
                 (self.again("grad", options=("--all",)), "all of it"),

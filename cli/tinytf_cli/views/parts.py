@@ -101,12 +101,13 @@ def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None =
     return Line(words, indent=2)
 
 
-def next_lines(*lines: tuple[str, str]) -> Iterator[Block]:
-    """What to type next: command lines, each with what it shows."""
-    yield Line("")
-    for place, (typed, said) in enumerate(lines):
-        start = Span("      " if place else "next  ", "dim")
-        yield Line([start, Span(typed, "strong"), Span(f"   {said}", "dim")], hanging=8)
+def next_lines(terminal: Terminal, *lines: tuple[str, str]) -> Iterator[Block]:
+    """What to type next: command lines, each with what it shows where there is room for that."""
+    width = max(len(typed) for typed, _ in lines)
+    short = width + 6 + max(len(said) for _, said in lines) <= terminal.width
+    for typed, said in lines:
+        more = [Span(f"   {said}", "dim")] if short or terminal.plain else []
+        yield Line([Span(f"  {typed.ljust(width)}"), *more], single=not terminal.cuts)
 
 
 def full_scale(values: Iterable[float]) -> float:
