@@ -74,20 +74,13 @@ def middle_out(count: int, most: int | None) -> list[int]:
 def folded(
     block: Table | Heat | Grid | Bars, names: Sequence[str], most: int | None, what: str, remedy: str = "--all"
 ) -> Iterator[Block]:
-    """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said.
-
-    A table says it in their place, other blocks below.
-    """
+    """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
     keep = middle_out(len(names), most)
+    yield block.only(keep)
     out = [name for row, name in enumerate(names) if row not in keep]
-    said = f"folded: {len(out)} of {len(names)} {what}, {out[0]} to {out[-1]}; {remedy} shows them" if out else ""
-    if not out:
-        yield block
-    elif isinstance(block, Table):
-        yield replace(block.only(keep), notes={(len(keep) - 1) // 2: f"… {said}"})
-    else:
-        yield block.only(keep)
-        yield note(said)
+    if out:
+        ends = out[0] if len(out) == 1 else f"{out[0]} to {out[-1]}"
+        yield note(f"folded: {len(out)} of {len(names)} {what}, {ends}; {remedy} shows them")
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
