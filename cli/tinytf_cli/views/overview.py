@@ -34,7 +34,7 @@ from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
-_LAYERS, _LINES = 5, 8
+_LAYERS, _LINES = 4, 8
 _SMALL, _WIDE = 4, 8  # tokens of maps that come in two rows; columns that each takes, at least
 _CLOSEUP = 24  # least columns of the map beside the drawing
 
