@@ -1,5 +1,6 @@
 """The text and the model that lessons are about, run when a lesson first asks for it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,9 +14,10 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.lessons import NAMES, TEXTS
-from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
+from tinytf.lessons.lesson import Asker, Figures, Lesson, Map, Question
 from tinytf.loading import Model
 from tinytf.model.without import removable
+from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Encoding
@@ -70,9 +72,15 @@ class Live:
         revealed_figures: Figures | None = None,
         *,
         variant: str = "",
+        also: Sequence[str] = (),
+        maps: Sequence[Map] = (),
+        revealed_maps: Sequence[Map] = (),
         **words: object,
     ) -> Lesson:
-        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``."""
+        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``.
+
+        The addresses ``also`` are shown after the others.
+        """
         texts = {"role": "residual", "focus": "0", "shown": (), "revealed": ()} | TEXTS[name]
         texts |= texts.get(variant, {})
         own = {"live": self, "config": self.config, "here": self.here, "row": self.row, "token": self.token(self.here)}
@@ -91,16 +99,26 @@ class Live:
             question=question,
             role=texts["role"],
             focus=int(fill(texts["focus"])),
-            shown=tuple(map(fill, texts["shown"])),
+            shown=(*map(fill, texts["shown"]), *also),
             figures=figures,
             revealed=tuple(map(fill, texts["revealed"])),
             revealed_figures=revealed_figures,
+            maps=tuple(maps),
+            revealed_maps=tuple(revealed_maps),
         )
 
     def at(self, address: str) -> Numbers:
         """The numbers at an address, in float64."""
         found: Numbers = self.trace[address].detach().double().cpu().numpy()
         return found
+
+    def map(self, title: str, word: str, trace: Trace, head: int) -> Map:
+        """The weights of a head of the first block as a small picture."""
+        weights = trace[f"L0H{head}.weights"].detach().double().cpu()
+        seen = Sight.of(trace.config.at(0)).allowed(len(weights), None, weights.device)
+        shown = torch.ones_like(weights, dtype=torch.bool) if seen is None else seen
+        rows = (zip(row, can, strict=True) for row, can in zip(weights.tolist(), shown.tolist(), strict=True))
+        return Map(title, word, tuple(tuple(weight if can else None for weight, can in row) for row in rows))
 
     def parameters(self, module: str) -> int:
         """How many parameters a module of the model has."""

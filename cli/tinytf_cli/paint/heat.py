@@ -23,8 +23,8 @@ def shades(terminal: Terminal) -> str:
 
 
 def signed_shades(terminal: Terminal) -> str:
-    """The characters for a signed scale without colour, from lowest to highest; 0 is in the middle."""
-    return "=- +#" if terminal.ascii else "▁▂▃ ▅▆▇"
+    """The characters for a signed scale without colour, from lowest to highest: down below 0, up above it."""
+    return "=- +#" if terminal.ascii else "▼▾ ▴▲"
 
 
 def shade(share: float, terminal: Terminal) -> str:

@@ -55,12 +55,15 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
 
 def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     first = min(block.first, block.values.shape[1])
-    return [
-        f"{label}: {', '.join(number(float(v), terminal.form(number_format(like))) for v in row[:first])}"
-        + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
-        for label, row in zip(block.labels, block.values, strict=True)
-        for like in (row if block.several else block.values,)
-    ]
+    lines = []
+    for label, row in zip(block.labels, block.values, strict=True):
+        form = terminal.form(number_format(row if block.several else block.values))
+        said, rest = [number(float(value), form) for value in row], ""
+        if len(row) > first:
+            low, high = (number(float(end), form) for end in (row.min(), row.max()))
+            rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
+        lines.append(f"{label}: {', '.join(said[:first])}{rest}.")
+    return lines
 
 
 def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
@@ -128,12 +131,12 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
     for curve in block.curves:
         x, y = finite_points(curve)
         if x.size:
-            low = int(y.argmin())
-            lines.append(
-                f"{curve.label}: {block.y_title} {number(float(y[0]), '%.4g')} at {block.x_title} {x[0]:,}, "
-                f"{number(float(y[-1]), '%.4g')} at {block.x_title} {x[-1]:,}, "
-                f"lowest {number(float(y[low]), '%.4g')} at {block.x_title} {x[low]:,}."
-            )
+            form = ",d" if np.issubdtype(x.dtype, np.integer) else ",.4g"
+            said = [
+                f"{number(float(y[at]), '%.4g')} at {block.x_title} {x[at]:{form}}" for at in (0, -1, int(y.argmin()))
+            ]
+            more = f", {said[1]}, lowest {said[2]}" if x.size > 1 else ""
+            lines.append(f"{curve.label}: {block.y_title} {said[0]}{more}.")
     return lines
 
 

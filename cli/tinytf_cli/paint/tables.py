@@ -9,7 +9,7 @@ from rich.segment import Segment
 from tinytf_cli.numbers import SHARE, number, number_format, numbers
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.heat import scale_bar, signed_shades
-from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
+from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Bar, Bars, Cell, Figure, Histogram, Meter, Pieces, RowBars, Table, Values
 
@@ -154,8 +154,9 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        over = _strip_head(block, left - 1, terminal) if with_strip else []
-        lines.append([Segment(head, role_style("dim", terminal)), *over])
+        about = _strip_head(block, left - 1, terminal) if with_strip else []
+        above = not about or line_width(about) <= left
+        lines.append([Segment(head, role_style("dim", terminal)), *([Segment("   "), *about] if above else [])])
         for r, label in enumerate(labels):
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
@@ -163,6 +164,8 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
                 line.append(Segment("   "))
                 line += _strip(block.values[r], _largest(alike[r if block.several else 0]), left - 1, terminal)
             lines.append(line)
+        if not above:
+            lines += wrap([Segment("  " + " " * label_width + " strip: "), *about], terminal.width, label_width + 3)
     return lines
 
 
@@ -172,18 +175,12 @@ def _largest(values: Array) -> float:
 
 
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
-    """How many values a strip shows, how they are pooled, and the ends of its scale, as far as there is room."""
-    dims, factor, dim = block.values.shape[1], _pooled_by(block.values.shape[1], room), role_style("dim", terminal)
-    if block.several:
-        return cut([Segment(f"   all {dims}, each row on a scale of its own", dim)], room + 3, terminal)
-    ends = shown(f"±{number(_largest(block.values), terminal.form(''))} ", terminal)
-    pooled = shown(f", each cell the strongest of {factor}", terminal) if factor > 1 else ""
-    for title in (f"all {dims}{pooled}   ", f"all {dims}  ", ""):
-        for cells in (16, 8, 4):
-            bar = scale_bar("signed", cells, terminal, "▀")
-            if len(title + ends) + line_width(bar) <= room:
-                return [Segment(f"   {title}{ends}", dim), *bar]
-    return [Segment(f"   {ends}", dim)]
+    """How many values a strip shows, how many share a cell, and the ends of its scale."""
+    dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
+    said = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    limit = number(_largest(block.values), terminal.form("%.3g"))
+    said += ", each row on its own scale" if block.several else f" ±{limit}"
+    return [Segment(shown(f"{said} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
 
 
 def _pooled_by(dims: int, room: int) -> int:

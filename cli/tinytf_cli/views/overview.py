@@ -33,7 +33,8 @@ from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
-_LAYERS, _MAPS, _LINES = 5, 36, 8
+_LAYERS, _LINES = 5, 8
+_SMALL, _WIDE = 4, 8  # tokens of maps that come in two rows; columns that each takes, at least
 _CLOSEUP = 24  # least columns of the map beside the drawing
 
 Again = Callable[..., str]
@@ -131,7 +132,7 @@ class Screen:
         """One block drawn, a line a layer (as many as ``rows`` says, 0 for all), the strongest heads."""
         yield from self.block(terminal)
         yield from self.layers(_LAYERS if rows is None else rows or None)
-        yield from self.heads()
+        yield from self.heads(terminal.width)
 
     @property
     def _where(self) -> str:
@@ -200,10 +201,10 @@ class Screen:
         yield Span(f"H{one.strongest}", "attention")
         yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}")
 
-    def heads(self) -> Iterator[Block]:
-        """The strongest heads, small."""
-        table = self.trace.steps
-        places = self.overview.ranked
+    def heads(self, width: int) -> Iterator[Block]:
+        """The strongest heads, small, no fewer than fit."""
+        table, places = self.trace.steps, self.overview.ranked
+        most = width // _WIDE * (2 if len(self.names) <= _SMALL else 1)
         maps = [
             Miniature(
                 f"L{layer}H{head}",
@@ -211,7 +212,7 @@ class Screen:
                 as_array(self.overview.weights(layer, head)),
                 visible_array(self.trace, table.at(table.weights, layer), layer),
             )
-            for layer, head in places[:_MAPS]
+            for layer, head in places[:most]
         ]
         yield Miniatures(maps, _LINES, "heads", len(places), "those that add most", "--all shows them all")
 
