@@ -73,8 +73,11 @@ class WithoutView:
         """The weights of the head that moved most, in both runs side by side."""
         found = self.found.difference.attention
         assert found is not None
-        name, moved = f"L{found.layer}H{found.head}.weights", self.found.layers[found.layer].moved
-        yield Heading(name, f"of all heads the one that moves most: {moved:.2f} of its weight", "attention")
+        apart = found.apart[found.layer]
+        assert apart is not None
+        moved, most = apart[found.head], max(one.moved for one in self.found.layers)
+        which = "of all heads the one that moves most: " if moved == most else ""
+        yield Heading(f"L{found.layer}H{found.head}.weights", f"{which}{moved:.2f} of its weight moved", "attention")
         queries, keys = (
             [shortened(one, most) for one in self.names] if terminal.cuts else self.names for most in (7, 4)
         )
