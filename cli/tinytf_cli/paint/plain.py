@@ -9,8 +9,8 @@ import numpy as np
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
-from tinytf_cli.paint.tables import bar_text, figure_text
-from tinytf_cli.paint.text import shown, spans
+from tinytf_cli.paint.tables import bar_text, beside_bar
+from tinytf_cli.paint.text import figure_text, shown, spans
 from tinytf_cli.paint.thumbnails import heads_shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
@@ -24,13 +24,13 @@ def _said(cell: blocks.Cell, terminal: Terminal) -> str:
         return ""
     if isinstance(cell, blocks.Figure):
         return figure_text(cell, terminal)
-    if isinstance(cell, blocks.Meter):
-        return cell.shown.strip()
-    return "".join(span.text for span in spans(cell)).strip()
+    if isinstance(cell, (blocks.Meter, blocks.Signed)):
+        return beside_bar(cell, terminal).strip()
+    return "".join(span.text for span in spans(cell, terminal)).strip()
 
 
 def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
-    text = block.said or "".join(span.text for span in spans(block.words)).strip()
+    text = block.said or "".join(span.text for span in spans(block.words, terminal)).strip()
     return [text] if text else []
 
 
@@ -48,8 +48,6 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
         lines.append(", ".join(parts) + ".")
-        if row in block.notes:
-            lines.append(f"{block.notes[row].strip()}.")
     return lines
 
 
@@ -81,10 +79,10 @@ def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
 def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
     lines = []
     for row, label in enumerate(block.row_labels):
-        parts = [f"{title} {cells[row]}" for title, cells in block.beside]
+        parts = [f"{title} {figure_text(cells[row], terminal)}" for title, cells in block.beside]
         for column, name in enumerate(block.column_labels):
             before = f"{block.above[column]} " if block.above else ""
-            share = number(float(block.shares[row, column]), "%.2f")
+            share = number(float(block.shares[row, column]), terminal.form("%.2f"))
             parts.append(f"{before}{name} {block.verb} {block.words[row][column]} {share}".replace("  ", " "))
         lines.append(f"Row {label}: {', '.join(parts)}.")
     return lines
