@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from driving import Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 
 from tinytf.worked import open_example, shipped, verify
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.verify import VerifyView
 
 EXAMPLE = """
 title = "two products\\u001b[31m"
@@ -65,12 +69,22 @@ def test_the_verdict_comes_first_and_the_digest_has_only_what_does_not_hold(tiny
         "✗ B   1 wrong of 4  [two,0] 6.1✗ (true 6)",
         "  3 times 2 is 6",
         "→ C   carried  20.1→ (true 20)",
-        "2 other steps not shown. --wrong shows every number of those that do not hold, --full of all",
+        "  --wrong   every number of the 2 steps that do not hold",
+        "  --full    every number of all 4 steps",
     ]
     wrong = tinytf("verify", own, "--wrong").out
     assert "6.1✗" in wrong
     assert "two" in wrong
     assert "✓ E" not in wrong
+
+
+def test_a_step_on_which_tinytf_and_numpy_disagree_is_among_the_faulty_ones() -> None:
+    found = verify(open_example("cat-sat"))
+    steps = [replace(one, apart=1.0) if one.step.name == "order" else one for one in found.steps]
+    lines = list(paint(VerifyView(replace(found, steps=tuple(steps))).blocks(Terminal(width=100)), Terminal(width=100)))
+    assert "check failed: tinytf and float64 numpy disagree, largest difference 1.0e+00 at order" in lines
+    assert "  tinytf and numpy differ here by 1.0e+00" in lines
+    assert any(line.startswith("= order   not claimed") for line in lines)
 
 
 @pytest.mark.parametrize("name", shipped())
