@@ -231,19 +231,25 @@ def test_without_colour_a_thumbnail_is_dark_where_a_weight_is_large_and_blank_wh
             assert row[r + 1 : size].strip() == ""
 
 
-@pytest.mark.parametrize("factor", [1, 2, 3, 5, 8])
-def test_pooling_keeps_the_strongest_value_with_its_sign(factor: int) -> None:
+@pytest.mark.parametrize(("factor", "across"), [(1, 1), (2, 2), (3, 3), (5, 5), (8, 8), (1, 3), (4, 1), (3, 2)])
+def test_pooling_keeps_the_strongest_value_with_its_sign(factor: int, across: int) -> None:
     random = np.random.default_rng(factor)
     values = random.normal(size=(7, 11)).astype(np.float32)
     seen = random.random((7, 11)) < 0.6
-    small, visible = pool(values, seen, factor)
+    small, visible = pool(values, seen, factor, across)
     assert visible is not None
     for r, c in itertools.product(range(small.shape[0]), range(small.shape[1])):
-        square = np.s_[r * factor : (r + 1) * factor, c * factor : (c + 1) * factor]
+        square = np.s_[r * factor : (r + 1) * factor, c * across : (c + 1) * across]
         shown = values[square][seen[square]]
         assert visible[r, c] == bool(shown.size)
         if shown.size:
             assert small[r, c] == shown[np.abs(shown).argmax()]
+
+
+def test_a_tall_map_is_pooled_down_to_what_a_screen_is_wide() -> None:
+    lines = drawn(Heat(np.zeros((2000, 60), dtype=np.float32), ["a"] * 2000, ["a"] * 60, "signed"), BARE)
+    assert len(lines) <= BARE.width // 2
+    assert any("max-pooled by" in line for line in lines)
 
 
 def test_a_pooled_map_says_by_how_much_and_whose_rows() -> None:

@@ -17,6 +17,7 @@ from tinytf_cli.views.blocks import (
     Beside,
     Block,
     Column,
+    Figure,
     Heading,
     Heat,
     Line,
@@ -28,7 +29,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import flow_blocks, shape_text
-from tinytf_cli.views.parts import aligned
+from tinytf_cli.views.parts import folded, next_lines, numbered
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
@@ -174,31 +175,26 @@ class Screen:
     def layers(self, rows: int | None) -> Iterator[Block]:
         """A line a layer, with at most ``rows`` lines the middle folded."""
         every = self.overview.layers
-        most = len(every) if rows is None or rows >= len(every) else max(2, rows - 1)
-        head = most // 2
-        kept = [*every[:head], *every[len(every) - (most - head) :]]
-        added = [[one.added[place] for one in kept] for place in range(len(kept[0].added))]
+        names = numbered("L", len(every))
+        added = [[one.added[place] for one in every] for place in range(len(every[0].added))]
         columns = [
-            Column("", [Span(f"L{one.layer}", "residual") for one in kept], said=""),
+            Column("", [Span(name, "residual") for name in names], said=""),
             *(self._sizes(column) for column in added),
-            Column("head that adds most", [list(self._head(one)) for one in kept], said="most from"),
+            Column("head that adds most", [list(self._head(one)) for one in every], said="most from"),
         ]
         if self.overview.reading is not None:
-            reads = [one.read for one in kept if one.read is not None]
+            reads = [one.read for one in every if one.read is not None]
             columns += [
                 Column("lens reads", [Span(read.token, "output") for read in reads], shrink=8),
-                Column("", [Meter(read.probability, number(read.probability, "%.3f"), "output") for read in reads]),
+                Column("", [Meter(read.probability, Figure(read.probability, "%.3f"), "output") for read in reads]),
             ]
         yield Heading("layers", f"norm of what is added over that of the stream, {self._where}")
-        folded = f"… {len(every) - len(kept)} more layers; --all shows them"
-        yield Table(columns, notes={head - 1: folded} if most < len(every) else {})
+        yield from folded(Table(columns), names, rows, "layers")
 
     def _sizes(self, column: Sequence[Added]) -> Column:
         """A whole bar is as much as the stream, or more."""
         role = self.trace.steps.by_name[column[0].step].role
-        texts = aligned([number(one.share, "%.2f") for one in column])
-        cells = [Meter(one.share, text, role) for one, text in zip(column, texts, strict=True)]
-        return Column(f"{column[0].step} adds", cells)
+        return Column(f"{column[0].step} adds", [Meter(one.share, Figure(one.share, "%.2f"), role) for one in column])
 
     def _head(self, one: Layer) -> Iterator[Span]:
         label = self.overview.label(one.layer, one.strongest)
@@ -245,8 +241,4 @@ class Screen:
                 (self.again("trace", options=("--pipeline",)), "one line a step"),
                 (self.again("rollout"), "which tokens reach which"),
             ]
-        width = max(len(line) for line, _ in asked)
-        short = width + 6 + max(len(what) for _, what in asked) <= terminal.width
-        for line, what in asked:
-            more = [Span(f"   {what}", "dim")] if short or terminal.plain else []
-            yield Line([Span(f"  {line.ljust(width)}"), *more], single=not terminal.cuts)
+        yield from next_lines(terminal, *asked)
