@@ -144,7 +144,7 @@ def test_norms_after_the_sum_are_drawn_on_the_stream() -> None:
         ("qwen3, normed queries and wide heads", "= q → q_norm → q_rot"),
         ("llama, grouped", "W_K (24, 12) = k → k_rot"),
         ("gemma 2, norms around each part and windows by layer", "scores → scaled → capped → masked → weights"),
-        ("norms of what is added", "RMSNorm(attn), gain (24)".replace("RMS", "Layer").replace("gain", "gain and bias")),
+        ("norms of what is added", "W_O (24, 24) + b = attn → attn_norm"),
     ],
 )
 def test_what_a_family_has_of_its_own_is_drawn(kind: str, said: str) -> None:
