@@ -24,9 +24,9 @@ def test_a_transcript_holds_where_numbers_round_otherwise(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No number of it stands so near the edge between two roundings that another machine may give the other one."""
-    from tinytf_cli.repl import opening
+    from tinytf_cli.repl import models
 
-    right, drawn = opening.load, torch.Generator().manual_seed(6)
+    right, drawn = models.load, torch.Generator().manual_seed(6)
 
     def load(name: str, **settings: Any) -> Model:
         model = right(name, **settings)
@@ -35,7 +35,7 @@ def test_a_transcript_holds_where_numbers_round_otherwise(
                 parameter.mul_(1 + 3e-6 * torch.randn(parameter.shape, generator=drawn))
         return model
 
-    monkeypatch.setattr(opening, "load", load)
+    monkeypatch.setattr(models, "load", load)
     monkeypatch.chdir(tmp_path)
     assert given(path) == path.with_suffix(".expected").read_text("utf-8")
 
@@ -158,7 +158,7 @@ def test_without_arguments_there_is_help_in_a_pipe(tinytf: Tinytf) -> None:
 
 def test_at_a_terminal_there_is_a_prompt(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
     talked = []
-    monkeypatch.setattr("tinytf_cli.repl.front.interact", lambda session: talked.append(session.run) or 0)
+    monkeypatch.setattr("tinytf_cli.repl.prompt.interact", lambda session: talked.append(session.run) or 0)
     monkeypatch.setattr("driving.Stream.isatty", lambda self: True)
     assert tinytf().status == 0
     assert tinytf("repl", "The cat").status == 0

@@ -1,11 +1,11 @@
-"""A session at a terminal: a prompt with keys, completion, colours, history and a bar."""
+"""A session at a terminal: a prompt with keys, completion, colours, history and a bar, or a plain one."""
 
 import contextlib
+import importlib
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prompt_toolkit import PromptSession
@@ -19,13 +19,14 @@ from rich.cells import cell_len, set_cell_size
 
 from tinytf import __version__
 from tinytf.text.printable import printable
-from tinytf_cli.numbers import in_bytes
+from tinytf_cli.numbers import in_bytes, plural
 from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, bracketed, listed
 from tinytf_cli.repl.line import PROMPT
 from tinytf_cli.repl.session import Session
+from tinytf_cli.screen import clean_exit
 
 _DEPTHS = {
     "none": ColorDepth.DEPTH_1_BIT,
@@ -35,16 +36,60 @@ _DEPTHS = {
 }
 _LEAST_TEXT = 8
 _NO_PATH = ("preset:", "hub:")
+_USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
 _SHOWN = 1_000
 
 
-def interact(session: Session, ready: Callable[[], None]) -> int:
-    """Talk to the user until they leave, and return the exit status; ``ready`` is called when the prompt is shown."""
-    session.keys = listed()
-    with terminal_restored():
-        prompt = Prompt(session)
-        prompt.app.after_render += lambda app: ready()
-        return prompt.talk()
+def interact(session: Session) -> int:
+    """Talk to the user at the terminal until they leave, and return the exit status.
+
+    A thread imports what is slow while the first line is typed. Ctrl-C cannot interrupt it: an extension module whose
+    import was interrupted cannot be imported again. Only the main thread gets Ctrl-C, which waits for the thread in the
+    end. The thread imports nothing of tinytf, so that neither waits for a module that the other is importing.
+    """
+    imports = threading.Thread(target=_import_slow, name="imports")
+
+    def begin(*_: object) -> None:
+        if imports.ident is None:
+            imports.start()
+
+    try:
+        with terminal_restored(), clean_exit():
+            if os.environ.get("TERM", _USUAL_TERM) in ("", "dumb", "unknown"):
+                begin()
+                return plainly(session)
+            session.keys = listed()
+            prompt = Prompt(session)
+            prompt.app.after_render += begin
+            return prompt.talk()
+    finally:
+        while imports.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                imports.join()
+
+
+def _import_slow() -> None:
+    for name in ("torch", "tokenizers", "safetensors.torch"):
+        with contextlib.suppress(Exception):  # the command that needs it will say what is wrong
+            importlib.import_module(name)
+
+
+def plainly(session: Session) -> int:
+    """Read lines without prompt_toolkit; Ctrl-C gives up a line or the running command, Ctrl-D leaves. Returns 0."""
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            session.streams.write("\n")
+            return 0
+        except KeyboardInterrupt:
+            session.interrupt.happened = False
+            session.streams.write("\n")
+            continue
+        outcome = session.execute(line)
+        if outcome.leave:
+            return 0
+        session.say(outcome)
 
 
 class Prompt:
@@ -82,18 +127,16 @@ class Prompt:
         """Read and run lines until the user leaves."""
         if self.session.run is None:
             self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
-        with Termination() as end:
-            while not end.told:
-                try:
-                    if self._one(end):
-                        break
-                except EOFError:
-                    break
-                except KeyboardInterrupt:  # while typing, or between two lines
-                    self.session.interrupt.happened = False
-        return end.status
+        while True:
+            try:
+                if self._one():
+                    return 0
+            except EOFError:
+                return 0
+            except KeyboardInterrupt:  # while typing, or between two lines
+                self.session.interrupt.happened = False
 
-    def _one(self, end: "Termination") -> bool:
+    def _one(self) -> bool:
         """Read once, and run what was typed; whether that ends the session."""
         self._bar = bar_of(self.session)
         terminal = self.session.terminal()
@@ -102,15 +145,16 @@ class Prompt:
         typed = self._prompt.prompt(default=begun)
         self._say_trouble()
         lines = [line for line in typed.split("\n") if line.strip()] or [""]
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             if len(lines) > 1:
                 self.session.streams.write(f"{PROMPT}{printable(line, spaces=False)}\n")
             with terminal_restored():
                 outcome = self.session.execute(line)
-            if outcome.leave or end.told:
+            if outcome.leave:
                 return True
             self.session.say(outcome)
-            if outcome.status == 130:
+            if outcome.failure is not None or outcome.status == 130:
+                self._note(f"not run: {plural(len(lines) - number, 'more line')}", number < len(lines))
                 break
         return False
 
@@ -124,11 +168,13 @@ class Prompt:
 
     def _say_trouble(self) -> None:
         """Say, once, that the history is not kept."""
-        if self.history.trouble and not self._trouble_said:
-            self._trouble_said = True
-            if self.session.streams.stderr is not None:
-                said = printable(self.history.trouble, spaces=False)
-                self.session.streams.stderr.write(f"tinytf: note: the history of this session is not kept: {said}\n")
+        said, self._trouble_said = self._trouble_said, bool(self.history.trouble)
+        self._note(f"the history of this session is not kept: {self.history.trouble}", self._trouble_said and not said)
+
+    def _note(self, words: str, holds: bool) -> None:
+        """Write a note to stderr, if it holds."""
+        if holds and self.session.streams.stderr is not None:
+            self.session.streams.stderr.write(f"tinytf: note: {printable(words, spaces=False)}\n")
 
 
 def banner(session: Session, width: int) -> str:
@@ -186,7 +232,7 @@ class Bar:
 def bar_of(session: Session) -> Bar:
     """The bar of the session's present state."""
     spec, run, place, took = session.state.spec, session.run, session.place_words, session.last_seconds
-    held = session.models.nbytes
+    held = session.models.nbytes if session.is_open else 0
     path = not spec.name.startswith(_NO_PATH) and os.path.basename(spec.name.rstrip(os.sep))
     model = f"{path or spec.name}{spec.words.removeprefix(spec.name)}"
     return Bar(
@@ -205,33 +251,6 @@ def _cut(text: str, width: int, ascii: bool) -> str:
         return text
     sign = "..." if ascii else "…"
     return set_cell_size(text, max(0, width - len(sign))) + sign if width > len(sign) else set_cell_size(text, width)
-
-
-class Termination:
-    """Within it, SIGTERM ends the session as usual and leaves the terminal clean.
-
-    ``told`` remembers the signal, since the user's Python can catch the exception.
-    """
-
-    def __init__(self) -> None:
-        self.told = False
-
-    def __enter__(self) -> "Termination":
-        self._main = threading.current_thread() is threading.main_thread()
-        self._before = signal.signal(signal.SIGTERM, self._end) if self._main else None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGTERM, self._before)
-
-    @property
-    def status(self) -> int:
-        return 128 + signal.SIGTERM if self.told else 0
-
-    def _end(self, *_: object) -> None:
-        self.told = True
-        raise SystemExit(self.status)
 
 
 @contextlib.contextmanager

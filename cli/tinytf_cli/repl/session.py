@@ -1,8 +1,7 @@
 """The session: a model, a text and its recorded trace, the present step, and the lines executed so far.
 
-A front end (``front.py``, ``prompt.py``) calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and
-shows what went wrong with ``Session.say(outcome)``. What else it reads: ``lexicon`` (the words that a line can begin
-with), ``models``, ``log``, ``streams``, ``settings``, and for a status bar ``place_words`` and ``last_seconds``.
+A prompt or a script calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and shows what went
+wrong with ``Session.say(outcome)``.
 """
 
 import builtins
@@ -25,16 +24,17 @@ from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
-from tinytf_cli.repl.models import Models
 from tinytf_cli.repl.state import Entry, Log, Run, Settings, Spec, State
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
+from tinytf_cli.screen import Terminated
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf.trace.trace import Trace
+    from tinytf_cli.repl.models import Models
 
 _LIVE = ("generate", "train", "watch")
 """Commands whose output is shown while it is made, and is never paged."""
@@ -74,8 +74,7 @@ class Session(Host):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.place: int | None = None
-        self.lexicon, self.models, self.log = Lexicon(verbs), Models(), Log()
+        self.lexicon, self.log = Lexicon(verbs), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
@@ -86,6 +85,7 @@ class Session(Host):
             ("Ctrl-C", "give up the line, or stop the command that is running"),
             ("Ctrl-D", "leave"),
         ]
+        self._models: Models | None = None
         self._scope: dict[str, Any] = {}
         self._movement = ""
 
@@ -95,6 +95,15 @@ class Session(Host):
         return self.state.settings
 
     @property
+    def models(self) -> "Models":
+        """The open models and recorded traces; the first look at them imports torch."""
+        if self._models is None:
+            from tinytf_cli.repl.models import Models
+
+            self._models = Models()
+        return self._models
+
+    @property
     def model(self) -> "Model":
         """The open model; opened when it is first asked for."""
         return self.models.model(self.state.spec)
@@ -102,7 +111,7 @@ class Session(Host):
     @property
     def is_open(self) -> bool:
         """Whether the present model is open, so that ``table`` takes no time."""
-        return self.models.is_open(self.state.spec)
+        return self._models is not None and self._models.is_open(self.state.spec)
 
     @property
     def run(self) -> Run | None:
@@ -127,27 +136,33 @@ class Session(Host):
         return self.models.trace(self.require_run())
 
     @property
+    def recorded(self) -> "Trace | None":
+        """The trace of the present run, if it is kept."""
+        return None if self.run is None else self.models.recorded(self.run)
+
+    @property
     def table(self) -> StepTable:
         """The steps of the present model."""
-        trace = self.models.recorded(self.run)
-        return StepTable(self.model.config) if trace is None else trace.steps
+        return StepTable(self.model.config) if self.recorded is None else self.recorded.steps
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The printable tokens of the present text."""
-        trace = self.models.recorded(self.run)
-        return () if trace is None else tuple(token.shown for token in trace.tokens)
+        return () if self.recorded is None else tuple(token.shown for token in self.recorded.tokens)
+
+    @property
+    def place(self) -> int | None:
+        """The index of the present step in ``table.rows``; None before any run."""
+        return self.state.place
 
     def require_place(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
-        rows = self.trace.steps.rows
-        self.place = self.place or 0
-        return min(self.place, len(rows) - 1)
+        return min(self.place or 0, len(self.trace.steps.rows) - 1)
 
     @property
     def place_words(self) -> str:
         """The present step: ``L3.weights 17/96``; empty before any run."""
-        if self.place is None or self.models.recorded(self.run) is None:
+        if self.place is None or self.recorded is None:
             return ""
         rows = self.table.rows
         step, layer = rows[self.place]
@@ -166,7 +181,7 @@ class Session(Host):
 
     def undo(self) -> str:
         """Undo the last line that changed something, and return that line."""
-        line, (self.state, self.place) = self.log.undo()
+        line, self.state = self.log.undo()
         return line
 
     def terminal(self) -> Terminal:
@@ -186,6 +201,8 @@ class Session(Host):
             if self.debug and self.last_error is not None and stderr is not None:
                 stderr.write("".join(traceback.format_exception(self.last_error)))
             say(where + failure.message, failure.hint, failure.marked, stderr)
+        elif outcome.status and where and stderr is not None:
+            print(f"tinytf: {where}a check did not hold", file=stderr, flush=True)
 
     def execute(self, line: str) -> Outcome:
         """Run one line; a blank one repeats the last movement. A line that fails leaves the session as it was.
@@ -193,7 +210,7 @@ class Session(Host):
         Errors and Ctrl-C are part of the outcome. Raises only ``ReaderGone`` and ``BrokenPipeError``, when nobody reads
         stdout any more.
         """
-        began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
+        began, before, outer, leave = time.perf_counter(), self.state, self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
         failure, status, captured = None, 0, Capture()
@@ -219,7 +236,7 @@ class Session(Host):
         done = failure is None and status != 130
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
             entry = Entry(self.typed.line.strip(), done, self._typed_name())
-            self.state, self.place = self.log.remember(entry, before, (self.state, self.place))
+            self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
         return Outcome(status, captured.text, failure, leave)
@@ -320,7 +337,7 @@ def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
             return None
         scope["_"] = value
         return repr(value)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:
         words = str(error.msg if isinstance(error, SyntaxError) else error).strip()

@@ -1,5 +1,6 @@
 """Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,13 @@ from tinytf.trace.address import parse_address
 from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
-from tinytf_cli.repl.front import outcomes, read_script
+from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.helping import help_blocks
+from tinytf_cli.repl.line import PROMPT, Lines, read_script
 from tinytf_cli.repl.looking import LOOKING
-from tinytf_cli.repl.moving import MOVING
-from tinytf_cli.repl.session import Leave, Session
+from tinytf_cli.repl.moving import MOVING, STOPPING
+from tinytf_cli.repl.session import Leave, Outcome, Session
 from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
-from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
@@ -92,7 +93,7 @@ def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
         raise AddressError(error.message, "some steps are ablated; restore them first: without none") from None
     if spec != session.state.spec:
         session.take(spec)
-        session.place = 0 if session.run else session.place
+        session.change(place=0 if session.run else None)
     return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
 
 
@@ -216,6 +217,34 @@ def source(session: Session, path: Path) -> None:
                 raise TinytfError(f"{where}: a check did not hold")
     finally:
         session.streams.depth -= 1
+
+
+def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
+    """Run lines in turn, without blank ones: the place of each, and its outcome."""
+    for where, line in lines:
+        if not line.strip():
+            continue
+        if echo:
+            typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
+            session.streams.write(f"{PROMPT}{typed}\n")
+        yield where, session.execute(line)
+
+
+def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
+    """Run lines in turn, and return 0, 1 if one failed, or 130; ``stop`` ends at the first that fails."""
+    status = 0
+    for where, outcome in outcomes(session, lines, echo=echo):
+        if outcome.leave:
+            break
+        if outcome.status == 130:  # the caller says so
+            return 130
+        if outcome.status == 0:
+            continue
+        session.say(outcome, f"{where}: ")
+        status = 1
+        if stop:
+            break
+    return status
 
 
 @_verb("help", "h", "?", takes=("topic",), examples=("help", "help break", "help keys", "help conditions"))

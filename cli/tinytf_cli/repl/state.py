@@ -1,11 +1,13 @@
-"""What ``undo`` restores: the settings, the model and its runs, the stops and displays; and the log of lines."""
+"""The state of a session: the settings, the model and its runs, the stops and displays; and the log of lines."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf_cli.output import Drawing
 from tinytf_cli.repl.line import LONGEST
@@ -13,6 +15,10 @@ from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     from tinytf.trace.conditions import Condition
+    from tinytf.trace.trace import Trace
+
+Rows = Sequence[tuple[Step, int | None]]
+"""The steps of a model in their order, each with its layer."""
 
 AUTO = "auto"
 _SWITCH = ("on", "off")
@@ -161,10 +167,30 @@ class Stop:
             "if": self.condition.text if self.condition else None,
         }
 
+    def is_at(self, rows: Rows, place: int) -> bool:
+        """Whether it is at a step. One at a whole layer is at its first step, and with a condition at each."""
+        (step, layer), where = rows[place], self.where
+        if where is None:
+            return True
+        if where.layers is not None and layer not in where.layers:
+            return False
+        if where.step is None:
+            return self.condition is not None or place == 0 or rows[place - 1][1] != layer
+        return where.step.name == step.name and (where.layers is not None or layer is None)
+
+    def holds(self, trace: "Trace", step: Step, layer: int | None) -> bool:
+        """Whether its condition, if it has one, holds at a step."""
+        heads = self.where.heads if self.where is not None and step.has_heads else None
+        return self.condition is None or self.condition.holds(trace, step, layer, heads)
+
 
 @dataclass(frozen=True)
 class State:
-    """Everything that ``undo`` restores; ``runs`` are the last two, the present one last."""
+    """Everything that a line can change; ``runs`` are the last two, the present one last.
+
+    ``place`` is the index of the present step, and ``n_stops`` counts the stops that there have been. States that
+    differ in their place alone are equal: ``undo`` undoes no movement.
+    """
 
     spec: Spec = field(default_factory=Spec)
     runs: tuple[Run, ...] = ()
@@ -172,24 +198,20 @@ class State:
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
     n_stops: int = 0
-    """How many stops there have been, which is the number of the last one."""
-
-
-Moment = tuple[State, int | None]
-"""A state, and the index of the present step."""
+    place: int | None = field(default=None, compare=False)
 
 
 @dataclass
 class Entry:
     """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means.
 
-    ``before`` is the moment that ``undo`` restores; None where the line changed nothing.
+    ``before`` is the state that ``undo`` restores; None where the line changed nothing.
     """
 
     line: str
     done: bool
     verb: str
-    before: Moment | None = None
+    before: State | None = None
     undone: bool = False
 
 
@@ -200,8 +222,8 @@ class Log:
         self.lines: list[Entry] = []
         self._just_undone: Entry | None = None
 
-    def undo(self) -> tuple[str, Moment]:
-        """The last line that changed something, and the moment before it."""
+    def undo(self) -> tuple[str, State]:
+        """The last line that changed something, and the state before it."""
         for entry in reversed(self.lines):
             if entry.before is not None and not entry.undone:
                 entry.undone, self._just_undone = True, entry
@@ -209,8 +231,8 @@ class Log:
         hint = "undo restores the model, text, ablations, settings, stops and displays"
         raise UsageError("there is nothing to undo", hint)
 
-    def remember(self, entry: Entry, before: Moment, now: Moment) -> Moment:
-        """Record a line, and return the moment that holds after it: a line that failed changes nothing.
+    def remember(self, entry: Entry, before: State, now: State) -> State:
+        """Record a line, and return the state that holds after it: a line that failed changes nothing.
 
         ``source`` is not recorded: each line that it ran was.
         """
@@ -219,7 +241,7 @@ class Log:
         undone, self._just_undone = self._just_undone, None
         if undone is not None and not entry.done:  # such as undo | false
             undone.undone = False
-        if entry.done and now[0] != before[0] and entry.verb != "undo":
+        if entry.done and now != before and entry.verb != "undo":
             entry.before = before
         self.lines.append(entry)
         return now if entry.done else before
