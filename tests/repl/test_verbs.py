@@ -256,7 +256,7 @@ def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "repl"])
 def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
-    assert ran(f"{name} --help").startswith(f"Usage: {name} ")
+    assert f"Usage: {name} " in ran(f"{name} --help")
     assert "Usage: " in ran(f"help {name}") or name in ran.session.lexicon.verbs
 
 

@@ -14,7 +14,7 @@ from prompt_toolkit.document import Document
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
-from tinytf_cli.repl.addressing import Offer, addresses, beginning, layers, tokens
+from tinytf_cli.repl.addressing import Offer, addresses, beginning, tokens
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
 from tinytf_cli.repl.line import Piece, escaped, pieces_of
@@ -27,6 +27,7 @@ _MOST = 500
 _SCANNED = 5_000
 _SITES = re.compile(r"L[^.\[]*|L[^H]*\.(?:in|attn|ffn|out)")
 _HEADS = re.compile(r"L[^.\[]*")
+_LAYER = re.compile(r"L[0-9]+")
 _QUOTED = set(" \"'|>#")
 _FLAGS = [(f"/{flag}", about) for flag, about in FLAGS.items()]
 _PYTHON = {"trace": "the recorded trace", "model": "the open model", "torch": "", "np": "numpy", "session": "this"}
@@ -262,7 +263,7 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     "address": lambda session, begun, words: addresses(session, begun, bare=True),
     "step": lambda session, begun, words: addresses(session, begun),
     "site": _sites,
-    "layer": lambda session, begun, words: layers(session, begun),
+    "layer": lambda session, begun, words: (one for one in addresses(session, begun) if _LAYER.fullmatch(one.word)),
     "display": lambda session, begun, words: beginning(
         begun, ((address, f"display {number}") for number, address in enumerate(session.state.displays, start=1))
     ),

@@ -234,7 +234,7 @@ def break_at(session: Session) -> Result:
 @verb(
     "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
     examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
-    claims=lambda words: not (words and (Path(words[0]).is_dir() or words[0].startswith("--"))),
+    leaves=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
 )  # fmt: skip
 def watch(session: Session) -> Result:
     """Stop at any step where a condition holds.

@@ -6,6 +6,7 @@ wrong with ``Session.say(outcome)``.
 
 import builtins
 import contextlib
+import itertools
 import sys
 import time
 import traceback
@@ -267,16 +268,16 @@ class Session(Host):
         verb = self.lexicon.verbs.get(self.lexicon.meaning(word))
         if slash and verb is not None and "flag" in verb.takes:  # such as print/stats
             first, words = word, [f"/{flag}", *words]
-        found = self.lexicon.verb_for([first, *words])
+        name, found = self.lexicon.find(first), self.lexicon.verb_for([first, *words])
+        if name in self.lexicon.verbs and {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words)):
+            name, found, words = "help", self.lexicon.verbs["help"], [name]
         if found is None:
-            name = self.lexicon.find(first)
             command = self.lexicon.command(name)
             assert command is not None
             return self._invoke(command, name, words)
         if found.moves:
             self._movement = typed.line
-        asks = [word for word in words if word in ("-h", "--help")]
-        return self._invoke(found.command, found.name, asks if found.raw else words)
+        return self._invoke(found.command, name, [] if found.raw else words)
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
         """Run a command of click, whose host is the session."""

@@ -44,7 +44,7 @@ class Verb:
     """One verb. ``takes`` are the kinds of its words in order (``completing.OFFERS`` lists them).
 
     The last kind is that of all further words. A ``raw`` verb reads the line as it was typed; a blank line repeats one
-    that ``moves``. Where a command has the same name, ``claims`` says whether these words are for the verb.
+    that ``moves``. ``leaves`` says which words are for the command of the same name.
     """
 
     name: str
@@ -56,12 +56,22 @@ class Verb:
     takes: tuple[str, ...] = ()
     raw: bool = False
     moves: bool = False
-    claims: Callable[[tuple[str, ...]], bool] = lambda words: True
+    leaves: Callable[[Sequence[str]], bool] | None = None
 
     @property
     def summary(self) -> str:
         """The first sentence of its help."""
         return (self.command.help or "").strip().split("\n")[0]
+
+    def claims(self, words: Sequence[str]) -> bool:
+        """Whether these words are for the verb where a command has its name: those that click takes for it."""
+        if self.leaves is not None:
+            return not self.leaves(words)
+        try:
+            self.command.make_context(self.name, list(words), help_option_names=[])
+        except click.UsageError:
+            return False
+        return True
 
 
 def verb(
@@ -84,23 +94,11 @@ def verb(
             return 0
 
         shared = {one.name for one in OUTPUT_OPTIONS}
-        settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        command = click.command(name, params=[*OUTPUT_OPTIONS], context_settings=settings)(run)
+        command = click.command(name, params=[*OUTPUT_OPTIONS], add_help_option=False)(run)
         usage = " ".join(str(one.metavar) for one in command.params if isinstance(one, click.Argument))
         return Verb(name, topic, command, aliases, **{"usage": usage, **described})
 
     return made
-
-
-def positional(command: click.Command, words: Sequence[str]) -> tuple[str, ...] | None:
-    """The words that are neither options of a command nor their values; None where one is an unknown option."""
-    context = click.Context(command, info_name=command.name)
-    try:
-        values, rest, _ = command.make_parser(context).parse_args(list(words))
-    except click.UsageError:
-        return None
-    found = values.get("words")
-    return (*found, *rest) if isinstance(found, tuple) else tuple(rest)  # click marks an absent value in its own way
 
 
 class Lexicon:
@@ -145,9 +143,7 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        if found is None or (not found.claims(tuple(words[1:])) and name in COMMANDS):
-            return None
-        return found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:])) else found
 
     def redirects(self, word: str) -> bool:
         """Whether ``|`` and ``>`` after this first word redirect the output; in a condition they do not."""
