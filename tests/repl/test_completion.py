@@ -254,8 +254,8 @@ def test_colours_change_no_character_and_completion_never_fails(line: str) -> No
         ("break L0.weights if max > 0.9", "0.9", "class:number"),
         ("where # here", "# here", "class:comment"),
         ("heat L0H0 > map.svg", ">", "class:sign"),
-        ("! for x in trace: pass", "for", "class:keyword"),
-        ("! trace['L0.ffn']", "'L0.ffn'", "class:string"),
+        ("! for x in trace: pass", "for", "class:pygments.keyword"),
+        ("! trace['L0.ffn']", "L0.ffn", "class:pygments.literal.string.single"),
     ],
 )
 def test_a_piece_has_the_colour_of_what_it_is(session: Session, line: str, word: str, style: str) -> None:

@@ -106,6 +106,16 @@ def read_line(line: str, redirects: Callable[[str], bool] = lambda _: True) -> T
     return Typed(line, tuple(piece.word for piece in words), line[start:stop].rstrip(), start, sign, target)
 
 
+def begun_name(word: str, names: Iterable[str]) -> str:
+    """The name that a word is, or the only one that it begins; empty if there is none, UsageError if there are more."""
+    found = [name for name in names if word and name.startswith(word)]
+    if word in found or len(found) == 1:
+        return word if word in found else found[0]
+    if found:
+        raise UsageError(f"{word!r} can be {', '.join(found)}", "type a little more of it")
+    return ""
+
+
 def shell_quoted(word: str) -> str:
     """A word in "…", so that a line reads it as one word."""
     return '"' + escaped(word) + '"'

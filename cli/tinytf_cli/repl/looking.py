@@ -12,6 +12,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
 from tinytf_cli.output import Result
+from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import answer, made_of, verb
 from tinytf_cli.terminal import Terminal
@@ -50,10 +51,10 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
 
 
 def _flag(word: str) -> str:
-    found = [flag for flag in FLAGS if word and flag.startswith(word)]
-    if len(found) != 1:
+    flag = begun_name(word, FLAGS)
+    if not flag:
         raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
-    return found[0]
+    return flag
 
 
 @_verb("heat", takes=("address",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))

@@ -154,7 +154,8 @@ class Prompt:
                 return True
             self.session.say(outcome)
             if outcome.failure is not None or outcome.status == 130:
-                self._note(f"not run: {plural(len(lines) - number, 'more line')}", number < len(lines))
+                if number < len(lines):
+                    self._note(f"not run: {plural(len(lines) - number, 'more line')}")
                 break
         return False
 
@@ -168,12 +169,12 @@ class Prompt:
 
     def _say_trouble(self) -> None:
         """Say, once, that the history is not kept."""
-        said, self._trouble_said = self._trouble_said, bool(self.history.trouble)
-        self._note(f"the history of this session is not kept: {self.history.trouble}", self._trouble_said and not said)
+        if self.history.trouble and not self._trouble_said:
+            self._trouble_said = True
+            self._note(f"the history of this session is not kept: {self.history.trouble}")
 
-    def _note(self, words: str, holds: bool) -> None:
-        """Write a note to stderr, if it holds."""
-        if holds and self.session.streams.stderr is not None:
+    def _note(self, words: str) -> None:
+        if self.session.streams.stderr is not None:
             self.session.streams.stderr.write(f"tinytf: note: {printable(words, spaces=False)}\n")
 
 
@@ -210,17 +211,15 @@ class Bar:
         model = _cut(self.model, max(_LEAST_TEXT, width // 2), self.ascii)
         parts = {"model": model, "text": self.text, "place": self.place, "memory": self.memory, "took": self.took}
         parts = {name: words for name, words in parts.items() if words}
-        for name in ("", "took", "memory", "text", "model"):
-            parts.pop(name, None)
-            room = width - 1 - sum(cell_len(words) + len(between) for key, words in parts.items() if key != "text")
-            if "text" in parts and room < min(cell_len(parts["text"]), _LEAST_TEXT):
-                continue
+        for omitted in ("took", "memory", "text", "model", "place"):
             if "text" in parts:
-                parts["text"] = _cut(parts["text"], room, self.ascii)
-            if len(between.join(parts.values())) <= width:
+                others = sum(cell_len(words) + len(between) for name, words in parts.items() if name != "text")
+                parts["text"] = _cut(self.text, max(_LEAST_TEXT, width - 1 - others), self.ascii)
+            whole = between.join(parts.values())
+            if cell_len(whole) <= width:
                 break
-        whole = between.join(parts.values())
-        if cell_len(whole) > width:  # the step alone, on a very narrow screen
+            parts.pop(omitted, None)
+        else:  # the step alone, on a very narrow screen
             return [("class:bar", _cut(whole, width, self.ascii))]
         fragments: StyleAndTextTuples = []
         for name, words in parts.items():

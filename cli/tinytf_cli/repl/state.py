@@ -10,7 +10,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf_cli.output import Drawing
-from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.repl.line import LONGEST, begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
@@ -92,14 +92,10 @@ SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settin
 
 def find_setting(word: str) -> Setting:
     """A setting by its name or the beginning of one; UsageError for any other word."""
-    found = [one for name, one in SETTINGS.items() if word and name.startswith(word)]
-    if word in SETTINGS:
-        return SETTINGS[word]
-    if len(found) > 1:
-        raise UsageError(f"{word!r} can be {', '.join(one.name for one in found)}", "type a little more of it")
-    if not found:
+    name = begun_name(word, SETTINGS)
+    if not name:
         raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
-    return found[0]
+    return SETTINGS[name]
 
 
 @dataclass(frozen=True)

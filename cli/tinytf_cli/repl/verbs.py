@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,12 +17,10 @@ from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output, Result
+from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
-
-if TYPE_CHECKING:
-    import torch
 
 TOPICS = {
     "moving": "through the steps",
@@ -115,13 +113,9 @@ class Lexicon:
 
         Raises UsageError for any other word, with what it could be.
         """
-        if word in self.names:
-            return self.names[word]
-        found = sorted({name for known, name in self.names.items() if word and known == name and name.startswith(word)})
-        if len(found) == 1:
-            return found[0]
+        found = self.names.get(word) or begun_name(word, sorted(set(self.names.values())))
         if found:
-            raise UsageError(f"{word!r} can be {', '.join(found)}", "type a little more of it")
+            return found
         near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
         hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run TEXT"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
@@ -185,19 +179,13 @@ def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Result:
     return made_of(kind, lambda terminal: blocks, lambda: data)
 
 
-def made_of(
-    kind: str,
-    blocks: Callable[[Terminal], Iterable[Block]],
-    data: Callable[[], Mapping[str, Any]],
-    tensors: "Callable[[], dict[str, torch.Tensor]] | None" = None,
-) -> Result:
+def made_of(kind: str, blocks: Callable[[Terminal], Iterable[Block]], data: Callable[[], Mapping[str, Any]]) -> Result:
     """A result whose blocks and data are made when they are asked for; as events it is one event."""
 
     return Result(
         blocks,
         lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
         lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
-        tensors,
     )
 
 
