@@ -163,3 +163,13 @@ def test_at_a_terminal_there_is_a_prompt(tinytf: Tinytf, monkeypatch: pytest.Mon
     assert tinytf().status == 0
     assert tinytf("repl", "The cat").status == 0
     assert [run and run.text for run in talked] == [None, "The cat"]
+
+
+def test_a_file_that_deletes_stops_by_number_is_not_run_beside_other_stops(tinytf: Tinytf, tmp_path: Path) -> None:
+    script = tmp_path / "stops.session"
+    script.write_text("break L0.q\nbreak L1.q\ndelete 1\nbreak\n", "utf-8")
+    alone = tinytf("repl", "-c", "break L2", "-c", "delete", "-c", f"source '{script}'")
+    assert alone.lines[-1].split() == ["2", "L1.q"]
+    beside = tinytf("repl", "-c", "break L2", "-c", f"source '{script}'", "-c", "break", "--on-error", "continue")
+    assert "stops.session line 3 deletes a stop by its number" in beside.err
+    assert beside.lines[-1].split() == ["1", "L2"]

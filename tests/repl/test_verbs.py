@@ -289,6 +289,25 @@ def test_a_word_that_is_no_number_is_called_that(ran: Talk) -> None:
     assert ran.fails("diff --tolerance x").failure.message.endswith("'x' is not a number")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("save", "FILE is missing", "such as: save look.session"),
+        ("step 0", "N: 0 is not 1 or more", "such as: step, step 5"),
+        ("list 99999", "N: 99999 is not from 1 to 10000", "such as: list, list 30"),
+        ("step -1", "there is no option -1", "such as: step, step 5"),
+        ("delete 0", "NUMBER: 0 is not 1 or more", "such as: delete 1, delete"),
+        ("set precision 99", "precision takes auto or 0 to 9, and not '99'", ""),
+    ],
+)
+def test_words_that_a_verb_does_not_take_are_told_with_an_example(
+    ran: Talk, line: str, message: str, hint: str
+) -> None:
+    failure = ran.fails(line).failure
+    assert failure is not None
+    assert (failure.message, failure.hint) == (message, hint)
+
+
 def test_help_says_what_an_option_takes(ran: Talk) -> None:
     assert "--by  " in ran("help heads")
     assert "entropy, distance, previous, first, self" in ran("help heads --width 200")

@@ -21,7 +21,7 @@ from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
 
 _AROUND = 11
 _NO_STOP = "no stop held on the way; this is the last step"
-_COUNT = click.IntRange(1, 10**9)
+_COUNT = click.IntRange(1)
 _ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
 _IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
 _verb = partial(verb, topic="moving")
@@ -254,14 +254,15 @@ def watch(session: Session) -> Result:
 
 
 @verb("delete", topic="stopping", takes=("stop",), examples=("delete 1", "delete"))
-@click.argument("numbers", nargs=-1, type=click.IntRange(1, 10**9), metavar="[NUMBER]…")
+@click.argument("numbers", nargs=-1, type=_COUNT, metavar="[NUMBER]…")
 def delete(session: Session, numbers: tuple[int, ...]) -> Result:
     """Delete stops by their numbers, or all of them."""
     stops = session.state.stops
     known = [stop.number for stop in stops]
     for number in numbers:
         if number not in known:
-            raise UsageError(f"there is no stop {number}", f"there are: {', '.join(map(str, known)) or 'none'}")
+            hint = f"there are: {', '.join(map(str, known))}" if known else "there are none"
+            raise UsageError(f"there is no stop {number}", hint)
     left = tuple(stop for stop in stops if numbers and stop.number not in numbers)
     session.change(stops=left)
     return _answer(session, Line(f"{plural(len(stops) - len(left), 'stop')} deleted, {len(left)} left"))
@@ -286,8 +287,9 @@ def _added(session: Session, address: str, condition_at: int | None) -> Result:
         condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
         if where is not None and where.step is not None:
             condition.require_entropy(where.step)
-    stop = Stop(session.state.n_stops + 1, where, condition)
-    session.change(stops=(*session.state.stops, stop), n_stops=stop.number)
+    stops = session.state.stops
+    stop = Stop(stops[-1].number + 1 if stops else 1, where, condition)
+    session.change(stops=(*stops, stop))
     return _answer(session, Line([Span(f"stop {stop.number}", "strong"), Span(f": {stop.words}")]))
 
 

@@ -20,7 +20,7 @@ import click
 from tinytf.errors import TinytfError, UsageError
 from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
-from tinytf_cli.failing import Failure, explained, say
+from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone
@@ -277,7 +277,10 @@ class Session(Host):
             return self._invoke(command, name, words)
         if found.moves:
             self._movement = typed.line
-        return self._invoke(found.command, name, [] if found.raw else words)
+        try:
+            return self._invoke(found.command, name, [] if found.raw else words)
+        except click.UsageError as error:
+            raise UsageError(usage_message(error), f"such as: {', '.join(found.examples)}") from None
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
         """Run a command of click, whose host is the session."""

@@ -1,5 +1,6 @@
 """Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from tinytf_cli.views.blocks import Column, Line, Span, Table
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
 _NONE = "none"
+_DELETES = re.compile(r"\s*del[a-z]*\s+[0-9]")
 _verb = partial(verb, topic="session")
 
 
@@ -152,7 +154,7 @@ def undo(session: Session) -> Result:
 
 
 @_verb("history", examples=("history", "history 5"))
-@click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
+@click.argument("count", type=click.IntRange(1), default=50, metavar="[N]")
 def history(session: Session, count: int) -> Result:
     """List the last lines: which failed, can be undone, or were undone."""
     rows = list(enumerate(session.log.lines, start=1))[-count:]
@@ -203,7 +205,10 @@ def source(session: Session, path: Path) -> None:
     """Run the lines of FILE, up to one that fails."""
     if session.streams.depth >= _DEEPEST:
         raise UsageError(f"{path} is the {_DEEPEST + 1}th file inside another", "a file does not source itself")
-    lines = read_script(path.expanduser())
+    lines = list(read_script(path.expanduser()))
+    where = next((where for where, line in lines if _DELETES.match(line)), "")
+    if where and session.state.stops:
+        raise UsageError(f"{where} deletes a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
         for where, outcome in outcomes(session, lines):

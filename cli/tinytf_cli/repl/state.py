@@ -83,8 +83,8 @@ class Setting:
             return word == "on" if self.choices == _SWITCH else None if self.numbers else word
         if re.fullmatch("[0-9]{1,9}", word) and int(word) in self.numbers:
             return int(word)
-        hint = did_you_mean(word, self.choices) if self.choices else ""
-        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", hint)
+        near = did_you_mean(word, self.choices) if self.choices else ""
+        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", near if near.endswith("?") else "")
 
 
 SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settings)}
@@ -184,8 +184,8 @@ class Stop:
 class State:
     """Everything that a line can change; ``runs`` are the last two, the present one last.
 
-    ``place`` is the index of the present step, and ``n_stops`` counts the stops that there have been. States that
-    differ in their place alone are equal: ``undo`` undoes no movement.
+    ``place`` is the index of the present step. States that differ in their place alone are equal: ``undo`` undoes no
+    movement.
     """
 
     spec: Spec = field(default_factory=Spec)
@@ -193,7 +193,6 @@ class State:
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
-    n_stops: int = 0
     place: int | None = field(default=None, compare=False)
 
 
