@@ -175,6 +175,7 @@ def test_a_script_needs_nothing_of_the_prompt() -> None:
 def test_a_dumb_terminal_gets_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr("tinytf_cli.repl.prompt.plainly", lambda session: 7)
+    monkeypatch.setattr("tinytf_cli.repl.prompt._import_slow", lambda: None)
     assert interact(Session(VERBS)) == 7
 
 

@@ -37,6 +37,7 @@ _DEPTHS = {
 _LEAST_TEXT = 8
 _NO_PATH = ("preset:", "hub:")
 _USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
+_PATIENCE = 0.2  # seconds
 _SHOWN = 1_000
 
 
@@ -44,8 +45,8 @@ def interact(session: Session) -> int:
     """Talk to the user at the terminal until they leave, and return the exit status.
 
     A thread imports what is slow while the first line is typed. Ctrl-C cannot interrupt it: an extension module whose
-    import was interrupted cannot be imported again. Only the main thread gets Ctrl-C, which waits for the thread in the
-    end. The thread imports nothing of tinytf, so that neither waits for a module that the other is importing.
+    import was interrupted cannot be imported again. The thread imports nothing of tinytf, so that neither waits for a
+    module that the other is importing.
     """
     imports = threading.Thread(target=_import_slow, name="imports")
 
@@ -53,19 +54,21 @@ def interact(session: Session) -> int:
         if imports.ident is None:
             imports.start()
 
-    try:
-        with terminal_restored(), clean_exit():
-            if os.environ.get("TERM", _USUAL_TERM) in ("", "dumb", "unknown"):
-                begin()
-                return plainly(session)
+    with terminal_restored(), clean_exit():
+        if os.environ.get("TERM", _USUAL_TERM) in ("", "dumb", "unknown"):
+            begin()
+            status = plainly(session)
+        else:
             session.keys = listed()
             prompt = Prompt(session)
             prompt.app.after_render += begin
-            return prompt.talk()
-    finally:
-        while imports.is_alive():
-            with contextlib.suppress(KeyboardInterrupt):
-                imports.join()
+            status = prompt.talk()
+    if imports.ident is not None:
+        imports.join(_PATIENCE)
+    if imports.is_alive():  # an import cannot be stopped, and Python would wait some seconds for its end
+        sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 def _import_slow() -> None:
