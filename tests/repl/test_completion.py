@@ -210,6 +210,14 @@ def test_nothing_is_opened_for_a_completion(monkeypatch: pytest.MonkeyPatch) -> 
         coloured(session, line)
 
 
+def test_addresses_are_offered_before_the_model_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(VERBS, Spec("tiny-encoder"))
+    monkeypatch.setattr(Models, "model", lambda self, spec: pytest.fail("it was opened"))
+    assert _offers(session, "break L1H") == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    assert "max" in _offers(session, "watch ma")
+    assert _offers(Session(VERBS, Spec("hub:ORG/NAME")), "break L1H") == []
+
+
 # Pieces and colours
 
 

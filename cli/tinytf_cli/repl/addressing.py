@@ -28,13 +28,13 @@ def beginning(begun: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
 
 
 def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[Offer]:
-    """The addresses that begin so, up to the next layer, head or step; none while no model is open.
+    """The addresses that begin so, up to the next layer, head or step; none of a model that is not known yet.
 
     With ``bare``, also steps of a layer without a layer, for a verb that takes it from the settings.
     """
-    if not session.is_open:
+    table = session.known_table
+    if table is None:
         return
-    table = session.table
     if "[" in begun:
         yield from _cells(session, table, begun)
         return

@@ -168,8 +168,8 @@ def _of_parameter(
     if kind.upper() in ("MODEL", "WITH_MODEL"):
         return _models(session, begun, [])
     if name in ("layer", "head") and isinstance(parameter, click.Option):
-        config = session.table.config if session.is_open else None
-        count = 0 if config is None else config.n_layers if name == "layer" else config.n_heads
+        table = session.known_table
+        count = 0 if table is None else table.config.n_layers if name == "layer" else table.config.n_heads
         return beginning(begun, ((str(one), "") for one in range(count)))
     if isinstance(parameter.type, click.Path) or "FILE" in kind:
         return _files(session, begun, [])
@@ -204,7 +204,7 @@ def _conditions(session: Session, begun: str, words: list[str]) -> Iterator[Offe
     """``if`` after an address; else measures, and the addresses that may come first."""
     first = re.match(r"\(*([A-Za-z]*)", words[0]) if words and "if" not in words else None
     measures: dict[str, str] = {}
-    if session.is_open:  # torch comes with the model
+    if session.known_table is not None:  # so that torch is there
         from tinytf.trace.conditions import MEASURES
 
         measures = {name: about for name, (_, about) in MEASURES.items()}

@@ -6,6 +6,7 @@ wrong with ``Session.say(outcome)``.
 
 import builtins
 import contextlib
+import functools
 import itertools
 import sys
 import time
@@ -145,6 +146,13 @@ class Session(Host):
     def table(self) -> StepTable:
         """The steps of the present model."""
         return StepTable(self.model.config) if self.recorded is None else self.recorded.steps
+
+    @property
+    def known_table(self) -> StepTable | None:
+        """The steps of the present model as far as they are known without opening it, importing torch or a network."""
+        if self.is_open:
+            return self.table
+        return _table_of(self.state.spec.name) if "safetensors.torch" in sys.modules else None
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -328,6 +336,17 @@ class Session(Host):
         else:
             scope.pop("trace", None)
         return scope
+
+
+@functools.cache
+def _table_of(name: str) -> StepTable | None:
+    """The steps of a model, by its configuration alone; None for one that cannot be read here."""
+    from tinytf.sources import find_source
+
+    try:
+        return None if name.startswith("hub:") else StepTable(find_source(name).config())
+    except (TinytfError, OSError):
+        return None
 
 
 def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
