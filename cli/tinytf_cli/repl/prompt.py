@@ -183,14 +183,10 @@ class Prompt:
 
 def banner(session: Session, width: int) -> str:
     """The first line, as much of it as fits."""
-    name = f"tinytf {__version__}"
-    model = f"{name}, {printable(session.state.spec.words, spaces=False)}"
-    lines = (
-        f"{model}: run TEXT begins, help lists what there is, Ctrl-D leaves",
-        f"{model}: help lists what there is",
-        f"{name}: help lists what there is",
-    )
-    return next((line for line in lines if cell_len(line) < width), name)
+    model = printable(session.state.spec.words, spaces=False)
+    whole = f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
+    short = f"tinytf {__version__}: help lists what there is"
+    return whole if cell_len(whole) < width else _cut(short, width - 1, session.settings.ascii)
 
 
 @dataclass(frozen=True)

@@ -189,9 +189,11 @@ class Session(Host):
             self.models.trace(self.state.runs[-1])
 
     def undo(self) -> str:
-        """Undo the last line that changed something, and return that line."""
-        line, self.state = self.log.undo()
-        return line
+        """Go back to the state before the last line that changed something, and return that line."""
+        entry = self.log.last_change()
+        assert entry.before is not None
+        self.state = entry.before
+        return entry.line
 
     def terminal(self) -> Terminal:
         """What stdout can show under the settings."""

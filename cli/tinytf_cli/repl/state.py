@@ -215,14 +215,12 @@ class Log:
 
     def __init__(self) -> None:
         self.lines: list[Entry] = []
-        self._just_undone: Entry | None = None
 
-    def undo(self) -> tuple[str, State]:
-        """The last line that changed something, and the state before it."""
+    def last_change(self) -> Entry:
+        """The last line that changed something and was not undone; UsageError without one."""
         for entry in reversed(self.lines):
             if entry.before is not None and not entry.undone:
-                entry.undone, self._just_undone = True, entry
-                return entry.line, entry.before
+                return entry
         hint = "undo restores the model, text, ablations, settings, stops and displays"
         raise UsageError("there is nothing to undo", hint)
 
@@ -233,10 +231,10 @@ class Log:
         """
         if len(entry.line) > LONGEST or entry.verb == "source":
             return now
-        undone, self._just_undone = self._just_undone, None
-        if undone is not None and not entry.done:  # such as undo | false
-            undone.undone = False
-        if entry.done and now != before and entry.verb != "undo":
-            entry.before = before
+        if entry.done and now != before:
+            if entry.verb == "undo":
+                self.last_change().undone = True
+            else:
+                entry.before = before
         self.lines.append(entry)
         return now if entry.done else before
