@@ -30,7 +30,7 @@ from tinytf.analysis.census import census  # noqa: E402
 from tinytf.files import read_json, to_json  # noqa: E402
 from tinytf.loading import load  # noqa: E402
 from tinytf.sources import ASSETS  # noqa: E402
-from tinytf.training.corpus import find_files  # noqa: E402
+from tinytf.text.corpus import find_files  # noqa: E402
 from tinytf.training.data import IGNORED  # noqa: E402
 from tinytf.training.masked import MaskedTokens  # noqa: E402
 from tinytf.training.recipe import Recipe  # noqa: E402

@@ -1,4 +1,4 @@
-"""Print the README's table of the built-in models, from their cards: python samples/model_table.py"""
+"""Print the part of docs/models.md on the built-in models, from their cards: python samples/model_table.py"""
 
 from tinytf.checkpoints.run import read_config
 from tinytf.config import ModelConfig

@@ -1,4 +1,4 @@
-"""Print the README's table of steps, from the step table itself: python samples/step_table.py
+"""Print the table of docs/steps.md, from the step table itself: python samples/step_table.py
 
 Covers architectures like those of GPT-2, Llama, Gemma 2 and BERT; the last column says which have the step.
 """

@@ -1,11 +1,13 @@
 """Small models of every kind, with weights that are large enough for a wrong detail to show."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tinytf.api import Model
 from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Token
@@ -133,6 +135,40 @@ def encoding_of(ids: Sequence[int], words: Sequence[str] = ()) -> Encoding:
     names = list(words) or [f"#{token_id}" for token_id in ids]
     tokens = tuple(Token(i, name, 0, 0, b"", False) for i, name in zip(ids, names, strict=True))
     return Encoding("", tokens, "")
+
+
+class Numbers:
+    """A tokenizer without words: a token is named by its number, as ``#5``."""
+
+    special_ids: frozenset[int] = frozenset()
+
+    def __init__(self, vocab_size: int, mask_id: int | None) -> None:
+        self.vocab_size, self.mask_id = vocab_size, mask_id
+
+    @property
+    def library(self) -> "Numbers":
+        return self
+
+    def token_to_id(self, word: str) -> None:
+        return None
+
+    def get_vocab(self) -> dict[str, int]:
+        return {f"#{number}": number for number in range(self.vocab_size)}
+
+    def encode(self, text: str, **settings: bool) -> Encoding:
+        return replace(encoding_of([int(word) for word in text.split() if word.isdecimal()]), text=text)
+
+    def around(self) -> tuple[list[int], list[int]]:
+        return [], []
+
+    def shown(self, token_id: int) -> str:
+        return f"#{token_id}"
+
+
+def asked(transformer: Transformer, mask_id: int | None = None) -> Model:
+    """A model of ``transformer`` whose texts are numbers of tokens, as ``3 14 15``."""
+    tokenizer: Any = Numbers(transformer.config.vocab_size, mask_id)
+    return Model("test", transformer, tokenizer, "weights of a test")
 
 
 def furthest(found: Tensor, expected: Tensor) -> float:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tinytf.api import Model, named_places
+from tinytf.api import Model
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
@@ -14,7 +14,7 @@ from tinytf.sources import PresetSource, RunSource, Source, find_source
 if TYPE_CHECKING:
     from tinytf.analysis.size import Info
 
-__all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "named_places", "open_source", "pick_device"]
+__all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 DEVICES = ("auto", "cpu", "cuda", "mps")

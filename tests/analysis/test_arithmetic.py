@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import asked
 from caught_gradients import MODELS, traced
 
-from tinytf.analysis.arithmetic import Explanation, follow
+from tinytf.analysis.arithmetic import Explanation
 from tinytf.errors import AddressError, UsageError
 from tinytf.steps.operations import Linear
 from tinytf.steps.operations.mask import Sight
@@ -18,7 +19,7 @@ from tinytf.trace.trace import Trace
 
 def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
     """The one cell at an address."""
-    return next(follow(trace, address, **settings))
+    return asked(trace.model).explain(trace, address, **settings)[0]
 
 
 models = pytest.mark.parametrize("name", MODELS)
@@ -76,7 +77,7 @@ def test_the_factors_of_a_term_are_what_it_is_the_product_of(name: str) -> None:
 def test_following_the_largest_terms_ends_at_the_embeddings(name: str) -> None:
     trace, _ = traced(name)
     last = "final.norm" if trace.config.final_norm else f"L{trace.config.n_layers - 1}.norm2"
-    found = list(follow(trace, f"{last}[4,3]", depth=1000))
+    found = list(asked(trace.model).explain(trace, f"{last}[4,3]", depth=1000))
     addresses = [one.address for one in found]
     assert len(set(addresses)) == len(addresses)
     assert [one.depth for one in found] == sorted(one.depth for one in found)
@@ -182,7 +183,7 @@ def test_a_mask_that_is_not_where_it_should_be_is_found(monkeypatch: pytest.Monk
         ("L0-1.norm1[1,0]", "L0-1.norm1[1,0] is of 2 layers"),
         ("L0H*.q[1,0]", "L0H0-3.q[1,0] is of 4 heads"),
         ("L0.norm1[1,24]", "d_model 24 is out of range"),
-        ("logits[1,word]", "vocab takes a number"),
+        ("logits[1,word]", "'word' is not one token of the vocabulary"),
         ("logits[1,#31]", "vocab 31 is out of range"),
         ("L0.k_rot[1,0]", "this model has no step 'k_rot'"),
     ],
@@ -207,7 +208,7 @@ def test_depth_and_top_are_at_least_1() -> None:
     with pytest.raises(UsageError, match="top 0 is below 1"):
         explain(trace, "logits[1,0]", top=0)
     with pytest.raises(UsageError, match="depth 0 is below 1"):
-        list(follow(trace, "logits[1,0]", depth=0))
+        explain(trace, "logits[1,0]", depth=0)
 
 
 def test_a_matrix_has_the_name_that_its_formula_gives_it() -> None:

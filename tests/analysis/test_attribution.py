@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import config_of, encoding_of, lively
+from architectures import asked, config_of, encoding_of, lively
 from caught_gradients import IDS, MODELS, model_of
 from torch import Tensor
 
-from tinytf.analysis.attribution import KINDS, Attribution, attribute
+from tinytf.analysis.attribution import KINDS, Attribution
 from tinytf.errors import UsageError
 from tinytf.loading import Model, load
 from tinytf.trace.record import record
@@ -19,6 +19,10 @@ models = pytest.mark.parametrize("name", MODELS)
 
 def traced(name: str, dtype: torch.dtype = torch.float64) -> Trace:
     return record(model_of(name, dtype).requires_grad_(False), encoding_of(IDS))
+
+
+def attribute(trace: Trace, position: int, token: int, versus: int | None = None) -> Attribution:
+    return asked(trace.model).attribute(trace, token=token, versus=versus, position=str(position))
 
 
 def unembedded(trace: Trace) -> Tensor:
@@ -224,9 +228,9 @@ def test_what_is_not_there_or_not_one_is_named(tiny: Model, encoder: Model) -> N
         with pytest.raises(UsageError, match=said):
             model.attribute(text, **words)
     with pytest.raises(UsageError, match="there is no token 2,048"):
-        attribute(tiny.trace("The cat sat"), None, 2048)
+        tiny.attribute("The cat sat", token=2048)
     with pytest.raises(UsageError, match="no language-model head"):
-        attribute(record(lively(config_of("bert with a pooler")), encoding_of(IDS)))
+        attribute(record(lively(config_of("bert with a pooler")), encoding_of(IDS)), 0, 0)
 
 
 def test_a_part_that_is_wrong_is_seen_in_the_sum() -> None:

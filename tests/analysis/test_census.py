@@ -17,9 +17,9 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
 from tinytf.training.probe import Probe
-from tinytf.training.windows import text_windows
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,18 @@
 """Two runs in step: every figure beside float64 numpy on two whole traces, and what cannot be compared."""
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, encoding_of, lively
+from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
-from tinytf.analysis.alignment import Side
 from tinytf.analysis.compared import moved_weights
-from tinytf.analysis.difference import Difference, difference, parse_head
+from tinytf.analysis.difference import Difference, parse_head
 from tinytf.errors import AddressError, UsageError
-from tinytf.loading import load
+from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import StepTable
 from tinytf.trace.record import record, walk
@@ -22,11 +20,15 @@ from tinytf.trace.record import record, walk
 IDS = [3, 14, 15, 9, 2, 6, 5]
 OTHERS = [3, 14, 15, 11, 2, 6, 5]  # one token is another
 MASK = 2
-TOKENIZER: Any = SimpleNamespace(mask_id=MASK)
 
 
-def side(model: Transformer, ids: list[int] = IDS) -> Side:
-    return Side(model, TOKENIZER, encoding_of(ids))
+def side(model: Transformer, ids: list[int] = IDS) -> tuple[Model, str]:
+    return asked(model, MASK), " ".join(map(str, ids))
+
+
+def difference(first: tuple[Model, str], second: tuple[Model, str], **settings: Any) -> Difference:
+    model, text = first
+    return model.diff(text, second, **settings)
 
 
 def numbers(tensor: torch.Tensor) -> np.ndarray:
@@ -102,7 +104,7 @@ def test_the_heads_are_apart_by_half_the_absolute_difference_of_their_rows(kind:
     assert (found.layer, found.head) == (layer, head)
     assert torch.equal(found.first, traces[0][f"L{layer}H{head}.weights"])
     assert torch.equal(found.second, traces[1][f"L{layer}H{head}.weights"])
-    chosen = difference(side(model), side(model, OTHERS), head=(1, 2)).attention
+    chosen = difference(side(model), side(model, OTHERS), head="L1H2").attention
     assert chosen is not None
     assert torch.equal(chosen.second, traces[1]["L1H2.weights"])
 

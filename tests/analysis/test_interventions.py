@@ -1,25 +1,25 @@
 """Ablation and patching against models whose weights were cut, and against one hooked forward pass for each."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from architectures import KINDS, SIZES, config_of, encoding_of, lively, some_ids
+from architectures import KINDS, SIZES, asked, config_of, encoding_of, lively, some_ids
 from torch import Tensor
 
 from tinytf.analysis.interventions import (
+    Ablation,
+    AblationSweep,
     HookPoint,
     Intervention,
+    Patched,
+    PatchSweep,
     UnevenTexts,
-    ablate,
-    ablated,
-    ablation_sweep,
-    patch,
-    patch_sweep,
+    intervening,
     reference_of,
     sweep,
 )
@@ -41,6 +41,22 @@ def traced(model: Transformer, seed: int) -> Trace:
         ids = [token if token != 30 else 0 for token in ids]
         ids[MASK] = 30
     return record(model, encoding_of(ids), None if model.config.causal else 30)
+
+
+def ablate(trace: Trace, at: Sequence[str], **settings: Any) -> Ablation:
+    return asked(trace.model).ablate(trace, at, **settings)
+
+
+def ablation_sweep(trace: Trace, over: str = "heads", **settings: Any) -> AblationSweep:
+    return asked(trace.model).ablation_sweep(trace, over, **settings)
+
+
+def patch(clean: Trace, corrupt: Trace, at: Sequence[str], **settings: Any) -> Patched:
+    return asked(clean.model).patch(clean, corrupt, at, **settings)
+
+
+def patch_sweep(clean: Trace, corrupt: Trace, over: str = "residual", **settings: Any) -> PatchSweep:
+    return asked(clean.model).patch_sweep(clean, corrupt, over, **settings)
 
 
 def position_of(trace: Trace) -> int:
@@ -204,13 +220,13 @@ def test_patching_nothing_is_the_corrupt_run_to_the_last_bit(kind: str) -> None:
     clean, corrupt = traced(model, 5), traced(model, 6)
     ids = torch.tensor([corrupt.encoding.ids])
     plain = model(ids)
-    with ablated(model, []):
+    with intervening(model, []):
         assert torch.equal(model(ids), plain)
     own = [
         Intervention(HookPoint("ffn", 1), corrupt.step("ffn", 1)),
         Intervention(HookPoint("head_out", 0, 2), corrupt["L0H2.head_out"]),
     ]
-    with ablated(model, own):
+    with intervening(model, own):
         assert torch.equal(model(ids), plain)
     found = patch(clean, corrupt, ["L1.ffn"], positions=[], answer=3, versus=4)
     assert found.recovered == 0.0
@@ -280,7 +296,7 @@ def test_resampling_takes_the_same_positions_of_another_text_that_the_seed_draws
 def test_nothing_to_take_values_from_is_an_error() -> None:
     model = lively(config_of("gpt2"))
     trace = traced(model, 5)
-    with pytest.raises(UsageError, match="takes values from other texts"):
+    with pytest.raises(UsageError, match="has no texts of its own"):
         ablate(trace, ["L0"], how="mean")
     with pytest.raises(UsageError, match="has the 9 tokens of this one; the longest has 8"):
         ablation_sweep(trace, how="resample", reference=texts_of(model, (3, 8)))
@@ -292,7 +308,7 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
     model = lively(config_of("llama, grouped"))
     plain = traced(model, 5)
     zeros = torch.zeros(model.config.d_head)
-    with ablated(
+    with intervening(
         model, [Intervention(HookPoint("head_out", 0, 3), zeros), Intervention(HookPoint("ffn", 1), torch.zeros(24))]
     ):
         trace = traced(model, 5)
@@ -302,7 +318,7 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
     cut = without(without(model, "L0H3"), "L1.ffn")
     position = position_of(plain)
     assert torch.allclose(trace.logits_at(position), logits_of(cut, plain), atol=1e-5)
-    with pytest.raises(ZeroDivisionError), ablated(model, [Intervention(HookPoint("attn", 0), torch.zeros(24))]):
+    with pytest.raises(ZeroDivisionError), intervening(model, [Intervention(HookPoint("attn", 0), torch.zeros(24))]):
         raise ZeroDivisionError
     assert torch.equal(traced(model, 5).logits_at(position), plain.logits_at(position))
 
@@ -310,12 +326,12 @@ def test_a_trace_in_an_ablated_model_shows_the_values_and_afterwards_nothing_is_
 def test_a_value_of_some_positions_goes_with_texts_of_that_length_alone() -> None:
     model = lively(config_of("gpt2"))
     value = torch.zeros(4, 24)
-    with ablated(model, [Intervention(HookPoint("attn", 0), value)]):
+    with intervening(model, [Intervention(HookPoint("attn", 0), value)]):
         model(torch.tensor([[1, 2, 3, 4]]))
         with pytest.raises(UsageError, match="has 4 tokens, and the text 5"):
             model(torch.tensor([[1, 2, 3, 4, 5]]))
     beyond = Intervention(HookPoint("attn", 0), torch.zeros(24), (4,))
-    with ablated(model, [beyond]), pytest.raises(UsageError, match="at position 4, and the text has 3 tokens"):
+    with intervening(model, [beyond]), pytest.raises(UsageError, match="at position 4, and the text has 3 tokens"):
         model(torch.tensor([[1, 2, 3]]))
 
 

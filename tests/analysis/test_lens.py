@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from architectures import config_of, encoding_of, lively
+from architectures import asked, config_of, encoding_of, lively
 from caught_gradients import IDS, MODELS, model_of
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tinytf.analysis import lens as module
-from tinytf.analysis.lens import Lens, lens
+from tinytf.analysis.lens import Lens
 from tinytf.errors import UsageError
 from tinytf.loading import Model, load
 from tinytf.model.transformer import Transformer
@@ -44,7 +44,7 @@ def is_the_models_own(found: Lens, logits: torch.Tensor) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_last_row_is_the_models_own_output_to_the_last_bit(name: str, dtype: torch.dtype) -> None:
     trace = traced(name, dtype)
-    found = lens(trace, EVERYWHERE, tracked=range(trace.config.vocab_size))
+    found = asked(trace.model).lens(trace, position="all", track=range(trace.config.vocab_size))
     assert is_the_models_own(found, own_logits(trace.model, IDS))
     assert found.difference == 0.0
     assert found.holds
@@ -56,8 +56,8 @@ def test_the_last_row_is_the_models_own_output_to_the_last_bit(name: str, dtype:
 @models
 def test_one_position_is_exactly_what_the_recorded_forward_pass_gave_there(name: str) -> None:
     trace = traced(name)
-    rows = trace.recording.logit_rows
-    found = lens(trace, rows, tracked=range(trace.config.vocab_size))
+    rows = ",".join(map(str, trace.recording.logit_rows))
+    found = asked(trace.model).lens(trace, position=rows, track=range(trace.config.vocab_size))
     assert is_the_models_own(found, trace.recorded_logits)
 
 
@@ -68,12 +68,13 @@ def test_a_large_vocabulary_that_is_read_in_parts_ends_in_the_models_own_output_
     model = lively(config_of("gpt2", vocab_size=5_000, d_model=64, context=64))
     ids = list(range(100, 130))
     trace = record(model, encoding_of(ids))
-    whole = lens(trace, tracked=range(0, 5_000, 7), sublayers=True)
+    tracked = range(0, 5_000, 7)
+    whole = asked(model).lens(trace, track=tracked, sublayers=True)
     monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * 5_000 * 3)
     monkeypatch.setattr(module, "_CACHE_BYTES", 8 * 5_000 * 2)
     steps: list[tuple[int, int]] = []
-    parts = lens(
-        trace, tracked=range(0, 5_000, 7), sublayers=True, on_progress=lambda done, of: steps.append((done, of))
+    parts = asked(model).lens(
+        trace, track=tracked, sublayers=True, on_progress=lambda done, of: steps.append((done, of))
     )
     assert steps == [(n + 1, 50) for n in range(50)]
     expected = own_logits(model, ids).softmax(dim=-1, dtype=torch.float64)[:, ::7]
@@ -112,7 +113,7 @@ def test_the_logits_of_one_layer_are_held_at_a_time_and_no_more_than_a_few_posit
     trace = record(model, encoding_of(list(range(length))))
     monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * vocabulary * 2)
     with _Held(vocabulary) as held:
-        lens(trace, sublayers=True)
+        asked(model).lens(trace, sublayers=True)
     one_layer, two_positions = 4 * vocabulary * length, 8 * vocabulary * 2
     weights = 4 * vocabulary * trace.config.d_model  # of the head, seen transposed
     assert one_layer <= held.most <= one_layer + weights + 8 * two_positions
@@ -178,7 +179,7 @@ def _states(model: Any) -> dict[str, Array]:
 def test_every_row_is_what_numpy_makes_of_the_stream_there(name: str) -> None:
     model = model_of(name).requires_grad_(False)
     tracked = (3, 0, 17)
-    found = lens(record(model, encoding_of(IDS)), EVERYWHERE, top=4, tracked=tracked, sublayers=True)
+    found = asked(model).lens(record(model, encoding_of(IDS)), position="all", top=4, track=tracked, sublayers=True)
     states = _states(model)
     assert [stage.name for stage in found.stages] == list(states)
     logs = {}
@@ -201,11 +202,12 @@ def test_every_row_is_what_numpy_makes_of_the_stream_there(name: str) -> None:
 @models
 def test_each_stage_is_named_by_the_address_of_the_stream_there(name: str) -> None:
     trace = traced(name)
-    found = lens(trace, sublayers=True)
+    model = asked(trace.model)
+    found = model.lens(trace, sublayers=True)
     for stage in found.stages:
         assert trace[stage.name].shape == (len(IDS), trace.config.d_model)
     assert len(found.stages) == 1 + (1 + (trace.config.residual == "sequential")) * trace.config.n_layers
-    assert [stage.name for stage in lens(trace).stages] == [s.name for s in found.stages if "mid" not in s.name][
+    assert [stage.name for stage in model.lens(trace).stages] == [s.name for s in found.stages if "mid" not in s.name][
         :: 2 if trace.config.norm_order == "post" else 1
     ]
 
@@ -252,17 +254,17 @@ def test_the_tensors_are_the_stages_stacked(tiny: Model) -> None:
 def test_what_is_not_there_is_named(tiny: Model) -> None:
     trace = tiny.trace("The cat sat")
     with pytest.raises(UsageError, match="there is no position 3: the text has 3 tokens"):
-        lens(trace, [3])
+        tiny.lens(trace, position="3")
     with pytest.raises(UsageError, match="there is no token 2,048"):
-        lens(trace, tracked=[2048])
-    headless = record(lively(config_of("bert with a pooler")), encoding_of(IDS))
+        tiny.lens(trace, track=[2048])
+    headless = lively(config_of("bert with a pooler"))
     with pytest.raises(UsageError, match="no language-model head"):
-        lens(headless)
+        asked(headless).lens(record(headless, encoding_of(IDS)))
 
 
 def test_weights_that_are_no_numbers_do_not_pass_for_exact() -> None:
     model = model_of("gpt2")
     with torch.no_grad():
         model.blocks[0].ffn.down.bias[0] = math.nan
-    found = lens(record(model, encoding_of(IDS)))
+    found = asked(model).lens(record(model, encoding_of(IDS)))
     assert not found.holds

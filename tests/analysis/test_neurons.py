@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, encoding_of, lively
+from architectures import KINDS, asked, config_of, encoding_of, lively
 from caught_gradients import model_of
 
-from tinytf.analysis.examples import AFTER, BEFORE, Strongest, Window, top_examples, windows_of
-from tinytf.analysis.neurons import Unit, neurons, parse_unit
+from tinytf.analysis.examples import AFTER, BEFORE, Strongest, Window, strongest_places, windows_of
+from tinytf.analysis.neurons import Unit, parse_unit
 from tinytf.errors import AddressError, TokenizerError, UsageError
 from tinytf.loading import load
 from tinytf.model.transformer import Transformer
+from tinytf.text.corpus import find_files
 from tinytf.text.train import train_bpe, train_wordpiece
 from tinytf.trace.record import record
-from tinytf.training.corpus import find_files
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 DIRECT = ["gpt2", "llama, grouped", "one key head for all", "qwen3, normed queries and wide heads"]
@@ -38,7 +38,7 @@ def activations(model: Transformer, ids: list[int]) -> np.ndarray:
 def test_the_units_of_a_token_are_those_of_the_largest_activations(kind: str) -> None:
     model = model_of(kind, torch.float32)
     act = activations(model, IDS)
-    found = neurons(record(model, encoding_of(IDS)), top=4)
+    found = asked(model).neurons(record(model, encoding_of(IDS)), top=4)
     for token in found.tokens:
         sizes = np.abs(act[:, token.position]).ravel()
         expected = np.argsort(-sizes, kind="stable")[:4]
@@ -50,7 +50,7 @@ def test_the_units_of_a_token_are_those_of_the_largest_activations(kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_prediction_is_that_of_the_model_or_none(kind: str) -> None:
     model = model_of(kind, torch.float32)
-    found = neurons(record(model, encoding_of(IDS)))
+    found = asked(model).neurons(record(model, encoding_of(IDS)))
     if model.head is None:
         assert {token.predicted for token in found.tokens} == {None}
         assert not found.directions
@@ -67,7 +67,7 @@ def test_contributions_of_all_units_add_up_to_what_the_feed_forward_adds_to_the_
     model = model_of(kind, torch.float64)
     trace = record(model, encoding_of(IDS))
     config = model.config
-    found = neurons(trace, top=config.d_ff * config.n_layers)
+    found = asked(trace.model).neurons(trace, top=config.d_ff * config.n_layers)
     x = numbers(trace.step("out", config.n_layers - 1))
     gain, unembedding = numbers(model.final_norm.weight), numbers(model.unembedding)
     layered = config.norm == "layernorm"
@@ -87,7 +87,7 @@ def test_contributions_of_all_units_add_up_to_what_the_feed_forward_adds_to_the_
 def test_a_direction_is_the_row_of_the_output_weights_in_the_vocabulary(kind: str) -> None:
     model = model_of(kind, torch.float32)
     unit = Unit(1, 7)
-    (direction,) = neurons(record(model, encoding_of(IDS)), units=[unit], tokens=5).directions
+    (direction,) = asked(model).neurons(record(model, encoding_of(IDS)), units=[str(unit)], tokens=5).directions
     row = numbers(model.blocks[1].ffn.down.weight)[:, 7]
     assert direction.norm == pytest.approx(np.linalg.norm(row))
     if kind in DIRECT:
@@ -102,15 +102,15 @@ def test_a_direction_is_the_row_of_the_output_weights_in_the_vocabulary(kind: st
 def test_chosen_units_are_followed_over_all_tokens() -> None:
     model = model_of("gpt2", torch.float32)
     act = activations(model, IDS)
-    found = neurons(record(model, encoding_of(IDS)), units=[Unit(1, 3), Unit(0, 5), Unit(1, 3)])
+    found = asked(model).neurons(record(model, encoding_of(IDS)), units=["L1.3", "L0.5", "L1.3"])
     assert found.units == (Unit(1, 3), Unit(0, 5))
     assert [token.units[1].activation for token in found.tokens] == act[0, :, 5].tolist()
 
 
 def test_contribution_may_decide_the_order() -> None:
     trace = record(model_of("gpt2", torch.float32), encoding_of(IDS))
-    found = neurons(trace, top=3, by="contribution")
-    every = neurons(trace, top=80)
+    found = asked(trace.model).neurons(trace, top=3, by="contribution")
+    every = asked(trace.model).neurons(trace, top=80)
     for few, all_of in zip(found.tokens, every.tokens, strict=True):
         sizes = sorted((abs(a.contribution or 0) for a in all_of.units), reverse=True)
         assert [abs(a.contribution or 0) for a in few.units] == pytest.approx(sizes[:3])
@@ -118,11 +118,11 @@ def test_contribution_may_decide_the_order() -> None:
 
 def test_where_norms_come_between_there_are_no_contributions() -> None:
     trace = record(model_of("bert with a masked head", torch.float32), encoding_of(IDS))
-    assert {a.contribution for token in neurons(trace).tokens for a in token.units} == {None}
+    assert {a.contribution for token in asked(trace.model).neurons(trace).tokens for a in token.units} == {None}
     with pytest.raises(UsageError, match="no direct part"):
-        neurons(trace, by="contribution")
+        asked(trace.model).neurons(trace, by="contribution")
     with pytest.raises(UsageError, match="not ordered by 'size'"):
-        neurons(trace, by="size")
+        asked(trace.model).neurons(trace, by="size")
 
 
 @pytest.mark.parametrize("text", ["L9.1", "L0.40", "L0", "17", "L0H1", "L0.ffn", "L0.-1", "", "L0.1.2"])
@@ -149,7 +149,7 @@ def test_the_strongest_places_are_those_of_a_look_at_the_whole_corpus(kind: str)
     model = model_of(kind, torch.float64)
     windows = some_windows(1, 37)
     units = [Unit(1, 3), Unit(0, 11), Unit(1, 20)]
-    found = top_examples(model, iter(windows), units, top=6)
+    found = strongest_places(model, iter(windows), units, top=6)
     assert (found.documents, found.tokens) == (37, sum(len(window.own) for window in windows))
     everywhere: dict[Unit, list[tuple[float, int, int]]] = {unit: [] for unit in units}
     for number, window in enumerate(windows):
@@ -180,7 +180,7 @@ def test_what_is_kept_does_not_grow_with_the_corpus(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Strongest, "add", watched)
     model = lively(config_of("gpt2"))
-    top_examples(model, some_windows(2, 200), [Unit(0, 1), Unit(1, 2)], top=5)
+    strongest_places(model, some_windows(2, 200), [Unit(0, 1), Unit(1, 2)], top=5)
     assert len(sizes) == 25
     assert set(sizes) == {2 * 5 * (4 + 4 + 2 * 8 + (BEFORE + 1 + AFTER) * 8)}
 
@@ -196,13 +196,13 @@ def test_the_stream_is_read_a_few_windows_at_a_time() -> None:
             read += 1
             yield window
 
-    top_examples(model, stream(), [Unit(0, 1)])
+    strongest_places(model, stream(), [Unit(0, 1)])
     passes.remove()
     assert ahead == [8, 16, 24, 32, 40, 48, 56, 60]
 
 
 def test_a_corpus_of_fewer_places_gives_them_all() -> None:
-    found = top_examples(lively(config_of("gpt2")), [Window([1, 2], range(2), 0, 0)], [Unit(0, 1)], top=5)
+    found = strongest_places(lively(config_of("gpt2")), [Window([1, 2], range(2), 0, 0)], [Unit(0, 1)], top=5)
     assert [one.position for one in sorted(found.units[Unit(0, 1)], key=lambda one: one.position)] == [0, 1]
 
 

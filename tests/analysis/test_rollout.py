@@ -1,13 +1,14 @@
 """Attention rollout against float64 numpy, attention flow against every cut of small networks."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, encoding_of, lively, some_ids
+from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.rollout import COMBINED, attention_flow, count_pipes, default_query, rollout
+from tinytf.analysis.rollout import COMBINED, Rollout, attention_flow, count_pipes, default_query
 from tinytf.errors import AddressError, MemoryShortage, TinytfError, UsageError
 from tinytf.loading import load
 from tinytf.trace.record import record
@@ -17,6 +18,10 @@ from tinytf.trace.trace import Trace
 def traced(kind: str, tokens: int = 7, **changes: int) -> Trace:
     config = config_of(kind, **changes)
     return record(lively(config), encoding_of(some_ids(config, batch=1, length=tokens)[0].tolist()))
+
+
+def rollout(trace: Trace, **settings: Any) -> Rollout:
+    return asked(trace.model).rollout(trace, **settings)
 
 
 def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import KINDS, config_of, encoding_of, lively, some_ids
+from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 
-from tinytf.analysis.alignment import Side
-from tinytf.analysis.arithmetic import Explanation, follow
-from tinytf.analysis.attribution import attribute
-from tinytf.analysis.difference import difference
-from tinytf.analysis.interventions import Intervention, ablated, hook_points, without
+from tinytf.analysis.arithmetic import Explanation
+from tinytf.analysis.interventions import Intervention, hook_points, intervened, intervening
 from tinytf.errors import AddressError, UsageError
 from tinytf.generate.loop import stream
 from tinytf.gradients.by_hand import agreement
@@ -28,7 +25,7 @@ from tinytf.trace.trace import Trace
 
 def explain(trace: Trace, address: str, **settings: Any) -> Explanation:
     """The one cell at an address."""
-    return next(follow(trace, address, **settings))
+    return asked(trace.model).explain(trace, address, **settings)[0]
 
 
 SITES = (["L0H1"], ["L1.attn"], ["L0.ffn"], ["L1"], ["L1.in"], ["L0.out"], ["L1.out"], ["L0H0", "L0H1", "L1.ffn"])
@@ -42,7 +39,7 @@ PLACES = [
 def cut(model: Transformer, at: list[str], value: float = 0.0) -> Transformer:
     sites = hook_points(at, StepTable(model.config))
     width = {True: model.config.d_model, False: model.config.d_head}
-    return without(model, [Intervention(site, torch.full((width[site.head is None],), value)) for site in sites])
+    return intervened(model, [Intervention(site, torch.full((width[site.head is None],), value)) for site in sites])
 
 
 def traced(model: Transformer) -> Any:
@@ -60,7 +57,7 @@ def test_a_trace_without_some_steps_adds_up_and_names_them(kind: str, at: list[s
     assert check(traced(model)).exchanged == ()
     if model.head is not None:
         place = trace.recording.logit_rows[-1]
-        apart = attribute(trace, place)
+        apart = asked(trace.model).attribute(trace, position=str(place))
         assert apart.holds, apart.difference
         assert apart.heads().shape == (model.config.n_layers, model.config.n_heads)
 
@@ -83,7 +80,7 @@ def test_the_weights_are_shared_and_the_model_itself_is_whole() -> None:
 def test_both_ways_to_ablate_give_the_same_and_leave_nothing_behind() -> None:
     model = lively(config_of("llama, grouped"))
     site = hook_points(["L1H2"], StepTable(model.config))[0]
-    with ablated(model, [Intervention(site, torch.zeros(model.config.d_head))]):
+    with intervening(model, [Intervention(site, torch.zeros(model.config.d_head))]):
         inside = traced(model)
         assert check(inside).exchanged == ("L1H2.head_out",)
     assert torch.equal(inside.recorded_logits, traced(cut(model, ["L1H2"])).recorded_logits)
@@ -106,7 +103,7 @@ def test_an_exchanged_number_has_no_arithmetic_and_what_follows_has() -> None:
             explain(trace, address)
     assert explain(trace, "L0H0.head_out[0,0]").holds
     assert explain(trace, "L1.out[2,3]").holds
-    assert all(one.holds for one in follow(trace, "logits[6,3]", depth=12))
+    assert all(one.holds for one in asked(trace.model).explain(trace, "logits[6,3]", depth=12))
 
 
 def test_generation_runs_without_the_steps_cached_or_not() -> None:
@@ -124,13 +121,9 @@ def test_a_difference_of_recorded_traces_is_that_of_two_runs() -> None:
     model = lively(config_of("bert with a masked head"))
     other = cut(model, ["L0.ffn"])
     first, second = traced(model), traced(other)
-    tokenizer: Any = load("tiny").tokenizer
-    fresh, kept = (
-        difference(
-            *(Side(trace.model, tokenizer, trace.encoding, trace if keep else None) for trace in (first, second))
-        )
-        for keep in (False, True)
-    )
+    text = " ".join(map(str, first.encoding.ids))
+    fresh = asked(model).diff(text, asked(other))
+    kept = asked(model).diff(first, (asked(other), second))
     assert [(one.name, one.largest) for one in fresh.steps] == [(one.name, one.largest) for one in kept.steps]
     assert kept.first is not None
     assert kept.first.name == "L0.ffn"
@@ -157,7 +150,7 @@ def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind
     drawn = torch.Generator().manual_seed(1)
     sites = hook_points(at, StepTable(model.config))
     values = {site: torch.randn(7, width[site.head is None], generator=drawn) for site in sites}
-    model = without(model, [Intervention(site, values[site]) for site in sites])
+    model = intervened(model, [Intervention(site, values[site]) for site in sites])
     encoding = encoding_of(some_ids(model.config, 1, 7, 3)[0].tolist())
     trace = record_gradients(model, encoding, Targets((1, 4), (3, 5)))
     found = agreement(trace)

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from _timing import Row, options, show, show_machine
 from torch import Tensor, nn
 
-from tinytf.training.corpus import find_files
+from tinytf.text.corpus import find_files
 from tinytf.training.data import NextToken
 from tinytf.training.losses import held_out_loss as measured
 from tinytf.training.processes import Processes

@@ -126,8 +126,8 @@ def test_shares_too_small_for_three_digits_are_shown_by_their_size(
 ) -> None:
     right = analysis.rollout
 
-    def sunk(trace, **settings):  # type: ignore[no-untyped-def]
-        found = right(trace, **settings)
+    def sunk(model, text, **settings):  # type: ignore[no-untyped-def]
+        found = right(model, text, **settings)
         shares = torch.full_like(found.shares, 2e-5)
         shares[:, 0] = 1 - shares[:, 1:].sum(dim=1)
         return replace(found, shares=shares)
@@ -143,7 +143,7 @@ def test_shares_that_do_not_sum_to_one_are_status_1(
 ) -> None:
     right = analysis.rollout
     monkeypatch.setattr(
-        analysis, "rollout", lambda trace, **more: replace(found := right(trace, **more), shares=found.shares * 1.01)
+        analysis, "rollout", lambda *given, **more: replace(found := right(*given, **more), shares=found.shares * 1.01)
     )
     ran = tinytf("rollout", SENTENCE, "-m", decoder)
     assert ran.status == 1

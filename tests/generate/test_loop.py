@@ -16,7 +16,7 @@ from tinytf.generate.beam import BeamOptions, search
 from tinytf.generate.loop import StreamOptions, stream
 from tinytf.generate.pieces import Pieces
 from tinytf.generate.samplers import Sampling
-from tinytf.generate.score import score
+from tinytf.generate.score import Score, scored
 from tinytf.loading import Model
 from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_bpe
@@ -77,7 +77,7 @@ def test_the_figures_of_a_step_are_those_of_the_whole_text() -> None:
         assert step.candidates[0].probability == pytest.approx(float(before.max().exp()), abs=1e-5)
         nine = (before / 2).topk(9).values.softmax(-1)
         assert step.candidates[0].drawn == pytest.approx(float(nine[0]), abs=1e-5)
-    found = score(transformer, ids).tokens[len(PROMPT) - 1 :]
+    found = scored(transformer, ids)[len(PROMPT) - 1 :]
     assert [(s.id, s.rank) for s in found] == [(s.id, s.rank) for s in steps]
 
 
@@ -206,7 +206,7 @@ def test_the_loss_of_a_text_is_that_of_transformers(family: str) -> None:
     models = pair(family)
     ids = torch.randint(1, 41, (1, 29), generator=torch.Generator().manual_seed(2))
     expected = float(models.theirs(ids, labels=ids).loss)
-    found = score(models.ours, ids[0].tolist())
+    found = Score(scored(models.ours, ids[0].tolist()))
     assert found.loss == pytest.approx(expected, abs=1e-5)
     assert found.perplexity == pytest.approx(math.exp(expected), rel=1e-5)
     assert len(found.tokens) == 28
@@ -214,7 +214,7 @@ def test_the_loss_of_a_text_is_that_of_transformers(family: str) -> None:
 
 def test_one_token_alone_has_no_score() -> None:
     with pytest.raises(UsageError, match="1 token is too few"):
-        score(lively(config_of("gpt2")), [3])
+        scored(lively(config_of("gpt2")), [3])
 
 
 def test_the_keywords_of_a_stream_are_the_fields_of_its_options() -> None:

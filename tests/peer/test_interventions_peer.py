@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import encoding_of
+from architectures import asked, encoding_of
 from peer_models import IDS, PEERS, peers
 from torch import Tensor
 
-from tinytf.analysis.interventions import ablate, ablation_sweep, patch_sweep, reference_of
+from tinytf.analysis.interventions import reference_of
 from tinytf.trace.record import record
 
 WITHIN = 1e-4
@@ -42,8 +42,8 @@ def test_every_ablated_head_and_feed_forward_changes_the_prediction_alike(family
     def zero(tensor: Tensor, head: int | None = None) -> None:
         (tensor if head is None else tensor[:, :, head]).zero_()
 
-    heads = ablation_sweep(trace, "heads", target=TARGET)
-    parts = ablation_sweep(trace, "ffn", target=TARGET)
+    heads = asked(both.ours).ablation_sweep(trace, "heads", target=TARGET)
+    parts = asked(both.ours).ablation_sweep(trace, "ffn", target=TARGET)
     expected = []
     for layer in range(config.n_layers):
         for head in range(config.n_heads):
@@ -64,7 +64,7 @@ def test_every_ablated_head_and_feed_forward_changes_the_prediction_alike(family
 def test_a_mean_ablated_layer_changes_the_loss_alike(family: str) -> None:
     both = peers(family)
     reference = reference_of("another text", ["a"], lambda _: encoding_of(CORRUPT))
-    found = ablate(both.trace(), ["L1.attn"], how="mean", reference=reference)
+    found = asked(both.ours).ablate(both.trace(), ["L1.attn"], how="mean", reference=reference)
     _, cache = both.theirs.run_with_cache(torch.tensor([CORRUPT]))
     mean = cache["blocks.1.hook_attn_out"].mean(dim=1)  # (1, C)
 
@@ -85,7 +85,7 @@ def test_a_mean_ablated_layer_changes_the_loss_alike(family: str) -> None:
 def test_every_patch_brings_back_as_much(family: str, what: str, hook: str) -> None:
     both = peers(family)
     config = both.ours.config
-    found = patch_sweep(
+    found = asked(both.ours).patch_sweep(
         both.trace(), record(both.ours, encoding_of(CORRUPT)), what, answer=ANSWER, versus=VERSUS
     )  # fmt: skip
     with torch.no_grad():

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import asked
 from peer_models import IDS, PEERS, peers
 from torch import Tensor
-
-from tinytf.analysis.attribution import attribute
-from tinytf.analysis.lens import lens
 
 WITHIN = 1e-4
 families = pytest.mark.parametrize("family", PEERS)
@@ -27,7 +25,7 @@ def test_the_lens_says_the_same_after_every_layer_and_every_attention(family: st
     logits, cache = both.cached()
     names, states = _lens_of_theirs(both.theirs, cache)
     vocabulary = both.ours.config.vocab_size
-    found = lens(both.trace(), top=vocabulary, tracked=range(vocabulary), sublayers=True)
+    found = asked(both.ours).lens(both.trace(), top=vocabulary, track=range(vocabulary), sublayers=True)
     assert len(names) == len(found.stages) == 2 * both.ours.config.n_layers + 1
     final = states[-1].log_softmax(-1)
     assert torch.allclose(final, logits.log_softmax(-1), atol=WITHIN)
@@ -50,7 +48,7 @@ def test_every_head_feed_forward_and_embedding_adds_the_same_to_a_difference_of_
     theirs = scaled @ (both.theirs.W_U[:, token] - both.theirs.W_U[:, other])  # (parts, T)
     trace = both.trace()
     for position in range(len(IDS)):
-        found = attribute(trace, position, token, other)
+        found = asked(both.ours).attribute(trace, token=token, versus=other, position=str(position))
         expected = dict(zip(names, theirs[:, position].tolist(), strict=True))
         ours = _in_their_names({part.name: part.value for part in found.parts})
         final_bias = ours.pop("final.norm bias", 0.0)

@@ -17,6 +17,7 @@ from driving import Tinytf
 from talking import SENTENCE, Talk
 
 from tinytf.loading import Model
+from tinytf.trace.trace import Trace
 from tinytf_cli.repl import prompt
 
 
@@ -26,8 +27,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     right = Model.trace
 
-    def trace(self: Model, text: str, **settings: Any) -> Any:
-        texts.append(text)
+    def trace(self: Model, text: str | Trace, **settings: Any) -> Any:
+        if isinstance(text, str):  # a trace is itself
+            texts.append(text)
         return right(self, text, **settings)
 
     monkeypatch.setattr(Model, "trace", trace)

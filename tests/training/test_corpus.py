@@ -16,15 +16,15 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
 from tinytf.errors import TokenizerError, UsageError
+from tinytf.text.corpus import Corpus, find_files
+from tinytf.text.stream import anywhere, between_words, nowhere
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS, train_bpe, train_characters, train_wordpiece
 from tinytf.training import tokens as tokens_module
-from tinytf.training.corpus import Corpus, find_files
 from tinytf.training.data import NextToken
 from tinytf.training.masked import Sentences, sentence_ends, sentences_of
 from tinytf.training.recipe import Recipe
 from tinytf.training.setup import prepare
-from tinytf.training.stream import anywhere, between_words, nowhere
 from tinytf.training.tokens import tokenise
 
 STORY = "\n\n".join(
@@ -493,7 +493,7 @@ PEAK = """
 import sys, tracemalloc
 from pathlib import Path
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.corpus import find_files
+from tinytf.text.corpus import find_files
 from tinytf.training.tokens import tokenise
 tokenizer = Tokenizer.load(Path(sys.argv[1]))
 tracemalloc.start()

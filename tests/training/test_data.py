@@ -9,8 +9,8 @@ from architectures import config_of, lively
 from in_memory import paragraphs, sentence_stream, split_held_out, token_stream
 
 from tinytf.errors import TrainingError
+from tinytf.text.corpus import find_files
 from tinytf.text.train import train_bpe, train_characters, train_wordpiece
-from tinytf.training.corpus import find_files
 from tinytf.training.data import IGNORED, Batch, NextToken
 from tinytf.training.losses import batch_loss, held_out_batches
 from tinytf.training.masked import MaskedTokens

@@ -11,7 +11,7 @@ from tinytf.errors import TrainingError
 from tinytf.generate.loop import stream
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import load
-from tinytf.training.corpus import find_files
+from tinytf.text.corpus import find_files
 from tinytf.training.history import Sample
 from tinytf.training.lines import append_line, keep_lines
 from tinytf.training.loop import train

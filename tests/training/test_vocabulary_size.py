@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tinytf.errors import UsageError
+from tinytf.text.corpus import find_files
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.text.train import TRAINERS
-from tinytf.training.corpus import find_files
 from tinytf.training.loop import train
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe
 from tinytf.training.setup import prepare

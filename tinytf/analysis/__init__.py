@@ -1,7 +1,8 @@
 """Questions about a model: a file each, imported when it is first asked."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tinytf import lazily
 
 if TYPE_CHECKING:
     from tinytf.analysis import (
@@ -25,9 +26,4 @@ __all__ = [
     "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
     "neurons", "prediction", "rollout", "tokens", "traced",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
+__getattr__ = lazily.modules(__name__, __all__)

@@ -1,11 +1,13 @@
 """Which positions of two runs correspond, so that their numbers can be compared."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.text.tokenizer import Encoding, Tokenizer
-from tinytf.trace.trace import Trace
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,13 @@ class Side:
     tokenizer: Tokenizer
     encoding: Encoding
     trace: Trace | None = None
+
+    @classmethod
+    def of(cls, model: TextModel, text: Text, truncate: bool) -> Self:
+        """A text, or its trace, on a model."""
+        if isinstance(text, Trace):
+            return cls(model.transformer, model.tokenizer, text.encoding, text)
+        return cls(model.transformer, model.tokenizer, model.encode(text, truncate=truncate))
 
 
 @dataclass(frozen=True)

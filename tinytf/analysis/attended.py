@@ -1,6 +1,7 @@
 """The attention of a trace as a report: measures of every head, and the weights of some."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from tinytf.analysis.heads import MEASURES, measure_heads
 from tinytf.errors import UsageError
-from tinytf.report import Report
+from tinytf.report import About, Report
 from tinytf.steps.table import Step
+from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
 from tinytf.trace.summary import visible
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 Window = tuple[int, int, int, int]
 
@@ -113,3 +115,23 @@ class Attended(Report):
         names = [f"L{layer}H{head}.{self.step.name}" for layer, head in self.heads]
         names = names or [self.step.full_name(layer) for layer in range(self.trace.config.n_layers)]
         return {name: self.trace[name] for name in names}
+
+
+def attention(
+    model: TextModel,
+    text: Text,
+    *,
+    heads: Sequence[tuple[int, int]] = (),
+    row: str | None = None,
+    top: int | None = None,
+    window: Window | None = None,
+    truncate: bool = False,
+    force: bool = False,
+) -> Attended:
+    """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
+
+    Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
+    """
+    trace = model.trace(text, truncate=truncate, force=force)
+    query = None if row is None else trace.index(row, "query", len(trace.tokens))
+    return Attended(trace, tuple(heads), query, top, window, about=About(model, trace.encoding))

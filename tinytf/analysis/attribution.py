@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tinytf.analysis.prediction import require_head, require_positions, require_tokens
+from tinytf.analysis.prediction import require_head
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
-from tinytf.report import Data, Report
+from tinytf.report import About, Data, Report
 from tinytf.steps.operations import Activate, Add, Norm
 from tinytf.steps.table import Step
+from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
 from tinytf.trace.site import Site
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 _ROUNDINGS = 4
 """Of the sum of all parts without their signs: what large parts that cancel leave in a logit of the model's own."""
@@ -180,47 +181,57 @@ def require_logits(model: Transformer) -> None:
 
 @torch.no_grad()
 def attribute(
-    trace: Trace, position: int | None = None, token: int | None = None, versus: int | None = None
+    model: TextModel,
+    text: Text,
+    *,
+    token: str | int | None = None,
+    versus: str | int | None = None,
+    position: str | None = None,
+    truncate: bool = False,
+    force: bool = False,
 ) -> Attribution:
-    """Attribute the logit of ``token`` at ``position``, or its lead over that of ``versus``, to parts of the model.
+    """What each part of the model adds to the logit of ``token`` (the predicted one), or to its lead over ``versus``.
 
-    Without a position the last one of a decoder, the one [MASK] of an encoder; without a token the predicted one.
-    Frozen is the scale of every norm on the way to the logit: of the final one, in a post-norm model of all. A masked-
-    language-model head's activation is x·gate(x), and its gate is frozen too; so the sum is exact in every model.
+    ``text`` may be a trace. ``position`` is as ``-1`` or a token of the text; without it the last one of a decoder, the
+    one [MASK] of an encoder. Frozen is the scale of every norm on the way to the logit: of the final one, in a
+    post-norm model of all. A masked-language-model head's activation is x·gate(x), and its gate is frozen too; so the
+    sum is exact in every model.
 
     Raises UsageError for a model without a head, for a position or token that is not there, and for a ``versus`` that
     is the token itself.
     """
-    model, config = trace.model, trace.config
-    require_logits(model)
-    place = _place(trace, position)
-    unembedded = trace.steps.unembedded
+    require_logits(model.transformer)
+    named, other = model.optional_token(token, "--token"), model.optional_token(versus, "--versus")
+    trace = model.trace(text, truncate=truncate, force=force)
+    place, unembedded = _place(trace, position), trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [place])[0].double()
-    chosen = int(logits.argmax()) if token is None else token
-    require_tokens(config, [one for one in (chosen, versus) if one is not None])
-    if chosen == versus:
+    chosen = int(logits.argmax()) if named is None else named
+    if chosen == other:
         raise UsageError("a token compared with itself has no lead", "name another by --versus")
     parts = _Parts(trace, place)
     _embeddings(parts)
-    for layer in range(config.n_layers):
+    for layer in range(trace.config.n_layers):
         _block(parts, layer)
     for step in trace.steps.after:
         if step.to_loss and not step.is_vocabulary:
             parts.through(step)
-    values = torch.cat(parts.rows) @ _direction(model.unembedding, chosen, versus)  # (N, C) · (C,) -> (N,)
+    values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, chosen, other)  # (N, C) · (C,) -> (N,)
     found = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
-    bias = getattr(getattr(model.head, "decoder", None), "bias", None)
+    bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
     if bias is not None:
-        found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, versus))))
-    logit = float(logits[chosen]) - (0.0 if versus is None else float(logits[versus]))
+        found.append(Part("logits bias", "unembedding bias", None, None, float(_direction(bias, chosen, other))))
+    logit = float(logits[chosen]) - (0.0 if other is None else float(logits[other]))
     of = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
-    return Attribution(place, chosen, versus, tuple(found), logit, _allowed(trace, found), _frozen(trace), of)
+    about, limit = About(model, trace.encoding), _allowed(trace, found)
+    return Attribution(place, chosen, other, tuple(found), logit, limit, _frozen(trace), of, about=about)
 
 
-def _place(trace: Trace, position: int | None) -> int:
+def _place(trace: Trace, position: str | None) -> int:
     if position is not None:
-        require_positions(trace, [position])
-        return position
+        places = trace.positions(position)
+        if len(places) > 1:
+            raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
+        return places[0]
     rows = trace.recording.logit_rows
     if trace.config.causal or len(rows) == 1:
         return rows[0]

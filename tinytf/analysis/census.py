@@ -6,8 +6,9 @@ of a batch, H heads, T tokens (Q and K where query and key differ).
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -35,9 +36,11 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Progress, Report, plain, unheard
+from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.steps.operations.mask import Sight
 from tinytf.steps.table import table_of
+from tinytf.text.windows import text_windows
+from tinytf.text_model import TextModel
 from tinytf.trace.hooks import stepwise
 
 SEQUENCES = 16
@@ -177,6 +180,41 @@ def copy_length(config: ModelConfig, length: int | None = None, *, added: int = 
         said = "is too short to tell heads apart" if length < SHORTEST_COPY else f"does not fit {where} twice"
         raise UsageError(f"a copy of {length:,} tokens {said}", f"give a length from {SHORTEST_COPY} to {most:,}")
     return min(_USUAL_COPY, most) if length is None else length
+
+
+def heads(
+    model: TextModel,
+    corpus: str | Path | None = None,
+    *,
+    text: str | None = None,
+    random_only: bool = False,
+    length: int | None = None,
+    count: int = SEQUENCES,
+    seed: int = 0,
+    by: str | None = None,
+    top: int | None = None,
+    progress: Progress = unheard,
+) -> Census:
+    """What every head does: its scores on repeated random tokens, and on a file or folder of text, or a ``text``.
+
+    Without either the text is the model's own corpus, where one is known, unless ``random_only`` says none. Heads are
+    sorted ``by`` a score (induction, of an encoder previous), and the ``top`` ones reported. Other settings and errors
+    are those of ``census``, errors also those of ``text_windows``.
+    """
+    config, tokenizer = model.config, model.tokenizer
+    score = require_score(by or ("induction" if config.causal else "previous"))
+    before, after = tokenizer.around()
+    if config.causal:
+        after = [token for token in after if token not in tokenizer.end_ids]  # what comes next is open
+    copy = copy_length(config, length, added=len(before) + len(after))
+    file = model.corpus if corpus is None and not random_only else corpus
+    source = text if text is not None or file is None else [Path(file)]
+    windows = () if source is None else text_windows(source, tokenizer, config.vocab_size, 2 * copy, before, after)
+    found = census(
+        model.transformer, windows, length=copy, count=count, seed=seed, before=before, after=after, progress=progress
+    )
+    own_corpus = f"{model.name}'s {model.corpus.name}" if model.corpus else ""
+    return replace(found, by=score, top=top, corpus=str(corpus or own_corpus), about=About(model))
 
 
 def census(

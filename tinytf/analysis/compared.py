@@ -254,6 +254,7 @@ def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
     return (p * log_p.sub(log_q)).sum(dim=-1).clamp(min=0)
 
 
+@torch.no_grad()
 def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
     """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
     if model.head is None or not model.config.causal or len(text.ids) < 2:

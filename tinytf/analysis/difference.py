@@ -18,11 +18,12 @@ from tinytf.analysis.compared import BothPredict, Compared, Ends, Moved, Positio
 from tinytf.errors import AddressError
 from tinytf.report import About, Report, plain
 from tinytf.steps.operations.mask import Sight
-from tinytf.steps.table import Step, StepTable
+from tinytf.steps.table import Step, StepTable, table_of
+from tinytf.text_model import TextModel
 from tinytf.tolerance import RUN, allowed
 from tinytf.trace.address import parse_address
 from tinytf.trace.record import walk
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 _CHUNK_BYTES = 64 * 2**20
 
@@ -67,7 +68,7 @@ class Difference(Report):
 
     ``steps`` are compared, ``incomparable`` are not; ``predictions`` belong to the ends of the two texts, or to the
     masks of an encoder. ``losses`` (nats a token) and ``moved`` are of two models. ``tolerance`` is relative, in units
-    of the largest number of a token. ``sides`` are the two runs, as a Model fills them in; ``fail_over`` is the
+    of the largest number of a token. ``sides`` are the two runs; ``fail_over`` is the
     relative difference that is too large.
     """
 
@@ -159,28 +160,37 @@ def _top(best: tuple[int, float]) -> dict[str, Any]:
     return {"id": best[0], "probability": best[1]}
 
 
-def difference(
-    first: Side,
-    second: Side,
+def diff(
+    model: TextModel,
+    text: Text,
+    other: Text | TextModel | tuple[TextModel, Text],
     *,
     tolerance: float | None = None,
-    head: tuple[int, int] | None = None,
+    head: str | None = None,
     top: int = 5,
+    fail_over: float | None = None,
+    truncate: bool = False,
     force: bool = False,
 ) -> Difference:
-    """Run both sides in step and compare everything that can be compared.
+    """What is different, step by step, on another text, on another model (or dtype) with this text, or on both.
 
-    ``head`` is the (layer, head) whose weights are kept; without it the head whose weights are furthest apart.
-    ``tolerance`` is in units of a token's largest magnitude; without it that of the coarser dtype. Raises UsageError
-    for runs that cannot be aligned (``align``) or recorded (``walk``), AddressError for a head that one of the models
-    lacks.
+    Texts may be traces. ``head``, as ``L3H5``, is the one whose weights are kept; without it the head whose weights are
+    furthest apart. ``tolerance`` is in units of a token's largest magnitude; without it that of the coarser dtype.
+    Raises UsageError for runs that cannot be aligned (``align``) or recorded (``walk``), AddressError for a head that
+    one of the models lacks.
     """
+    if isinstance(other, str | Trace):
+        other = model, other
+    elif not isinstance(other, tuple):
+        other = other, text if isinstance(text, str) else text.encoding.text
+    first, second = Side.of(model, text, truncate), Side.of(*other, truncate)
+    wanted = None if head is None else parse_head(head, table_of(model.config))
     alignment = align(first, second)
     for config in (first.model.config, second.model.config):
-        if head is not None and (head[0] >= config.n_layers or head[1] >= config.n_heads):
+        if wanted is not None and (wanted[0] >= config.n_layers or wanted[1] >= config.n_heads):
             sizes = f"{config.n_layers} layers × {config.n_heads} heads"
-            raise AddressError(f"there is no head L{head[0]}H{head[1]}: one of the models has {sizes}")
-    run = _Run(first, second, alignment, head)
+            raise AddressError(f"there is no head L{wanted[0]}H{wanted[1]}: one of the models has {sizes}")
+    run = _Run(first, second, alignment, wanted)
     with torch.no_grad():
         run.go(force)
         two = first.model is not second.model
@@ -195,6 +205,8 @@ def difference(
             () if run.ends is None else tuple(run.ends.predictions(top)),
             run.losses() if two else None,
             moved_weights(first.model, second.model) if two else (),
+            (About(model, first.encoding), About(other[0], second.encoding)),
+            fail_over,
         )
 
 

@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.analysis.neurons import ActiveExample, TopExamples, Unit
+from tinytf.analysis.neurons import ActiveExample, TopExamples, Unit, parse_unit
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.report import Progress, unheard
 from tinytf.steps.table import table_of
+from tinytf.text.corpus import Corpus
+from tinytf.text.stream import between_words
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.text_model import TextModel
 from tinytf.trace.hooks import module_of
 
 BEFORE, AFTER = 12, 6
@@ -122,8 +126,41 @@ class Strongest:
         return tuple(found)
 
 
+def top_examples(
+    model: TextModel,
+    corpus: Corpus,
+    units: Sequence[str],
+    *,
+    top: int = 5,
+    window: int | None = None,
+    on_progress: Progress = unheard,
+) -> TopExamples:
+    """Where in a corpus, of ``tinytf.text.corpus.find_files``, each of ``units`` is most active.
+
+    The corpus is read as a stream, in windows of ``window`` tokens (the context, or 128 if that is longer);
+    ``on_progress`` is told how many of its characters were read. Raises UsageError for a window that is longer than the
+    context or has no room for a token, AddressError for a unit that is not there.
+    """
+    config = model.config
+    length = min(config.context, 128) if window is None else window
+    if length > config.context:
+        raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
+    chosen = [parse_unit(unit, config) for unit in units]
+    total = sum(file.paragraph_characters for file in corpus.files)
+
+    def pieces() -> Iterator[tuple[str, bool]]:
+        read = 0
+        for text, ends in corpus.documents().pieces(between_words):
+            yield text, ends
+            read += len(text)
+            on_progress(min(read, total), total)
+
+    windows = windows_of(model.tokenizer, pieces(), length, config.vocab_size)
+    return strongest_places(model.transformer, windows, chosen, top)
+
+
 @torch.no_grad()
-def top_examples(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
+def strongest_places(model: Transformer, windows: Iterable[Window], units: Sequence[Unit], top: int = 5) -> TopExamples:
     """Run windows through a model and keep the ``top`` places of each unit where its activation is largest in size.
 
     A few windows are in memory at a time; of the others only the examples are kept.

@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.prediction import require_head, require_positions, require_tokens
+from tinytf.analysis.prediction import require_head
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
-from tinytf.report import Progress, Report, unheard
+from tinytf.report import About, Progress, Report, unheard
 from tinytf.steps.table import Place
-from tinytf.trace.trace import Trace
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text, Trace
 
 _CHUNK_BYTES = 24 * 2**20
 """Size of one float64 tensor of logits: so many positions of a layer are unembedded at a time."""
@@ -103,30 +104,32 @@ def require_readable(model: Transformer) -> None:
 
 @torch.no_grad()
 def lens(
-    trace: Trace,
-    positions: Sequence[int] | None = None,
+    model: TextModel,
+    text: Text,
     *,
+    position: str | None = None,
     top: int = 5,
-    tracked: Sequence[int] = (),
+    track: Sequence[str | int] = (),
     sublayers: bool = False,
     on_progress: Progress = unheard,
+    truncate: bool = False,
     force: bool = False,
 ) -> Lens:
-    """Read the embeddings and every layer of ``trace`` at ``positions``, with ``sublayers`` after attention too.
+    """What the residual stream of a text, or of its trace, says after each layer, with ``sublayers`` after attention.
 
-    Without positions: all of a decoder, the masked ones of an encoder (all, if none is). The logits of one layer are
-    held, (positions, vocabulary), those of the last; the others are read a few positions at a time.
+    ``position`` is as ``2``, ``0-3,7``, ``-1``, ``all`` or a token of the text; without it all of a decoder, the masked
+    ones of an encoder (all, if none is). ``track`` are words whose rank and probability are followed, each one token.
+    The logits of one layer are held, (positions, vocabulary), those of the last; the others are read a few positions at
+    a time.
 
     Raises UsageError for a model without a head, for a position or a token that is not there, MemoryShortage where the
     logits of one layer are more than the free memory, unless ``force`` is true.
     """
-    model = trace.model
-    require_readable(model)
-    if positions is None:
-        positions = range(len(trace.tokens)) if trace.config.causal else trace.recording.logit_rows
-    require_positions(trace, positions)
-    require_tokens(trace.config, tracked)
-    places, followed = list(positions), list(dict.fromkeys(tracked))
+    require_readable(model.transformer)
+    followed = list(dict.fromkeys(model.find_token(word, "--track") for word in track))
+    trace = model.trace(text, truncate=truncate, force=force)
+    everywhere = range(len(trace.tokens)) if trace.config.causal else trace.recording.logit_rows
+    places = list(everywhere if position is None else trace.positions(position))
     chosen = torch.tensor(followed, dtype=torch.int64, device=trace.model_input.device)
     if not force:
         hidden = trace.last_hidden
@@ -136,14 +139,14 @@ def lens(
             hidden.device,
             "choose fewer by --position, such as --position -1; --force reads them anyway",
         )
-    table = trace.steps
+    table, transformer = trace.steps, trace.model
     inside = [table.between] if sublayers and table.between else []
     steps: list[Place] = [
         (table.embedded, None),
         *((name, layer) for layer in range(trace.config.n_layers) for name in (*inside, table.output)),
     ]  # in a post-norm model each is what its norm gave
-    last = model.final_norm(trace.step(*steps[-1]))  # (T, C)
-    final = _read(model, last, places)  # (P, V), the only logits of a whole layer
+    last = transformer.final_norm(trace.step(*steps[-1]))  # (T, C)
+    final = _read(transformer, last, places)  # (P, V), the only logits of a whole layer
     vocabulary = final.shape[-1]
     count, few = (max(1, room // (8 * vocabulary)) for room in (_CHUNK_BYTES, _CACHE_BYTES))
     starts = range(0, len(places), count)
@@ -152,8 +155,9 @@ def lens(
         rows = places[start : start + count]
         expected = [_expected(some) for some in final[start : start + count].split(few)]
         for place, step in enumerate(steps):
-            ends = place == len(steps) - 1
-            logits = final[start : start + count] if ends else model.unembed(model.final_norm(trace.step(*step)[rows]))
+            logits = final[start : start + count]
+            if place < len(steps) - 1:
+                logits = transformer.unembed(transformer.final_norm(trace.step(*step)[rows]))
             read[place] += [
                 _reading(some, there, min(top, vocabulary), chosen)
                 for some, there in zip(logits.split(few), expected, strict=True)
@@ -165,7 +169,8 @@ def lens(
         )
         for step, found in zip(steps, read, strict=True)
     )
-    return Lens(tuple(places), tuple(followed), stages, _through(trace), _difference(trace, last))
+    through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
+    return Lens(tuple(places), tuple(followed), stages, through, difference, about=about)
 
 
 def _through(trace: Trace) -> str:

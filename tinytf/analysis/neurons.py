@@ -16,9 +16,10 @@ from tinytf.config import ModelConfig
 from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
-from tinytf.report import Report, plain
+from tinytf.report import About, Report, plain
 from tinytf.steps.table import table_of
-from tinytf.trace.trace import Trace
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text, Trace
 
 _UNIT = re.compile(r"L([0-9]{1,9})\.([0-9]{1,9})")
 _ROWS = 64  # positions, or units, that the whole vocabulary is computed for at a time
@@ -274,13 +275,24 @@ class Readout:
 
 @torch.no_grad()
 def neurons(
-    trace: Trace, *, top: int = 3, by: str = "activation", units: Sequence[Unit] = (), tokens: int = 5
+    model: TextModel,
+    text: Text,
+    *,
+    layer: int | None = None,
+    top: int = 3,
+    by: str = "activation",
+    units: Sequence[str] = (),
+    tokens: int = 5,
 ) -> Neurons:
-    """The ``top`` units of each token in all recorded layers, or the given ``units`` at every token.
+    """The ``top`` feed-forward units at each token of a text, or of its trace; or the ``units``, such as ``L3.17``.
 
-    ``by`` orders them by the size of their activation or of their contribution; ``tokens`` are read at either end of a
-    direction. Raises UsageError for another order, and for contributions where there are none.
+    They are of ``layer``, of the layers of ``units``, or of all that were recorded. ``by`` orders them by the size of
+    their activation or of their contribution; ``tokens`` are read at either end of a direction. Raises AddressError for
+    a unit that is not there, UsageError for another order, and for contributions where there are none.
     """
+    chosen = [parse_unit(unit, model.config) for unit in units]
+    layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
+    trace = model.trace(text, layers=layers)
     if by not in ORDERS:
         raise UsageError(f"units are not ordered by {by!r}", did_you_mean(by, ORDERS))
     readout = Readout(trace.model)
@@ -292,7 +304,7 @@ def neurons(
         assert predicted is not None
         last = trace.last_output
         questions = readout.questions(last, predicted)
-    found = _chosen(trace, units, questions) if units else _strongest(trace, top, by, questions)
+    found = _chosen(trace, chosen, questions) if chosen else _strongest(trace, top, by, questions)
     rows = tuple(
         TokenUnits(
             position,
@@ -303,7 +315,8 @@ def neurons(
         for position, active in enumerate(found)
     )
     shown = tuple(dict.fromkeys(active.unit for row in rows for active in row.units))
-    return Neurons(by, rows, readout.directions(shown, tokens), readout.reading, readout.contributing, trace=trace)
+    directions, about = readout.directions(shown, tokens), About(model, trace.encoding)
+    return Neurons(by, rows, directions, readout.reading, readout.contributing, trace=trace, about=about)
 
 
 def _predicted(trace: Trace) -> tuple[Tensor | None, Tensor | None]:

@@ -1,10 +1,8 @@
-"""What a traced text predicts: its next token, or what fills each mask; and which positions and tokens there are."""
+"""What a traced text predicts: its next token, or what fills each mask."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.softmax import probabilities
@@ -62,22 +60,3 @@ def require_head(model: Transformer, so: str) -> None:
             f"this model has no language-model head, so {so}",
             "take a model that predicts tokens, such as tiny or tiny-encoder",
         )
-
-
-def require_positions(trace: Trace, positions: Iterable[int]) -> None:
-    """Raise UsageError for a position that a text does not have."""
-    length = len(trace.tokens)
-    for position in positions:
-        if not 0 <= position < length:
-            raise UsageError(
-                f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
-                "tinytf tokens numbers them",
-            )
-
-
-def require_tokens(config: ModelConfig, ids: Iterable[int]) -> None:
-    """Raise UsageError for a token that a model does not know."""
-    size = config.vocab_size
-    for token_id in ids:
-        if not 0 <= token_id < size:
-            raise UsageError(f"there is no token {token_id:,}: the model has {size:,}, 0 to {size - 1:,}")

@@ -17,8 +17,9 @@ from torch import Tensor
 from tinytf.errors import AddressError, TinytfError, UsageError
 from tinytf.memory import require_free
 from tinytf.nearest import did_you_mean
-from tinytf.report import Progress, Report, plain, unheard
-from tinytf.trace.trace import Trace
+from tinytf.report import About, Progress, Report, plain, unheard
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text, Trace
 
 COMBINED: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda weights: weights.mean(dim=0),
@@ -113,24 +114,28 @@ def _numbered(rows: Iterable[tuple[int, list[float]]]) -> list[dict[str, Any]]:
 
 
 def rollout(
-    trace: Trace,
+    model: TextModel,
+    text: Text,
     *,
     heads: str = "mean",
     layer: int | None = None,
-    query: int | None = None,
+    query: str | None = None,
     flow: Sequence[int] | str = (),
     force: bool = False,
     progress: Progress = unheard,
 ) -> Rollout:
-    """Multiply the maps of the layers of a trace, the first to ``layer`` (the last one without it).
+    """How much of each token of a text, or of its trace, attention brings to every position, up to ``layer``.
 
-    ``heads`` is one of COMBINED; ``query`` is the position that is read, ``default_query`` without it.
+    ``heads`` is one of COMBINED; ``query`` is the position that is read, by text or number, ``default_query`` without.
     ``flow`` are the positions whose attention flow is searched, counted by ``progress``; or ``query`` for that one,
     ``all``, ``none``, or ``auto``: the query, where that takes at most a few seconds.
     Raises UsageError for another word, AddressError for a layer that is not there or was not recorded, and TinytfError
     where weights are not finite: nothing is put in the place of what is missing. MemoryShortage where the maps would
     not fit into the free memory, unless ``force`` is true. Raises as ``attention_flow`` does, too.
     """
+    trace = model.trace(text, force=force)
+    size = len(trace.tokens)
+    place = default_query(trace, model.tokenizer.mask_id) if query is None else trace.index(query, "query", size)
     if heads not in COMBINED:
         raise UsageError(f"heads cannot be combined by {heads!r}", did_you_mean(heads, COMBINED))
     last = trace.config.n_layers - 1
@@ -139,26 +144,26 @@ def rollout(
         raise AddressError(f"there is no layer {stop}", f"layers are 0 to {last}")
     if not force:
         # The maps are kept; of one layer's heads there are scores and weights, four times, and the weights in float64.
-        tokens, layers = len(trace.tokens), stop + 1
+        layers = stop + 1
         require_free(
-            f"the maps of {tokens:,} tokens in {layers} layers take",
-            tokens**2 * (8 * (layers + 3) + trace.config.n_heads * (4 * 4 + 8)),
+            f"the maps of {size:,} tokens in {layers} layers take",
+            size**2 * (8 * (layers + 3) + trace.config.n_heads * (4 * 4 + 8)),
             torch.device("cpu"),
             "take a shorter text, or stop at a --layer; --force continues",
         )
     maps = tuple(_maps(trace, heads, stop))
-    shares = torch.eye(len(trace.tokens), dtype=torch.float64)
+    shares = torch.eye(size, dtype=torch.float64)
     for mixed in maps:
         shares = mixed @ shares
-    place = default_query(trace, None) if query is None else query
     pipes = count_pipes(maps) if flow == "auto" else 0
-    skipped = pipes if pipes * len(trace.tokens) > _QUICK else 0
+    skipped = pipes if pipes * size > _QUICK else 0
     if isinstance(flow, str):
         if flow not in FLOWS:
             raise UsageError(f"there is no flow {flow!r}", did_you_mean(flow, FLOWS))
-        flow = range(len(trace.tokens)) if flow == "all" else () if flow == "none" or skipped else (place,)
+        flow = range(size) if flow == "all" else () if flow == "none" or skipped else (place,)
     found = attention_flow(maps, flow, progress) if flow else None
-    return Rollout(heads, stop, shares, maps, place, found, skipped)
+    about = About(model, trace.encoding)
+    return Rollout(heads, stop, shares, maps, place, found, skipped, about=about)
 
 
 def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from tinytf.report import Report, text_data
 from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text_model import TextModel
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,8 @@ class Tokenized(Report):
     def fields(self) -> dict[str, Any]:
         tokenizer = {"kind": self.tokenizer.kind, "vocab_size": self.tokenizer.vocab_size, "note": self.note}
         return {"model": self.name, "tokenizer": tokenizer, **text_data(self.text)}
+
+
+def tokens(model: TextModel, text: str) -> Tokenized:
+    """The tokens of a text, which may be longer than the context."""
+    return Tokenized(model.name, model.tokenizer, model.tokenizer_note, model.tokenizer.encode(text))

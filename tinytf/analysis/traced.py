@@ -1,5 +1,6 @@
 """A trace as a report: every step in figures, the chosen ones in full, what is predicted, and whether it adds up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -7,13 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.prediction import Prediction
-from tinytf.report import Report, plain
+from tinytf.analysis.prediction import Prediction, predictions
+from tinytf.gradients.faults import first_fault
+from tinytf.report import About, Report, plain
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Row, row_of
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,3 +93,30 @@ class Traced(Report):
     def tensors(self) -> dict[str, Tensor]:
         """The recorded tensors under their step names, with the ids."""
         return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors}
+
+
+def traced(
+    model: TextModel,
+    text: Text,
+    *,
+    layers: Sequence[int] = (0,),
+    head: int = 0,
+    at: Sequence[str | Address] = (),
+    top: int = 10,
+    fail_on: Sequence[str] = (),
+    truncate: bool = False,
+    force: bool = False,
+) -> Traced:
+    """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
+
+    ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
+    there, and as ``record`` and ``first_fault`` do.
+    """
+    trace = model.trace(text, truncate=truncate, force=force)
+    addresses = trace.addresses(at)
+    for where in addresses:
+        if where.cell:
+            trace[where]
+    predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
+    fault = first_fault(trace, fail_on) if fail_on else None
+    return Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, about=about)

@@ -1,0 +1,11 @@
+"""What a model says after a text, and of one: a file each question, imported when it is first asked."""
+
+from typing import TYPE_CHECKING
+
+from tinytf import lazily
+
+if TYPE_CHECKING:
+    from tinytf.generate import continuing, report, score
+
+__all__ = ["continuing", "report", "score"]
+__getattr__ = lazily.modules(__name__, __all__)

@@ -26,17 +26,17 @@ class CachedStep:
     apart: float
 
 
-def compare_cache(model: Transformer, ids: Sequence[int], max_tokens: int = 50) -> Iterator[CachedStep]:
+def cached_steps(model: Transformer, ids: Sequence[int], max_tokens: int) -> Iterator[CachedStep]:
     """Continue ``ids`` greedily; compute every token with a cache and again without, in turns.
 
     The first step is the prompt's, where both do the same work. It ends where the context is full. Raises what
     ``loop.stream`` raises.
     """
     require_prompt(model, ids, max_tokens)
-    return _compare_cache(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
+    return _cached_steps(model, ids, min(max_tokens, model.config.context - len(ids) + 1))
 
 
-def _compare_cache(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
+def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
     cache = model.cache(min(model.config.context, len(ids) + steps))
     runners = [Runner(model, ids, cache, compare=False), Runner(model, ids)]  # every token is compared here
     Runner(model, ids).first()  # a warm-up: what torch sets up once is not timed

@@ -66,7 +66,7 @@ class Pieces:
         return text
 
 
-def text_after(decode: Callable[[list[int]], str], before: Sequence[int], ids: Sequence[int]) -> str:
+def text_of(decode: Callable[[list[int]], str], before: Sequence[int], ids: Sequence[int]) -> str:
     """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
     pieces = Pieces(decode, before, ())
     return "".join(pieces.add(token_id) for token_id in ids) + pieces.rest()

@@ -1,15 +1,18 @@
 """What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
-from tinytf.generate.compared import CachedStep
+from tinytf.generate.compared import CachedStep, cached_steps
+from tinytf.generate.continuing import Searching, Streaming, beams_after, encoded, steps_after
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.loop import Step, StreamOptions
-from tinytf.generate.pieces import text_after
+from tinytf.generate.loop import Step, StreamOptions, cache_for
+from tinytf.generate.options import by_keyword
+from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import QuantizationCost, quantization_cost
 from tinytf.model.cache import LayerUse
@@ -17,6 +20,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.report import SCHEMA_VERSION, About, Report, plain, text_data
 from tinytf.steps.work import StepWork, cache_bytes_per_token, step_work
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 
 Made = TypeVar("Made")
 AnyContinued = TypeVar("AnyContinued", bound="Continued[Any]")
@@ -227,7 +231,7 @@ class BeamSearch(Continued[BeamStep]):
         """The text of a hypothesis, without its end token."""
         assert self.about is not None
         kept = hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids
-        return text_after(self.about.model.tokenizer.decode, self.prompt.ids, kept)
+        return text_of(self.about.model.tokenizer.decode, self.prompt.ids, kept)
 
     def _settings(self) -> dict[str, Any]:
         return {"beams": self.beams, "length_penalty": self.length_penalty}
@@ -289,3 +293,33 @@ class CacheComparison(Continued[CachedStep]):
             "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
             "without_cache": {"seconds": step.without_cache, **without.to_dict()},
         }
+
+
+@by_keyword(Streaming)
+def generation(model: TextModel, prompt: str | Encoding, options: Streaming) -> Generation:
+    """What follows ``prompt`` as a report: every step, the texts, what the cache holds, what int8 weights cost.
+
+    Settings and errors are those of ``stream``.
+    """
+    encoding = encoded(model, prompt, truncate=options.truncate)
+    cache = cache_for(model.transformer, encoding.ids, options)
+    timed = [(step, time.perf_counter()) for step in steps_after(model, encoding, replace(options, cache=cache))]
+    use = None if cache is None else tuple(cache.use())
+    made, times = tuple(step for step, _ in timed), tuple(at for _, at in timed)
+    found = replace(Generation.begin(About(model), encoding, options), steps=made, times=times, cache=use)
+    return with_cost(found, model.transformer)
+
+
+@by_keyword(Searching)
+def beam_search(model: TextModel, prompt: str | Encoding, options: Searching) -> BeamSearch:
+    """What ``beams`` finds from ``prompt`` as a report; settings and errors are the same."""
+    encoding = encoded(model, prompt, truncate=options.truncate)
+    steps = tuple(beams_after(model, encoding, options))
+    return with_cost(replace(BeamSearch.begin(About(model), encoding, options), steps=steps), model.transformer)
+
+
+def compare_cache(model: TextModel, prompt: str, *, max_tokens: int = 50, truncate: bool = False) -> CacheComparison:
+    """Time and work of every greedy step after ``prompt``, with a cache and without; errors as for ``stream``."""
+    encoding = encoded(model, prompt, truncate=truncate)
+    steps = tuple(cached_steps(model.transformer, encoding.ids, max_tokens))
+    return replace(CacheComparison.begin(About(model), encoding, model.transformer), steps=steps)

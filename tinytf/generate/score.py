@@ -13,7 +13,8 @@ from tinytf.generate.loop import figures
 from tinytf.generate.runner import Runner
 from tinytf.model.cache import require_decoder
 from tinytf.model.transformer import Transformer, evaluating
-from tinytf.report import Report
+from tinytf.report import About, Report
+from tinytf.text_model import TextModel
 
 _ROWS = 128
 """How many positions have their logits in memory at a time."""
@@ -92,9 +93,21 @@ class Score(Report):
         }
 
 
+def score(model: TextModel, text: str, *, truncate: bool = False, int8: bool = False) -> Score:
+    """How well the model predicted each token of ``text``, and with ``int8`` what 8-bit weights cost.
+
+    Raises UsageError as ``encode`` does, and for a text of one token.
+    """
+    require_decoder(model.config)
+    encoding = model.encode(text, truncate=truncate)
+    found = scored(model.transformer, encoding.ids)
+    cost = quantization_cost(model.transformer, encoding.ids) if int8 else None
+    return Score(found, cost, about=About(model, encoding))
+
+
 @torch.no_grad()
-def score(model: Transformer, ids: Sequence[int]) -> Score:
-    """Score ``ids`` in one pass. Raises UsageError for an encoder and for fewer than two tokens."""
+def scored(model: Transformer, ids: Sequence[int]) -> tuple[Scored, ...]:
+    """Score ``ids`` in one pass, all but the first. Raises UsageError for an encoder and for fewer than two tokens."""
     require_decoder(model.config)
     if model.head is None:
         raise UsageError("this model has no language-model head, so it predicts no next token")
@@ -112,20 +125,20 @@ def score(model: Transformer, ids: Sequence[int]) -> Score:
                 )
             for place, row in enumerate(logits, start + 1):
                 found.append(Scored(place, ids[place], *figures(row, ids[place])))
-    return Score(tuple(found))
+    return tuple(found)
 
 
 def quantization_cost(model: Transformer, ids: Sequence[int], *, compile: bool = False) -> QuantizationCost:
-    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``score`` raises."""
-    exact = score(model, ids)
+    """Score ``ids`` with the original weights, and again in int8, token by token. Raises what ``scored`` raises."""
+    exact = Score(scored(model, ids))
     kind = Kind(compile=compile, quantize=True)
     runner = Runner(model, ids[:1], model.cache(len(ids)), kind=kind, compare=False)
     logits = runner.first()
     changes, losses = [], []
-    for place, scored in enumerate(exact.tokens):
+    for place, token in enumerate(exact.tokens):
         if place:
             logits = runner.go_on([0], [ids[place]])
-        own = float(logits[0].log_softmax(-1)[scored.id])
+        own = float(logits[0].log_softmax(-1)[token.id])
         losses.append(-own)
-        changes.append(abs(own - scored.log_probability))
+        changes.append(abs(own - token.log_probability))
     return QuantizationCost(len(ids), exact.loss, math.fsum(losses) / len(losses), max(changes))

@@ -1,6 +1,6 @@
 """A backward pass as a report: the loss, every gradient in figures, what the loss depends on, and the checks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -9,14 +9,23 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.by_hand import Agreement, Matched, agreement
-from tinytf.gradients.derivation import Derivation
+from tinytf.gradients.derivation import Derivation, derive, require_gradient
 from tinytf.gradients.differences import Differences
+from tinytf.gradients.differences import check as check_gradients
+from tinytf.gradients.faults import first_fault
 from tinytf.gradients.flow import Flow, flow
 from tinytf.gradients.parameters import ParameterRow, table
-from tinytf.gradients.saliency import HeadSaliency, Integrated, attention_times_gradient, gradient_times_input
-from tinytf.gradients.trace import GradientTrace
-from tinytf.report import Report, plain
+from tinytf.gradients.saliency import (
+    HeadSaliency,
+    Integrated,
+    attention_times_gradient,
+    gradient_times_input,
+    integrated_gradients,
+)
+from tinytf.gradients.trace import GradientTrace, grad
+from tinytf.report import About, Progress, Report, plain, unheard
 from tinytf.steps.operations.softmax import probabilities
+from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
 from tinytf.trace.summary import Row, Statistics, pipeline, visible
@@ -216,3 +225,55 @@ class Backward(Report):
     def tensors(self) -> dict[str, Tensor]:
         """The gradients of all steps and parameters, by name."""
         return {**self.trace.grad.recording.tensors, **self.trace.parameters}
+
+
+def backward(
+    model: TextModel,
+    text: str | GradientTrace,
+    *,
+    target: str | None = None,
+    positions: str | None = None,
+    layers: Sequence[int] = (0,),
+    head: int = 0,
+    at: Sequence[str | Address] = (),
+    derived: Sequence[str | Address] = (),
+    by: str = "kind",
+    lr: float = 1e-3,
+    integrated: bool = False,
+    check: int = 0,
+    seed: int = 0,
+    fail_on: Sequence[str] = (),
+    on_point: Progress = unheard,
+    on_entry: Progress = unheard,
+    truncate: bool = False,
+    force: bool = False,
+) -> Backward:
+    """The backward pass of a text, or of its trace, as a report.
+
+    The gradients of ``at`` and the derivations of ``derived`` in full, or the blocks of ``layers`` and ``head``;
+    with ``integrated`` gradients (``on_point`` counts their points) and ``check`` finite differences drawn by
+    ``seed`` (``on_entry`` counts them). Raises as ``grad``, ``derive`` and ``first_fault`` do.
+    """
+    trace = text
+    if isinstance(trace, str):
+        trace = grad(model, trace, target=target, positions=positions, truncate=truncate, force=force)
+    addresses = trace.addresses(at)
+    for where in addresses:  # an unknown cell is refused before anything is computed
+        require_gradient(where)
+        if where.cell:
+            trace.grad[where]
+    of = trace.model, trace.encoding, trace.targets
+    return Backward(
+        trace,
+        tuple(layers),
+        head,
+        addresses,
+        tuple(derive(trace, where) for where in trace.addresses(derived)),
+        by,
+        lr,
+        integrated_gradients(*of, on_point) if integrated else None,
+        check_gradients(*of, check, seed, on_entry, force=force) if check else None,
+        tuple(fail_on),
+        first_fault(trace, fail_on) if fail_on else None,
+        about=About(model, trace.encoding),
+    )

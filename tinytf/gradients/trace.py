@@ -9,11 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import MemoryShortage, UsageError
-from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
+from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_head, require_targets
+from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
 
@@ -61,6 +63,31 @@ class GradientTrace(Trace):
     @property
     def loss(self) -> float:
         return math.fsum(self.losses) / len(self.losses)
+
+
+def grad(
+    model: TextModel,
+    text: str,
+    *,
+    target: str | None = None,
+    positions: str | None = None,
+    truncate: bool = False,
+    force: bool = False,
+) -> GradientTrace:
+    """Record ``text`` and the backward pass of the loss that ``choose_targets`` reads from the words.
+
+    The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Raises UsageError for words that name
+    no target, and as ``record_gradients`` does.
+    """
+    require_head(model.transformer)
+    encoding, targets = choose_targets(
+        model.tokenizer,
+        model.encode(text, truncate=truncate),
+        causal=model.config.causal,
+        target=target,
+        positions=positions,
+    )
+    return record_gradients(model.transformer, encoding, targets, force=force)
 
 
 def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *, force: bool = False) -> GradientTrace:

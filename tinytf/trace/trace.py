@@ -19,6 +19,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Sight, Unembed
 from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.tokenizer import Encoding, Token
+from tinytf.text.words import named_positions
 from tinytf.trace.address import Address, parse_address
 from tinytf.trace.site import Site
 from tinytf.trace.summary import pipeline
@@ -131,6 +132,10 @@ class Trace:
         """Read an address for this trace's model. Raises AddressError with what exists instead."""
         return parse_address(text, self.steps)
 
+    def addresses(self, some: Sequence[str | Address]) -> tuple[Address, ...]:
+        """Read those that are words."""
+        return tuple(self.address(one) if isinstance(one, str) else one for one in some)
+
     def __getitem__(self, address: str | Address) -> Tensor:
         """The tensor at an address: without a head axis for one head, with a leading layer axis for several layers."""
         where = self.address(address) if isinstance(address, str) else address
@@ -159,6 +164,18 @@ class Trace:
             axis = first + place
             tensor = tensor.select(axis, self.index(cell[place], axes[place], tensor.shape[axis]))
         return tensor
+
+    def positions(self, words: str, option: str = "--position") -> tuple[int, ...]:
+        """The positions of the text that words mean: ``2``, ``0-3,7``, ``-1``, ``all``, or one of its tokens.
+
+        Raises UsageError for a position or a token that is not there, and for a token that comes more than once.
+        """
+        length = len(self.tokens)
+        if words == "all":
+            return tuple(range(length))
+        if re.fullmatch(r"[0-9][0-9,\s-]*", words):
+            return named_positions(words, length, option)
+        return (self.index(words, "token", length),)
 
     def index(self, word: str, axis: str, size: int) -> int:
         """The index that a word of a cell means: a number, or on token axes a token's text.
@@ -224,3 +241,7 @@ class Trace:
     def table(self) -> list[dict[str, Any]]:
         """The pipeline as JSON data: name, title, formula, axes, shape and statistics of each step."""
         return [row.to_dict() for row in pipeline(self)]
+
+
+Text = str | Trace
+"""A text, or its trace where it was recorded before."""

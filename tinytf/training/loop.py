@@ -11,8 +11,8 @@ from filelock import FileLock, Timeout
 from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import TrainingError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.text.corpus import Corpus, find_files
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.corpus import Corpus, find_files
 from tinytf.training.metrics import Metrics
 from tinytf.training.processes import Processes, processes
 from tinytf.training.recipe import Recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json, write_whole
-from tinytf.training.corpus import Corpus, find_files
+from tinytf.text.corpus import Corpus, find_files
 
 CORPUS, PIPED = "corpus.json", "piped"
 

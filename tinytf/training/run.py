@@ -13,9 +13,9 @@ from tinytf.checkpoints.run_config import checkpoints_of
 from tinytf.errors import CheckpointError, TrainingError, UsageError
 from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
+from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.training.checkpoints import Progress, State, keep_checkpoints, restore, save_checkpoint
-from tinytf.training.corpus import Corpus
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss

@@ -9,15 +9,15 @@ import torch
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.text.corpus import Corpus
+from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import CHARACTERS, Encoding, Token, Tokenizer
 from tinytf.text.train import TRAINERS
 from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
-from tinytf.training.corpus import Corpus
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
 from tinytf.training.recipe import USUAL_VOCABULARY, Recipe
-from tinytf.training.stream import anywhere
 from tinytf.training.tokens import tokenise
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from tinytf.errors import CheckpointError, TokenizerError, UsageError
 from tinytf.files import read_json, replacing, to_json, write_whole
+from tinytf.text.corpus import Corpus
+from tinytf.text.stream import Cut, Piece, anywhere, between_words, nowhere
 from tinytf.text.tokenizer import CHARACTERS, Tokenizer, library_errors
-from tinytf.training.corpus import Corpus
 from tinytf.training.masked import sentence_ends, sentences_of
-from tinytf.training.stream import Cut, Piece, anywhere, between_words, nowhere
 
 FORMAT = 2
 BATCH = 1 << 16  # of single characters, 1.6 kB each while they are encoded

@@ -106,7 +106,7 @@ def generate(
     was made.
     """
     from tinytf.generate.beam import BeamOptions
-    from tinytf.generate.compared import compare_cache
+    from tinytf.generate.compared import cached_steps
     from tinytf.generate.loop import StreamOptions, cache_for
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.report import About
@@ -142,7 +142,7 @@ def generate(
         if watching.explain_cache:
             comparison = CacheComparison.begin(about, encoding, model.transformer)
             return CachedView(
-                model, comparison, lambda: compare_cache(model.transformer, encoding.ids, asked.max_tokens)
+                model, comparison, lambda: cached_steps(model.transformer, encoding.ids, asked.max_tokens)
             )
         if beams is None:
             generation = Generation.begin(about, encoding, streaming)

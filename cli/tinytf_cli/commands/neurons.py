@@ -12,8 +12,8 @@ from tinytf_cli.inputs import read_texts
 from tinytf_cli.options import Traced
 
 if TYPE_CHECKING:
+    from tinytf.text.corpus import Corpus
     from tinytf.trace.trace import Trace
-    from tinytf.training.corpus import Corpus
     from tinytf_cli.views.neurons import NeuronsView
 
 
@@ -79,7 +79,7 @@ def neurons(asked: Asked, on: Traced) -> int:
 
 def _files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
     """The corpus at these paths; ``-`` is standard input, which holds one text."""
-    from tinytf.training.corpus import find_files
+    from tinytf.text.corpus import find_files
 
     if Path("-") not in paths:
         return find_files(paths)

@@ -17,7 +17,7 @@ from tinytf_cli.output import Output, Result
 from tinytf_cli.recipe_options import Given, RunOptions, resolved_recipe
 
 if TYPE_CHECKING:
-    from tinytf.training.corpus import Corpus
+    from tinytf.text.corpus import Corpus
     from tinytf.training.metrics import Metrics
     from tinytf.training.setup import Setup
     from tinytf.training.update import Update
@@ -145,7 +145,7 @@ def _begin(begun_from: str, tokenizer: str | None, device: str) -> tuple[Any, An
 
 def _read(paths: tuple[Path, ...], skip_unreadable: bool, resumed: Path | None, output: Output) -> "Corpus":
     """The files and folders named, or standard input; if none are, the files of the resumed run."""
-    from tinytf.training.corpus import find_files
+    from tinytf.text.corpus import find_files
     from tinytf.training.remembered import remembered
 
     if not paths and resumed is not None:

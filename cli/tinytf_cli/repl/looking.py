@@ -180,9 +180,6 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     They may be two texts, one text through two models, or one text with and without some steps. With two texts it is
     the command of the same name.
     """
-    from tinytf.analysis.alignment import Side
-    from tinytf.analysis.difference import difference, parse_head
-    from tinytf.report import About
     from tinytf_cli.views.difference import DifferenceView
 
     runs = session.state.runs
@@ -190,14 +187,7 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
         raise UsageError("diff compares the last two runs", f"there is {'one' if runs else 'none'} so far: run TEXT")
     a, b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
-    found = difference(
-        Side(a.transformer, a.tokenizer, first.encoding, first),
-        Side(b.transformer, b.tokenizer, second.encoding, second),
-        tolerance=tolerance,
-        head=None if head is None else parse_head(head, session.table),
-        top=top,
-    )
-    found = replace(found, sides=(About(a, first.encoding), About(b, second.encoding)))
+    found = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
     return Result.of(DifferenceView((a, b), found, rows))
 
 

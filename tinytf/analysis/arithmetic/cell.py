@@ -63,10 +63,10 @@ class Cell:
         return self.trace[self.address(0)][:, self.index[1]].cpu().double()
 
 
-def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer | None = None) -> tuple[Cell, str]:
+def find_cell(trace: Trace, address: str | Address, tokenizer: Tokenizer) -> tuple[Cell, str]:
     """The one cell that an address names, and what should be known of the address.
 
-    With a ``tokenizer`` the second word of a cell of ``logits`` or ``probs`` may be a token (``logits[sat,·on]``).
+    The second word of a cell of ``logits`` or ``probs`` may be a token (``logits[sat,·on]``).
     Raises AddressError for a step without numbers, and for anything but one cell.
     """
     where = trace.address(address) if isinstance(address, str) else address
@@ -117,11 +117,11 @@ def _sizes(trace: Trace, step: Step) -> tuple[int, ...]:
     return tuple(known[axis] for axis in step.axes[-2:])
 
 
-def _token_number(word: str, tokenizer: Tokenizer | None) -> str:
+def _token_number(word: str, tokenizer: Tokenizer) -> str:
     """The id of a token of the vocabulary that is written as its text, with · for a space, or as ``#id``."""
     if re.fullmatch(rf"#[0-9]{{1,{_DIGITS}}}", word):
         return word[1:]
-    if tokenizer is None or re.fullmatch(r"-?[0-9]+", word) or not word:
+    if re.fullmatch(r"-?[0-9]+", word) or not word:
         return word
     text = word.replace("·", " ")
     for spelled in (text, f" {text}"):

@@ -1,42 +1,43 @@
 """Explain one cell of a trace, and follow the largest terms down to the embeddings."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
 from tinytf.analysis.arithmetic.cell import Cell, find_cell
-from tinytf.analysis.arithmetic.data import Explanation, Input
+from tinytf.analysis.arithmetic.data import Explained, Explanation, Input
 from tinytf.errors import AddressError, UsageError
+from tinytf.report import About
 from tinytf.steps.operations import VocabularySoftmax
 from tinytf.steps.operations.operation import dimension
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.operations.working import Working
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.text_model import TextModel
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.address import Address
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text
 
 
 @torch.no_grad()
-def follow(
-    trace: Trace,
+def explain(
+    model: TextModel,
+    text: Text,
     address: str | Address,
     *,
     depth: int = 1,
     top: int = 8,
     temperature: float = 1.0,
-    tokenizer: Tokenizer | None = None,
-) -> Iterator[Explanation]:
-    """The arithmetic behind the one number at ``address``, then behind the cells of its largest term, and so on.
+) -> Explained:
+    """The arithmetic behind the one number at ``address`` of a text, or of its trace; then that of its largest terms.
 
     There are ``depth`` levels, each cell once, with the ``top`` largest terms. It ends early at the embeddings, and
     where a cell is masked, or put there by an intervention. ``temperature`` divides the logits of a cell of ``probs``.
-    A ``tokenizer`` gives the entries of the vocabulary their text. Raises AddressError for an address that is not one
-    cell of computed numbers, UsageError for a depth or ``top`` below 1, for a temperature that is not above 0, and for
-    one of another step.
+    Raises AddressError for an address that is not one cell of computed numbers, UsageError for a depth or ``top`` below
+    1, for a temperature that is not above 0, and for one of another step.
     """
-    cell, note = find_cell(trace, address, tokenizer)
+    trace, label = model.trace(text), model.tokenizer.shown
+    cell, note = find_cell(trace, address, model.tokenizer)
     if _is_exchanged(cell):
         raise AddressError(
             f"{cell} was put there by an intervention, and not computed",
@@ -49,11 +50,7 @@ def follow(
     for what, number in (("depth", depth), ("top", top)):
         if number < 1:
             raise UsageError(f"{what} {number} is below 1")
-    level, seen = [cell], {str(cell)}
-
-    def label(token_id: int) -> str:
-        return f"#{token_id}" if tokenizer is None else tokenizer.shown(token_id)
-
+    level, seen, found = [cell], {str(cell)}, []
     for number in range(1, depth + 1):
         below: list[Cell] = []
         for one in level:
@@ -63,13 +60,14 @@ def follow(
             else:
                 made = done.arithmetic(one)
             said = " ".join(part for part in (made.note, note if number == 1 else "") if part)
-            yield _explanation(one, done.words, made, said, number, top, _recorded(one, temperature), label)
+            found.append(_explanation(one, done.words, made, said, number, top, _recorded(one, temperature), label))
             for lead in made.lead:
                 assert isinstance(lead, Cell), "a cell's sources are of its kind"
                 if str(lead) not in seen and not _is_exchanged(lead):
                     seen.add(str(lead))
                     below.append(lead)
         level = below
+    return Explained(tuple(found), about=About(model, trace.encoding))
 
 
 def _is_exchanged(cell: Cell) -> bool:

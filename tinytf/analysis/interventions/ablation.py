@@ -1,8 +1,10 @@
 """Ablation: what a prediction becomes without some parts of the model, one after the other or all together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from tinytf.analysis.interventions.hooks import (
     Intervention,
     hidden_with,
     hook_points,
+    intervened,
+    intervening,
     logits_with,
     unembedded,
 )
@@ -29,9 +33,12 @@ from tinytf.analysis.interventions.sweep import sweep
 from tinytf.analysis.interventions.values import Reference, values_for
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Progress, Report, Verified, unheard
-from tinytf.trace.trace import Trace
+from tinytf.report import About, Progress, Report, Verified, unheard
+from tinytf.steps.table import table_of
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text, Trace
 
+AnyModel = TypeVar("AnyModel", bound=TextModel)
 SWEEPS = ("heads", "ffn", "layers")
 
 
@@ -129,35 +136,40 @@ class AblationSweep(Ablated):
         }
 
 
-def _predicted(trace: Trace, target: int | None) -> tuple[int, Tensor, int]:
-    """The position, the log-probabilities there, and the target: by default the predicted token."""
+def _predicted(model: TextModel, text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
+    """The trace, the position, the log-probabilities there, and the target: by default the predicted token."""
+    named = model.optional_token(target)
+    trace = model.trace(text)
     position = predicted_at(trace)
     before = log_probabilities(trace.logits_at(position))
-    return position, before, int(before.argmax()) if target is None else target
+    return trace, position, before, int(before.argmax()) if named is None else named
 
 
-@torch.no_grad()
 def ablate(
-    trace: Trace,
-    at: Sequence[str],
+    model: TextModel,
+    text: Text,
+    at: str | Sequence[str],
     *,
+    target: str | int | None = None,
     how: str = "zero",
-    reference: Reference | None = None,
-    target: int | None = None,
+    reference: Reference | str | Path | None = None,
     seed: int = 0,
     top: int = 5,
     on_progress: Progress = unheard,
 ) -> Ablation:
-    """Ablate all the steps of ``at`` together, and compare the prediction with that of ``trace``, the plain run.
+    """What the prediction after a text, or its trace, becomes with the steps of ``at`` ablated together.
+
+    ``at`` is such as ``"L3H5"``. ``target`` is the token that is followed, by default the predicted one; ``reference``
+    may be a file, and is by default the model's own corpus.
 
     Raises UsageError where ``at`` is empty, for a model or text that predicts nothing, and for values that cannot be
     taken (``values_for``); AddressError for a step that cannot be ablated.
     """
     if not at:
         raise UsageError("nothing is named to ablate", "name a head as L0H1, a part as L0.ffn, a layer as L0")
-    position, before, target = _predicted(trace, target)
+    trace, position, before, followed = _predicted(model, text, target)
     sites = hook_points(at, trace.steps)
-    values = values_for(trace.model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
+    values = values_for(model, sites, how, reference, text=trace.encoding, seed=seed, on_progress=on_progress)
     hidden = hidden_with(trace, [Intervention(site, values.of[site]) for site in sites])  # (T, C)
     own = logits_with(trace, [Intervention(site, site.value(trace)) for site in sites], position)
     after = log_probabilities(unembedded(trace, hidden, position))
@@ -166,69 +178,99 @@ def ablate(
         how=how,
         source=values.source,
         position=position,
-        target=target,
+        target=followed,
         sites=sites,
-        effect=effects(before, after[None], target)[0],
-        choices=choices(before, after, top, [target]),
+        effect=effects(before, after[None], followed)[0],
+        choices=choices(before, after, top, [followed]),
         loss_before=loss_before,
         loss_after=loss_after,
         check=compared("their own values put in give the plain logits", own, trace.logits_at(position), exactly=True),
+        about=About(model, trace.encoding),
     )
 
 
-@torch.no_grad()
 def ablation_sweep(
-    trace: Trace,
-    what: str = "heads",
+    model: TextModel,
+    text: Text,
+    over: str = "heads",
     *,
+    target: str | int | None = None,
     how: str = "zero",
-    reference: Reference | None = None,
-    target: int | None = None,
+    reference: Reference | str | Path | None = None,
     seed: int = 0,
     on_progress: Progress = unheard,
 ) -> AblationSweep:
-    """Ablate every head (``heads``), feed-forward (``ffn``) or layer (``layers``) alone, batched.
+    """``ablate`` for every head (``heads``), feed-forward (``ffn``) or layer (``layers``), each alone, batched.
 
     ``on_progress`` counts the texts of a mean too. Raises as ``ablate`` does, and UsageError for another word.
     """
-    if what not in SWEEPS:
-        raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, SWEEPS))
-    position, before, target = _predicted(trace, target)
+    if over not in SWEEPS:
+        raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
+    trace, position, before, followed = _predicted(model, text, target)
     layers, heads = range(trace.config.n_layers), range(trace.config.n_heads)
     names = {
         "heads": [f"L{layer}H{head}" for layer in layers for head in heads],
         "ffn": [f"L{layer}.ffn" for layer in layers],
         "layers": [f"L{layer}" for layer in layers],
-    }[what]
+    }[over]
     groups = {name: hook_points([name], trace.steps) for name in names}
-    texts = len(reference.texts) if reference is not None and how == "mean" else 0
-    of = texts + len(groups)
     values = values_for(
-        trace.model,
+        model,
         [site for group in groups.values() for site in group],
         how,
         reference,
         text=trace.encoding,
         seed=seed,
-        on_progress=lambda done, _: on_progress(done, of),
+        on_progress=lambda done, of: on_progress(done, of + len(groups)),
     )
     found, check = sweep(
         trace,
         {name: tuple(Intervention(site, values.of[site]) for site in group) for name, group in groups.items()},
         position,
-        lambda logits: effects(before, log_probabilities(logits), target),
+        lambda logits: effects(before, log_probabilities(logits), followed),
         lambda effect: abs(effect.change),
-        lambda done, _: on_progress(texts + done, of),
+        lambda done, of: on_progress(values.texts + done, values.texts + of),
     )
-    shape = (len(layers), len(heads)) if what == "heads" else (1, len(layers))
+    shape = (len(layers), len(heads)) if over == "heads" else (1, len(layers))
     return AblationSweep(
         how=how,
         source=values.source,
         position=position,
-        target=target,
-        what=what,
+        target=followed,
+        what=over,
         names=tuple(groups),
         effects=tuple(found),
         shape=shape,
         check=check,
+        about=About(model, trace.encoding),
     )
+
+
+def ablated(
+    model: TextModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+) -> AbstractContextManager[None]:
+    """Every text that goes through the model in here goes through it with the steps of ``at`` ablated.
+
+    Forward passes, traces and generation alike; ``how`` is ``zero`` or ``mean``. Raises as ``ablate`` does.
+    """
+    interventions, _ = _interventions(model, at, how, reference)
+    return intervening(model.transformer, interventions)
+
+
+def without(
+    model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
+) -> AnyModel:
+    """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
+    interventions, source = _interventions(model, at, how, reference)
+    note = f"without {at if isinstance(at, str) else ', '.join(at)} ({source or how})"
+    transformer = intervened(model.transformer, interventions)
+    return replace(model, transformer=transformer, file_notes=(*model.file_notes, note))
+
+
+def _interventions(
+    model: TextModel, at: str | Sequence[str], how: str, reference: str | Path | None
+) -> tuple[list[Intervention], str]:
+    """What takes the place of the steps, and where it is from."""
+    points = hook_points(at, table_of(model.config))
+    values = values_for(model, points, how, reference)
+    return [Intervention(point, values.of[point]) for point in points], values.source

@@ -49,13 +49,14 @@ class HookPoint:
         return trace.step(self.step, self.layer, (self.head,))[0]
 
 
-def hook_points(addresses: Sequence[str], table: StepTable) -> tuple[HookPoint, ...]:
-    """The hook points of some addresses, each once, in the order of the forward pass.
+def hook_points(addresses: str | Sequence[str], table: StepTable) -> tuple[HookPoint, ...]:
+    """The hook points of an address or some, each once, in the order of the forward pass.
 
     An address may be a set: ``L3`` is all that a layer adds to the residual stream. Raises AddressError for what is
     no address of this model, and for a step that cannot be replaced.
     """
-    found = dict.fromkeys(point for address in addresses for point in _parsed(address, table))
+    several = [addresses] if isinstance(addresses, str) else addresses
+    found = dict.fromkeys(point for address in several for point in _parsed(address, table))
     order = {step.name: number for number, step in enumerate(table.layer_steps)}
     return tuple(sorted(found, key=lambda point: (point.layer, order[point.step], point.head or 0)))
 
@@ -161,7 +162,7 @@ def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHa
 
 
 @contextmanager
-def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[None]:
+def intervening(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[None]:
     """Every forward pass in here, of any text, runs with the interventions; a trace too, which shows their values.
 
     A forward pass raises UsageError for a text of another length than a value that is one of positions. A trace's
@@ -169,23 +170,24 @@ def ablated(model: Transformer, interventions: Sequence[Intervention]) -> Iterat
     """
     with ExitStack() as stack:
         stack.callback(setattr, model, "exchanged", model.exchanged)
-        for handle in _ablating(model, interventions):
+        for handle in _intervene(model, interventions):
             stack.callback(handle.remove)
         yield
 
 
-def without(model: Transformer, interventions: Sequence[Intervention]) -> Transformer:
+def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Transformer:
     """Another model of the same weights, no copies, that always runs with the interventions.
 
-    It is in evaluation, on the device where the weights are now. Its forward passes raise as those in ``ablated`` do.
+    It is in evaluation, on the device where the weights are now. Its forward passes
+    raise as those in ``intervening`` do.
     """
     kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, kept).eval()
-    list(_ablating(other, interventions))  # the hooks stay
+    list(_intervene(other, interventions))  # the hooks stay
     return other
 
 
-def _ablating(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
+def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
     """Hook each intervention on its module; a head's also where it is recorded, before the projection takes it."""
     for one in interventions:
         model.exchanged = (*model.exchanged, one.point.full_name)
@@ -219,7 +221,7 @@ def logits_with(trace: Trace, interventions: Sequence[Intervention], position: i
 def hidden_with(trace: Trace, interventions: Sequence[Intervention]) -> Tensor:
     """The last hidden states (T, C) of the same pass."""
     ids = torch.tensor([trace.encoding.ids], device=trace.last_hidden.device)
-    with torch.no_grad(), evaluated(trace.model), ablated(trace.model, interventions):
+    with torch.no_grad(), evaluated(trace.model), intervening(trace.model, interventions):
         return trace.model.hidden(ids)[0]
 
 

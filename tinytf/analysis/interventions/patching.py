@@ -24,9 +24,11 @@ from tinytf.analysis.interventions.prediction import (
 from tinytf.analysis.interventions.sweep import Interventions, sweep
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
-from tinytf.report import Progress, Report, Verified, text_data, unheard
+from tinytf.report import About, Progress, Report, Verified, text_data, unheard
+from tinytf.steps.table import table_of
 from tinytf.text.tokenizer import Encoding
-from tinytf.trace.trace import Trace
+from tinytf.text_model import TextModel
+from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True)
@@ -123,91 +125,104 @@ class PatchSweep(PatchedRun):
         }
 
 
-@torch.no_grad()
 def patch(
-    clean: Trace,
-    corrupt: Trace,
-    at: Sequence[str],
+    model: TextModel,
+    clean: Text,
+    corrupt: Text,
+    at: str | Sequence[str],
     *,
+    answer: str | int | None = None,
+    versus: str | int | None = None,
     positions: Sequence[int] | None = None,
-    answer: int | None = None,
-    versus: int | None = None,
     top: int = 5,
 ) -> Patched:
-    """Run the corrupt text with the clean run's activations at all the steps of ``at``, at ``positions`` or at all.
+    """What the corrupt text gives with the clean run's activations at all the steps of ``at`` put in.
+
+    At ``positions``, or at all. ``answer`` and ``versus`` are the tokens whose logit difference is followed, by default
+    each run's prediction.
 
     Raises UsageError for texts that cannot be compared (``require_even``, ``contrast``) and for a position beyond them,
     AddressError for a step that cannot be patched.
     """
     if not at:
         raise UsageError("nothing is named to patch", "name a head as L0H1, a part as L0.ffn, the stream as L0.in")
-    require_even(clean.encoding, corrupt.encoding)
-    found = contrast(clean, corrupt, answer, versus)
+    source, target, found = _runs(model, clean, corrupt, answer, versus)
     places = None if positions is None else tuple(dict.fromkeys(positions))
     for place in places or ():
-        if not 0 <= place < len(clean.tokens):
-            raise UsageError(f"there is no position {place}: the texts have {len(clean.tokens)} tokens")
-    sites = hook_points(at, clean.steps)
-    logits = logits_with(corrupt, [Intervention(site, site.value(clean), places) for site in sites], found.position)
+        if not 0 <= place < len(source.tokens):
+            raise UsageError(f"there is no position {place}: the texts have {len(source.tokens)} tokens")
+    sites = hook_points(at, source.steps)
+    logits = logits_with(target, [Intervention(site, site.value(source), places) for site in sites], found.position)
     (difference,) = found.of(logits[None])
-    before = log_probabilities(corrupt.logits_at(found.position))
+    before = log_probabilities(target.logits_at(found.position))
     return Patched(
         contrast=found,
-        checks=_ends(clean, corrupt, found.position),
-        texts=(clean.encoding, corrupt.encoding),
+        checks=_ends(source, target, found.position),
+        texts=(source.encoding, target.encoding),
         sites=sites,
         positions=places,
         difference=difference,
         recovered=found.normalised(difference),
         choices=choices(before, log_probabilities(logits), top, [found.answer, found.versus]),
+        about=About(model),
     )
 
 
-@torch.no_grad()
 def patch_sweep(
-    clean: Trace,
-    corrupt: Trace,
-    what: str = "residual",
+    model: TextModel,
+    clean: Text,
+    corrupt: Text,
+    over: str = "residual",
     *,
-    answer: int | None = None,
-    versus: int | None = None,
+    answer: str | int | None = None,
+    versus: str | int | None = None,
     on_progress: Progress = unheard,
 ) -> PatchSweep:
-    """Patch each layer at each position (``residual``, ``attn``, ``ffn``), or each head at all positions (``heads``).
+    """``patch`` for each layer at each position (``residual``, ``attn``, ``ffn``), or each head (``heads``), batched.
 
-    Batched. Raises as ``patch`` does, and UsageError for another word.
+    Raises as ``patch`` does, and UsageError for another word.
     """
-    table = clean.steps
+    table = table_of(model.config)
     steps = {"residual": table.input, "heads": table.head_out, **{step.name: step.name for step in table.added}}
-    if what not in steps:
-        raise UsageError(f"there is no sweep over {what!r}", did_you_mean(what, steps))
-    require_even(clean.encoding, corrupt.encoding)
-    found = contrast(clean, corrupt, answer, versus)
-    step, layers, of_heads = steps[what], range(clean.config.n_layers), what == "heads"
-    width = clean.config.n_heads if of_heads else len(clean.tokens)
-    alike = clean.config.causal and not of_heads
-    first = first_different(clean.encoding.ids, corrupt.encoding.ids) if alike else 0
+    if over not in steps:
+        raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, steps))
+    source, target, found = _runs(model, clean, corrupt, answer, versus)
+    step, layers, of_heads = steps[over], range(source.config.n_layers), over == "heads"
+    width = source.config.n_heads if of_heads else len(source.tokens)
+    alike = source.config.causal and not of_heads
+    first = first_different(source.encoding.ids, target.encoding.ids) if alike else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:
-        value = clean.step(step, layer)  # (H, T, D), or (T, C)
+        value = source.step(step, layer)  # (H, T, D), or (T, C)
         for column in range(first, width):
             point = HookPoint(step, layer, column if of_heads else None)
             name = str(point) if of_heads else f"{point} at position {column}"
             one = Intervention(point, value[column]) if of_heads else Intervention(point, value, (column,))
             rows[name] = (one,)
     moved, check = sweep(
-        corrupt, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress
+        target, rows, found.position, found.of, lambda difference: abs(difference - found.corrupt), on_progress
     )
     differences = torch.full((len(layers), width), found.corrupt, dtype=torch.float64)
     differences[:, first:] = torch.tensor(moved, dtype=torch.float64).view(len(layers), -1)
     return PatchSweep(
         contrast=found,
-        checks=(*_ends(clean, corrupt, found.position), check),
-        texts=(clean.encoding, corrupt.encoding),
-        what=what,
+        checks=(*_ends(source, target, found.position), check),
+        texts=(source.encoding, target.encoding),
+        what=over,
         differences=differences,
         first=first,
+        about=About(model),
     )
+
+
+def _runs(
+    model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
+) -> tuple[Trace, Trace, Contrast]:
+    """The traces of both texts, and the difference of logits that is followed in them."""
+    chosen = model.optional_token(answer, "answer"), model.optional_token(versus, "versus")
+    source, target = model.trace(clean), model.trace(corrupt)
+    require_even(source.encoding, target.encoding)
+    return source, target, contrast(source, target, *chosen)
 
 
 def _ends(clean: Trace, corrupt: Trace, position: int) -> tuple[Verified, ...]:

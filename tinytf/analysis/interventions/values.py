@@ -4,6 +4,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import Progress, unheard
 from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
 from tinytf.trace.record import record
 
 HOWS = ("zero", "mean", "resample")
@@ -39,6 +41,22 @@ class Reference:
     def __str__(self) -> str:
         texts = f"{len(self.texts):,} text{'s' if len(self.texts) > 1 else ''}"
         return f"{texts}, {self.n_tokens:,} tokens of {self.name}"
+
+
+def reference(model: TextModel, file: str | Path | None = None) -> Reference:
+    """Texts to take means over and to draw others from: those of ``file``, or of the model's own corpus.
+
+    Raises UsageError where there is neither, and for a file that is not text.
+    """
+    encode = partial(model.encode, truncate=True)
+    if file is not None:
+        return read_reference(Path(file), str(file), encode)
+    if model.corpus is None:
+        raise UsageError(
+            f"{model.name} has no texts of its own for a mean or a draw",
+            "name a file of texts, separated by empty lines: --reference FILE",
+        )
+    return read_reference(model.corpus, f"{model.name}'s {model.corpus.name}", encode)
 
 
 def read_reference(path: Path, name: str, encode: Callable[[str], Encoding]) -> Reference:
@@ -77,17 +95,21 @@ def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encodi
 
 @dataclass(frozen=True)
 class Values:
-    """The value of each hook point, and ``source``: what they are of, in words (of zeros nothing)."""
+    """The value of each hook point.
+
+    ``source`` says what they are of, in words (of zeros nothing); ``texts`` of it went into a mean.
+    """
 
     of: dict[HookPoint, Tensor]
     source: str = ""
+    texts: int = 0
 
 
 def values_for(
-    model: Transformer,
+    model: TextModel,
     points: Sequence[HookPoint],
     how: str,
-    reference: Reference | None = None,
+    of: Reference | str | Path | None,
     *,
     text: Encoding | None = None,
     seed: int = 0,
@@ -95,27 +117,27 @@ def values_for(
 ) -> Values:
     """What goes in the place of each hook point in an ablation.
 
-    ``zero``: zeros. ``mean``: the mean over all positions of the texts of ``reference``. ``resample``: the values at
-    the same positions of one of them, drawn by ``seed``: another than the ``text`` that is ablated, and no shorter.
-    Raises UsageError for another word, without a reference, and where it has no such text.
+    ``zero``: zeros. ``mean``: the mean over all positions of the texts ``of`` a reference, or of a file of one, or of
+    the model's own. ``resample``: the values at the same positions of one of them, drawn by ``seed``: another than the
+    ``text`` that is ablated, and no shorter. Raises UsageError for another word, and where there is no such text.
     """
     if how not in HOWS:
         raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
     if how == "zero":
-        weight, config = next(model.parameters()), model.config
+        weight, config = next(model.transformer.parameters()), model.config
         return Values(
             {point: weight.new_zeros(config.d_model if point.head is None else config.d_head) for point in points}
         )
-    if reference is None:
-        raise UsageError(f"{how} takes values from other texts, and none is given", "name a file of them: --reference")
+    texts = of if isinstance(of, Reference) else reference(model, of)
     if how == "mean":
-        return Values(_means(model, points, reference, on_progress), f"mean over {reference}")
+        means = _means(model.transformer, points, texts, on_progress)
+        return Values(means, f"mean over {texts}", len(texts.texts))
     if text is None:
         raise UsageError("resample takes the place of the values of one text, and none is given", "zero or mean do not")
-    drawn = _another(text, reference, seed)
-    other = record(model, reference.texts[drawn], layers={point.layer for point in points})
+    drawn = _another(text, texts, seed)
+    other = record(model.transformer, texts.texts[drawn], layers={point.layer for point in points})
     length = len(text.tokens)
-    said = f"from text {drawn + 1} of the {len(reference.texts):,} of {reference.name}, drawn by seed {seed}"
+    said = f"from text {drawn + 1} of the {len(texts.texts):,} of {texts.name}, drawn by seed {seed}"
     return Values({point: point.value(other)[:length] for point in points}, said)
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tinytf.errors import TokenizerError, UsageError
+from tinytf.text.corpus import find_files
+from tinytf.text.stream import anywhere
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.corpus import find_files
-from tinytf.training.stream import anywhere
 
 
 def text_windows(

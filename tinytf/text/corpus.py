@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tinytf.errors import UsageError
-from tinytf.training.stream import (
+from tinytf.text.stream import (
     ByteSource,
     Cut,
     Piece,

@@ -1,0 +1,59 @@
+"""Draw the pictures of the README anew, and run its examples again: ``python samples/make_readme.py [--examples]``."""
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from tinytf_cli.main import run
+
+ROOT = Path(__file__).parent.parent
+BALL, HAT = "The cat lost the ball. The cat lost the", "The cat lost the hat. The cat lost the"
+PICTURES: dict[str, list[str]] = {
+    "trace": ["trace", "The cat sat"],
+    "attention": ["attention", "The cat sat on the mat.", "--by", "previous"],
+    "induction": [
+        "trace", "The cat lost the red ball. The cat lost the red ball.", "--at", "L1H2.weights", "--width", "110"
+    ],
+    "grad": [
+        "grad", "The dog lost the ball. The dog lost the", "--target", "ball", "--at", "L1H2.weights", "--derive",
+        "L1H2.masked[9]",
+    ],
+    "lens": ["lens", BALL, "--track", "ball"],
+    "patch": ["patch", BALL, HAT, "--sweep", "residual", "--width", "90"],
+}  # fmt: skip
+EXAMPLE = re.compile(r"(?<=^```console\n)\$ (tinytf [^\n]*)\n(.*?)(?=^```)", re.MULTILINE | re.DOTALL)
+
+
+def draw() -> None:
+    """Draw every picture."""
+    for name, words in PICTURES.items():
+        width = [] if "--width" in words else ["--width", "100"]
+        file = ROOT / "samples" / "pictures" / f"{name}.svg"
+        if status := run([*words, *width, "--theme", "dark", "-o", str(file)]):
+            raise SystemExit(f"{name}: status {status}")
+
+
+def printed(line: str) -> str:
+    """What a command prints off a terminal."""
+    heard = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with contextlib.redirect_stdout(heard):
+        if status := run(shlex.split(line)[1:]):
+            raise SystemExit(f"{line}: status {status}")
+    heard.seek(0)
+    return heard.read()
+
+
+def again(text: str) -> str:
+    """A page with every example followed by what its command prints now."""
+    return EXAMPLE.sub(lambda found: f"$ {found[1]}\n{printed(found[1])}", text)
+
+
+if __name__ == "__main__":
+    if "--examples" not in sys.argv:
+        draw()
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = page.read_text("utf-8")
+        page.write_text(again(text), "utf-8")

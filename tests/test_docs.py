@@ -1,0 +1,124 @@
+"""The README and docs/ say what is true: commands run and print that, Python runs, tables are those of the code."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tinytf
+from tinytf_cli.main import run
+
+ROOT = Path(__file__).parent.parent
+PAGES = {page.name: page.read_text("utf-8") for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+README = PAGES["README.md"]
+
+
+def code_blocks(language: str, page: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def between(name: str, page: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n?<!-- /{name} -->", PAGES[page], re.DOTALL)
+    assert found, f"{page} has no part {name}"
+    return found[1].strip()
+
+
+def sample_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "samples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_TAKES_A_RUN = (" train ", " watch ")
+TOUR = [
+    line
+    for page in PAGES
+    for block in code_blocks("sh", page)
+    for line in block.splitlines()
+    if line.startswith("tinytf ") and not any(word in line for word in _TAKES_A_RUN)
+]
+EXAMPLES = [found for page in PAGES for found in sample_script("make_readme").EXAMPLE.findall(PAGES[page])]
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    first, second = code_blocks("sh", "README.md")[0].splitlines()
+    assert first.endswith('tinytf trace "The cat sat"')
+    assert second.endswith("-m pytest")
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(TOUR))
+def test_every_command_of_the_docs_runs(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(shlex.split(line, comments=True)[1:]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out
+
+
+@pytest.mark.parametrize(("line", "shown"), EXAMPLES)
+def test_every_example_prints_what_the_page_shows(line: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(shlex.split(line)[1:]) == 0
+    assert _rounded(capsys.readouterr().out) == _rounded(shown)
+
+
+def _rounded(text: str) -> list[str]:
+    """Lines without what differs from processor to processor: the size of a rounding error."""
+    return re.sub(r"\d\.\d+e-0[5-9]", "ROUNDING", text).splitlines()
+
+
+def test_the_session_of_the_docs_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (session,) = code_blocks("tinytf", "session.md")
+    lines = [line.removeprefix("tinytf> ") for line in session.splitlines()]
+    assert len(lines) == 7
+    # What stops, and what compares two runs, comes before there is anything to stop at or a second run.
+    again = [*lines[:4], "run The dog sat on the", *lines[4:]]
+    assert run(["repl", *(word for line in again for word in ("-c", line))]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
+    (code,) = code_blocks("python", "python.md")
+    names: dict[str, object] = {}
+    shapes = 0
+    for line in code.splitlines():
+        statement, _, comment = line.partition("#")
+        if "=" in statement.split("[")[0] or statement.startswith("import"):
+            exec(statement, names)
+            continue
+        if not statement.strip():
+            continue
+        value = eval(statement, names)
+        promised = re.search(r"\(([\d, ]+)\)", comment)
+        if promised:
+            assert tuple(value.shape) == tuple(int(n) for n in promised[1].split(",")), line
+            shapes += 1
+    assert shapes == 6
+
+
+def test_the_step_table_of_the_docs_is_that_of_the_code() -> None:
+    assert between("steps", "steps.md") == sample_script("step_table").markdown()
+
+
+def test_the_model_figures_of_the_docs_are_those_of_the_cards() -> None:
+    assert between("models", "models.md") == sample_script("model_table").markdown()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pictures_and_links_of_the_docs_are_there(page: str) -> None:
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    for path in re.findall(r"\]\(([^)#]+)", PAGES[page]):
+        if not path.startswith("http"):
+            assert (folder / path).is_file(), path
+            assert not path.endswith(".svg") or (folder / path).read_text("utf-8").startswith("<svg")
+
+
+def test_the_version_is_said_once() -> None:
+    assert f'version = "{tinytf.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")

@@ -1,0 +1,98 @@
+"""A model continues a text.
+
+A prompt is a text, which ``truncate`` shortens where it is too long, or what ``Model.prompt`` made of one. What follows
+it stops at the tokenizer's end tokens unless ``ends`` names others.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tinytf.generate.beam import BeamOptions, BeamStep, searched
+from tinytf.generate.loop import Step, StreamOptions, streamed
+from tinytf.generate.options import by_keyword
+from tinytf.generate.pieces import text_of
+from tinytf.model.cache import require_decoder
+from tinytf.text.tokenizer import Encoding
+from tinytf.text_model import TextModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(StreamOptions):
+    """The settings of ``stream``."""
+
+    truncate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(Streaming):
+    """The settings of ``samples``."""
+
+    n: int = field(kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searching(BeamOptions):
+    """The settings of ``beams``."""
+
+    truncate: bool = False
+
+
+def encoded(model: TextModel, prompt: str | Encoding, *, truncate: bool) -> Encoding:
+    """The tokens of a prompt. Raises UsageError for an encoder, and as ``Model.prompt`` does."""
+    require_decoder(model.config)
+    return model.prompt(prompt, truncate=truncate) if isinstance(prompt, str) else prompt
+
+
+@by_keyword(Streaming)
+def stream(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
+    """Continue ``prompt``, a Step a token, as soon as it is computed; greedy unless ``sampling`` says otherwise.
+
+    Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
+    """
+    return steps_after(model, prompt, options)
+
+
+def steps_after(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
+    """``stream`` with its settings as one object."""
+    ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
+    known = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)
+    return streamed(model.transformer, ids, known)
+
+
+@by_keyword(Streaming)
+def generate(model: TextModel, prompt: str | Encoding, options: Streaming) -> str:
+    """The text that follows ``prompt``, without it; settings are those of ``stream``."""
+    return _texts(model, prompt, replace(options, samples=1))[0]
+
+
+@by_keyword(Several)
+def samples(model: TextModel, prompt: str | Encoding, options: Several) -> list[str]:
+    """``n`` texts that follow ``prompt``, drawn side by side; settings are those of ``stream``."""
+    return _texts(model, prompt, replace(options, samples=options.n))
+
+
+def _texts(model: TextModel, prompt: str | Encoding, options: Streaming) -> list[str]:
+    found = [""] * options.samples
+    for step in steps_after(model, prompt, options):
+        found[step.sample - 1] += step.text
+    return found
+
+
+@by_keyword(Searching)
+def beams(model: TextModel, prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
+    """Beam search from ``prompt``; settings are ``tinytf.generate.beam.BeamOptions``; raises as ``search`` does.
+
+    The last step's ``finished`` are the continuations, the best first; ``text_after`` makes text of their ids.
+    """
+    return beams_after(model, prompt, options)
+
+
+def beams_after(model: TextModel, prompt: str | Encoding, options: Searching) -> Iterator[BeamStep]:
+    """``beams`` with its settings as one object."""
+    ids = encoded(model, prompt, truncate=options.truncate).ids
+    return searched(model.transformer, ids, replace(options, ends=options.ends or model.tokenizer.end_ids))
+
+
+def text_after(model: TextModel, before: Sequence[int], ids: Sequence[int]) -> str:
+    """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
+    return text_of(model.tokenizer.decode, before, ids)

@@ -1,0 +1,126 @@
+"""A transformer with its tokenizer: what takes a text, and records it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tinytf.checkpoints.weights import not_finite
+from tinytf.config import ModelConfig
+from tinytf.errors import TokenizerError, UsageError
+from tinytf.model.transformer import Transformer
+from tinytf.text.tokenizer import Encoding, Tokenizer
+from tinytf.text.words import find_token
+from tinytf.trace.record import record
+from tinytf.trace.trace import Text, Trace
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A transformer with its tokenizer: all of a Model that questions need.
+
+    ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known.
+    """
+
+    name: str
+    transformer: Transformer
+    tokenizer: Tokenizer
+    source: str
+    tokenizer_note: str = ""
+    file_notes: tuple[str, ...] = ()
+    corpus: Path | None = None
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: what was ignored in the files, and weights that are not finite."""
+        return (*self.file_notes, *not_finite(dict(self.transformer.named_parameters())))
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.transformer.config
+
+    @cached_property
+    def n_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.transformer.parameters())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, as plain JSON data."""
+        parameter = next(self.transformer.parameters())
+        tokenizer = self.tokenizer
+        return {
+            "name": self.name,
+            "source": self.source,
+            "notes": list(self.notes),
+            "config": self.config.to_dict(),
+            "parameters": self.n_parameters,
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "device": parameter.device.type,
+            "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "note": self.tokenizer_note},
+        }
+
+    def encode(self, text: str, *, truncate: bool = False) -> Encoding:
+        """Tokens of ``text`` as this model takes them.
+
+        Raises UsageError for a text without a word, or longer than the context, unless ``truncate`` is true.
+        """
+        if not text.strip():
+            what = "empty" if not text else "only white space"
+            raise UsageError(f"the text is {what}", "give a few words, such as: The cat sat")
+        encoding = self.tokenizer.encode(text)
+        beyond = [token for token in encoding.tokens if token.id >= self.config.vocab_size]
+        if beyond:
+            raise TokenizerError(
+                f"token {beyond[0].shown} has id {beyond[0].id}, and the model knows {self.config.vocab_size} tokens"
+            )
+        limit = self.config.context
+        if len(encoding.tokens) <= limit:
+            return encoding
+        if not truncate:
+            raise UsageError(
+                f"the text has {len(encoding.tokens):,} tokens, and {self.name} takes at most {limit:,}",
+                "shorten it, or add --truncate",
+            )
+        return encoding.truncated(limit)
+
+    def prompt(self, text: str, *, truncate: bool = False) -> Encoding:
+        """Tokens of ``text`` to continue: no end token after it, and the start token alone where it is empty.
+
+        Raises UsageError as ``encode`` does, and for an empty text where there is no start token.
+        """
+        if not text:
+            start = self.tokenizer.start()
+            if start is None:
+                raise UsageError(
+                    "the text is empty, and this model has no start token", "give a few words, such as: The cat sat"
+                )
+            return start
+        return self.encode(text, truncate=truncate).open_ended(self.tokenizer.end_ids)
+
+    def find_token(self, word: str | int, option: str = "target") -> int:
+        """The id of the one token that ``word`` is where it continues a text, or fills a mask; ``#514`` or 514 is 514.
+
+        Raises UsageError, which names the ``option``, for what is not one token of the vocabulary.
+        """
+        count, word = self.config.vocab_size, word if isinstance(word, str) else f"#{word}"
+        found = find_token(self.tokenizer, word, causal=self.config.causal, option=option, vocabulary=count)
+        if found >= count:
+            raise UsageError(f"{option} {word!r} has id {found}, and the model knows {count:,} tokens")
+        return found
+
+    def optional_token(self, word: str | int | None, option: str = "target") -> int | None:
+        """``find_token`` of a word that may be missing."""
+        return None if word is None else self.find_token(word, option)
+
+    def trace(
+        self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
+    ) -> Trace:
+        """Record every step of ``text`` through the model, or those of ``layers``; a trace is itself.
+
+        Raises as ``record`` does.
+        """
+        if isinstance(text, Trace):
+            return text
+        encoding = self.encode(text, truncate=truncate)
+        return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)
