@@ -11,11 +11,17 @@ from tinytf.errors import ConfigError
 from tinytf.fields import Limits, fields_of, require_fields
 from tinytf.nearest import did_you_mean
 
+_NORMED = {
+    "pre": "before each part (pre-norm)",
+    "post": "after each sum (post-norm)",
+    "both": "before and after each part",
+    "output": "after each part",
+}
 CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
-    "norm_order": ("pre", "post", "both", "output"),
+    "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary"),
+    "positions": ("learned", "sinusoidal", "rotary", "none"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
@@ -33,6 +39,12 @@ _LIMITS = {
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "scaling": {"attention_divisor": 1.0},
+    "mask": {"mask": False, "window": 0},
+    "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
+}
+"""The parts of attention that can be left out, and the fields of a configuration that lacks them."""
 BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
@@ -66,8 +78,9 @@ class ModelConfig:
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
-    masked-language-model head. ``norm_order`` says where a block norms: what goes into attention and the feed-forward
-    (``pre``), what they add (``output``), ``both``, or the residual sums (``post``). A ``parallel`` residual has the
+    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
+    a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
+    residual sums (``post``). A ``parallel`` residual has the
     feed-forward read what attention reads, and adds both at once. Scores are divided by ``attention_divisor``
     (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none). ``by_layer`` has
     the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
@@ -82,6 +95,7 @@ class ModelConfig:
     n_kv_heads: int = 0
     d_head: int = 0
     causal: bool = True
+    mask: bool = True
     norm: str = "layernorm"
     norm_eps: float = 1e-5
     norm_order: str = "pre"
@@ -136,8 +150,9 @@ class ModelConfig:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
-        if self.window and not self.causal:
-            raise ConfigError(f"a window of {self.window} tokens needs a decoder, and causal is false")
+        if self.window and self.looks_ahead:
+            needed, lacking = ("mask", "mask") if self.causal else ("decoder", "causal")
+            raise ConfigError(f"a window of {self.window} tokens needs a {needed}, and {lacking} is false")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
@@ -183,6 +198,11 @@ class ModelConfig:
     def kind(self) -> str:
         """``decoder`` where a token sees only the past, else ``encoder``."""
         return "decoder" if self.causal else "encoder"
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a token sees those after it: in an encoder, and in a decoder without its mask."""
+        return not (self.causal and self.mask)
 
     @property
     def heads_per_kv(self) -> int:
@@ -233,6 +253,11 @@ class ModelConfig:
     def final_norm(self) -> bool:
         """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
         return self.norm_order != "post"
+
+    @property
+    def normed(self) -> str:
+        """Where a block norms, in words."""
+        return _NORMED[self.norm_order]
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON takes them."""

@@ -1,18 +1,14 @@
 """Opening a model by what a user calls it."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from tinytf.analysis.size import Info
 from tinytf.api import Model
 from tinytf.checkpoints.weights import not_finite
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
-
-if TYPE_CHECKING:
-    from tinytf.analysis.size import Info
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
@@ -73,10 +69,8 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     )
 
 
-def info(model: str, opened: Model | None = None) -> "Info":
+def info(model: str, opened: Model | None = None) -> Info:
     """What ``model`` amounts to; an ``opened`` model is not read again. Raises as ``load`` does."""
-    from tinytf.analysis.size import Info
-
     if model.startswith("preset:"):
         return Info(model, preset(model.removeprefix("preset:")))
     source = find_source(model)

@@ -25,6 +25,7 @@ from tinytf.nearest import did_you_mean
 from tinytf.presets import PRESETS, preset
 from tinytf.text.huggingface import Vocabulary, load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.remembered import files_of
 
 ASSETS = Path(__file__).parent / "assets"
 BUILT_IN = ("tiny", "tiny-encoder")
@@ -102,8 +103,6 @@ class RunSource(Source):
 
     def corpus(self) -> Path | None:
         """What was held out, beside a built-in model; else the first file that the run was trained on."""
-        from tinytf.training.remembered import files_of
-
         run = self.path.parents[1] if self.path.absolute().parent.name == CHECKPOINTS else self.path
         return next((path for path in (self.path / "held_out.txt", *files_of(run)) if path.is_file()), None)
 

@@ -21,7 +21,8 @@ class TextModel:
     """A transformer with its tokenizer: all of a Model that questions need.
 
     ``source`` says what it is, ``tokenizer_note`` whose the vocabulary is, ``file_notes`` what was ignored in its
-    files. ``corpus`` is a text of the kind that it was trained on, where one is known.
+    files. ``corpus`` is a text of the kind that it was trained on, where one is known; ``lacks`` are the parts of
+    attention that it goes without.
     """
 
     name: str
@@ -31,6 +32,7 @@ class TextModel:
     tokenizer_note: str = ""
     file_notes: tuple[str, ...] = ()
     corpus: Path | None = None
+    lacks: tuple[str, ...] = ()
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

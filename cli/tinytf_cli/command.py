@@ -18,6 +18,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "heads": "Score every head: induction, previous token, and other patterns.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
         "lens": "Show what the model would predict after each layer.",
+        "neighbours": "Show the tokens nearest to a word, or to the stream in TEXT.",
         "repl": "Step through a forward pass in an interactive session.",
     },
     "Why": {

@@ -1,5 +1,7 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # Below this many parameters a second thread costs more in waiting than it saves in work.
 SMALL = 10_000_000
+_QUOTED = 50
+"""Most characters of a text that is repeated in a command line."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -32,6 +36,17 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     names = ["tiny", "tiny-encoder", *(f"preset:{name}" for name in PRESETS)]
     found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="dir")]
+
+
+def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Steps and parameters of every architecture, after the layer and head that are typed. Without torch."""
+    from tinytf.steps.table import STEPS
+
+    place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*]", incomplete) else ("", "", "")
+    rows = [row for row in STEPS if row.in_layer == bool(dot) and (row.has_heads or "H" not in place)]
+    common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
+    names = [row.name for row in rows] + [row.parameter.format_map(common) for row in rows if row.module]
+    return [CompletionItem(one) for name in dict.fromkeys(names) if (one := place + dot + name).startswith(incomplete)]
 
 
 @dataclass(frozen=True)
@@ -160,6 +175,13 @@ class Texts:
         return iter(self.given)
 
 
+@dataclass(frozen=True)
+class OptionalTexts(Texts):
+    """Texts that are missed only where they are read."""
+
+    def __post_init__(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traced:
     """Texts to record on a model, and where what is found in each goes."""
@@ -179,9 +201,28 @@ class Traced:
         """The recording of one text, of all layers or of some."""
         return self.model.trace(text, truncate=self.texts.truncate, layers=layers, force=self.force)
 
+    def again(self, text: str) -> "Callable[..., str]":
+        """Makes the line that asks another command, with ``options`` after the text, about one of the texts.
+
+        As it is typed here; a text that is no short line is TEXT.
+        """
+        if host() is not None:
+            return lambda *command, options=(): shlex.join([*command, *options])
+        short = text.isprintable() and 0 < len(text) <= _QUOTED and not text.startswith("-")
+        said, model = text if short else "TEXT", self.opening.model
+        more = ("-m", model if model.isprintable() else "MODEL") if given("model") else ()
+        return lambda *command, options=(): shlex.join(["tinytf", *command, said, *options, *more])
+
     def show(self, view_of: "Callable[[Trace], View]", plural: str, layers: Any = None) -> int:
         """Record each text and show its view; the exit status, 1 where a check does not hold."""
         from tinytf_cli.joining import show_views
 
         views = (view_of(self.trace(text, layers)) for text in self.texts)
         return show_views(self.output, views, plural, self.texts.lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addressed(Traced):
+    """The same for addresses; those of parameters need no text."""
+
+    texts: OptionalTexts

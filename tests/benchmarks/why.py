@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from trace import encoding_of, peer_of, random_model  # the benchmark beside this one
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,8 +21,7 @@ import torch
 from _timing import Row, in_turns, options, ratio, show, show_machine, spread
 from torch import Tensor, nn
 
-from tinytf.analysis.interventions import ablation_sweep, patch_sweep
-from tinytf.analysis.lens import lens
+from tinytf.api import Model
 from tinytf.model import Transformer
 from tinytf.presets import preset
 from tinytf.trace.record import record
@@ -29,6 +29,12 @@ from tinytf.trace.record import record
 GOAL = 1 / 2
 """A sweep takes at most this share of the loop's time."""
 ALLOWED = 1e-3
+
+
+def asked(transformer: Transformer) -> Model:
+    """A model to ask of traces, whose tokens are named by number."""
+    numbers: Any = SimpleNamespace(vocab_size=transformer.config.vocab_size)
+    return Model("random", transformer, numbers, "")
 
 
 def some_ids(vocabulary: int, length: int, seed: int) -> list[int]:
@@ -115,6 +121,7 @@ def measure_lens(model: Transformer, repeat: int) -> list[Row]:
     """What a lens of 512 tokens holds beyond its trace, in units of one layer's logits."""
     length = 512
     trace = record(model, encoding_of(some_ids(model.config.vocab_size, length, 1)))
+    lens = asked(model).lens
     lens(trace)  # what libraries keep from the first time on
     layer = length * model.config.vocab_size * 4
     held = [held_beyond(lambda: lens(trace)) for _ in range(repeat)]
@@ -139,12 +146,12 @@ def main() -> int:
     assert clean[0] != corrupt[0], "positions that are the same in both texts would not be run"
 
     def heads() -> Tensor:
-        found = ablation_sweep(record(ours, encoding_of(clean)), "heads")
+        found = asked(ours).ablation_sweep(record(ours, encoding_of(clean)), "heads")
         return found.change + found.effects[0].log_p_before
 
     def patches() -> Tensor:
         runs = [record(ours, encoding_of(ids)) for ids in (clean, corrupt)]
-        return patch_sweep(*runs, "residual", answer=11, versus=13).differences
+        return asked(ours).patch_sweep(*runs, "residual", answer=11, versus=13).differences
 
     target = int(ours(torch.tensor([clean]))[0, -1].argmax())
     loops: list[Callable[[], Tensor] | None] = [None, None]

@@ -32,6 +32,8 @@ REPORTS: dict[tuple[str, ...], Callable[[Model], Report]] = {
     ),
     ("rollout", SENTENCE): lambda model: model.rollout(SENTENCE, flow="auto"),
     ("diff", SENTENCE, OTHER): lambda model: model.diff(SENTENCE, OTHER),
+    ("neighbours", "cat", "dog"): lambda model: model.neighbours(["cat", "dog"]),
+    ("neighbours", SENTENCE, "--at", "L1.out"): lambda model: model.neighbours(text=SENTENCE, at="L1.out"),
     ("neurons", SENTENCE): lambda model: model.neurons(SENTENCE),
     ("explain", "L0H0.scores[1,0]", SENTENCE): lambda model: model.explain(SENTENCE, "L0H0.scores[1,0]"),
     ("grad", SENTENCE): lambda model: model.backward(SENTENCE),

@@ -69,6 +69,11 @@ def test_every_verb_and_command_says_what_it_does(session: Session) -> None:
         ("p L1.ffn.h", "L1.ffn.hidden"),
         ("break L1.w", "L1.weights"),
         ("explain L0H0.w", "L0H0.weights"),
+        ("print L0.W", "L0.W_Q"),
+        ("heat L0H1.W", "L0H1.W_O"),
+        ("print L1.norm1", "L1.norm1.gain"),
+        ("trace --at L0.ffn.W", "L0.ffn.W_up"),
+        ("explain E[c", "E[cat]"),
         ("trace --grad --js", "--json"),
         ("grad --at L0H1.sco", "L0H1.scores"),
         ("heads ", "L2"),
@@ -106,7 +111,7 @@ def test_what_can_stand_there_is_offered(session: Session, line: str, word: str)
 
 
 def test_without_is_offered_what_a_model_can_go_without(session: Session) -> None:
-    assert _offers(session, "without ") == ["L0", "L1", "L2", "L3", "none"]
+    assert _offers(session, "without ") == ["L0", "L1", "L2", "L3", "scaling", "mask", "positions", "none"]
     assert _offers(session, "without L2.") == ["L2.in", "L2.attn", "L2.ffn", "L2.out"]
     assert _offers(session, "without L0H3 L2H") == ["L2H0", "L2H1", "L2H2", "L2H3"]
 
@@ -280,3 +285,8 @@ def test_what_is_typed_has_only_the_accents_of_its_theme(theme: str) -> None:
     for name, rule in style_of(theme).style_rules:
         colours = {part for part in rule.split() if part.startswith("#")}
         assert colours <= set(accents(theme).values()) or "bg:" in rule, name
+
+
+@pytest.mark.parametrize("line", ["break L0.W", "goto L0.W", "grad --at L0.W", "display L0.W", "print L0H1.n", "p W_U"])
+def test_a_parameter_is_offered_only_where_it_is_taken_and_there(session: Session, line: str) -> None:
+    assert _offers(session, line) == []

@@ -17,7 +17,7 @@ from driving import Tinytf
 from talking import SENTENCE, Talk
 
 from tinytf.loading import Model
-from tinytf.trace.trace import Trace
+from tinytf.trace.trace import Text
 from tinytf_cli.repl import prompt
 
 
@@ -27,8 +27,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     right = Model.trace
 
-    def trace(self: Model, text: str | Trace, **settings: Any) -> Any:
-        if isinstance(text, str):  # a trace is itself
+    def trace(self: Model, text: Text, **settings: Any) -> Any:
+        if isinstance(text, str):
             texts.append(text)
         return right(self, text, **settings)
 

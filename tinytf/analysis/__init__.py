@@ -6,16 +6,22 @@ from tinytf import lazily
 
 if TYPE_CHECKING:
     from tinytf.analysis import (
+        activations,
         alignment,
         arithmetic,
         attended,
         attribution,
         census,
+        code,
         difference,
         examples,
         interventions,
+        left_out,
         lens,
+        neighbours,
         neurons,
+        parameters,
+        positions,
         prediction,
         rollout,
         tokens,
@@ -23,7 +29,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "alignment", "arithmetic", "attended", "attribution", "census", "difference", "examples", "interventions", "lens",
-    "neurons", "prediction", "rollout", "tokens", "traced",
+    "activations", "alignment", "arithmetic", "attended", "attribution", "census", "code", "difference", "examples",
+    "interventions", "left_out", "lens", "neighbours", "neurons", "parameters", "positions", "prediction", "rollout",
+    "tokens", "traced",
 ]  # fmt: skip
 __getattr__ = lazily.modules(__name__, __all__)

@@ -57,8 +57,7 @@ def align(first: Side, second: Side) -> Alignment:
                 "two texts in two vocabularies have no numbers in common", "compare two models on one text"
             )
         _require_same_cuts(first, second)
-    causal = first.model.config.causal and second.model.config.causal
-    if lengths[0] != lengths[1] and not causal:
+    if lengths[0] != lengths[1] and any(side.model.config.looks_ahead for side in (first, second)):
         raise UsageError(
             f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens, and this model looks both ways: with another "
             "length every position is another one",
@@ -72,7 +71,7 @@ def align(first: Side, second: Side) -> Alignment:
         longer = "second" if lengths[1] > lengths[0] else "first"
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
         note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
-    if causal:
+    if first.model.config.causal and second.model.config.causal:
         asked: tuple[tuple[int, int], ...] = ((lengths[0] - 1, lengths[1] - 1),)
     else:
         masks = [{i for i, id in enumerate(s.encoding.ids) if id == s.tokenizer.mask_id} for s in (first, second)]

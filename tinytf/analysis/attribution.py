@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tinytf.analysis.prediction import require_head
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
@@ -176,7 +175,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def require_logits(model: Transformer) -> None:
     """Raise UsageError where a model has no head, and so no logit."""
-    require_head(model, "there is no logit to attribute")
+    model.require_head("there is no logit to attribute")
 
 
 @torch.no_grad()

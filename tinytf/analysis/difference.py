@@ -103,7 +103,7 @@ class Difference(Report):
 
     def fields(self) -> dict[str, Any]:
         first, worst = self.first, self.worst
-        shown = self.sides[0].model.tokenizer.shown if self.sides else lambda token: None
+        shown = self.sides[0].model.tokenizer.shown if self.sides else self.shown
         return {
             **{name: side.to_dict() for name, side in zip(("first", "second"), self.sides, strict=False)},
             "aligned": {name: plain(getattr(self.alignment, name)) for name in ("positions", "changed", "note")},

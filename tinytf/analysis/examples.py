@@ -209,7 +209,7 @@ def _run(model: Transformer, ids: Tensor, last: int) -> None:
     """One pass as far as layer ``last``; what comes after the end of a text is masked."""
     real = ids >= 0
     device = model.embed.tokens.weight.device
-    mask = None if model.config.causal or bool(real.all()) else real.to(device)
+    mask = None if not model.config.looks_ahead or bool(real.all()) else real.to(device)
     x = model.embed(ids.clamp(min=0).to(device))  # (B, T, C)
     for block in model.blocks[: last + 1]:
         x = block(x, 0, mask)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.analysis.prediction import require_head
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
@@ -99,7 +98,7 @@ class Lens(Report):
 
 def require_readable(model: Transformer) -> None:
     """Raise UsageError where a model has no head to read its layers with."""
-    require_head(model, "nothing reads its layers as tokens")
+    model.require_head("nothing reads its layers as tokens")
 
 
 @torch.no_grad()
@@ -171,6 +170,16 @@ def lens(
     )
     through, difference, about = _through(trace), _difference(trace, last), About(model, trace.encoding)
     return Lens(tuple(places), tuple(followed), stages, through, difference, about=about)
+
+
+@torch.no_grad()
+def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
+    """The token that the lens reads after each layer at one position, and its probability."""
+    model, table = trace.model, trace.steps
+    states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]
+    shares = model.unembed(model.final_norm(torch.stack(states))).softmax(dim=-1, dtype=torch.float64)  # (layers, V)
+    best = shares.max(dim=-1)
+    return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
 def _through(trace: Trace) -> str:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tinytf.errors import UsageError
-from tinytf.model.transformer import Transformer
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
@@ -51,12 +49,3 @@ def _at(trace: Trace, row: int, tokenizer: Tokenizer, top: int) -> Prediction:
     found = zip(best.indices.tolist(), best.values.tolist(), logits[best.indices].tolist(), strict=True)
     candidates = tuple(LikelyToken(tokenizer.shown(i), i, share, logit) for i, share, logit in found)
     return Prediction(row, trace.tokens[row].shown, not trace.config.causal, candidates)
-
-
-def require_head(model: Transformer, so: str) -> None:
-    """Raise UsageError for a model without a head; ``so`` says what is missing for that reason."""
-    if model.head is None:
-        raise UsageError(
-            f"this model has no language-model head, so {so}",
-            "take a model that predicts tokens, such as tiny or tiny-encoder",
-        )

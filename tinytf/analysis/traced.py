@@ -1,5 +1,6 @@
 """A trace as a report: every step in figures, the chosen ones in full, what is predicted, and whether it adds up."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.overview import Overview, overview
+from tinytf.analysis.parameters import Parameters, parameters
 from tinytf.analysis.prediction import Prediction, predictions
 from tinytf.gradients.faults import first_fault
 from tinytf.report import About, Report, plain
@@ -15,15 +18,17 @@ from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.summary import Row, row_of
 from tinytf.trace.trace import Text, Trace
 
 
 @dataclass(frozen=True, eq=False)
 class Traced(Report):
-    """A trace with what of it is given in full: ``addresses``, or without them the block of ``layers`` and ``head``.
+    """A trace with what of it is given in full: ``addresses``, or without them ``blocks``, (layer, head) pairs.
 
-    ``fault`` is the first of the kinds of ``fail_on``, where they were looked for.
+    ``head`` is that of an address without one, ``parameters`` are those that were asked for beside steps, ``fault`` is
+    the first of the kinds of ``fail_on``, where they were looked for.
     """
 
     KIND = "trace"
@@ -31,18 +36,22 @@ class Traced(Report):
         "tokens": "token",
         "steps": "step",
         "values": "values",
+        "parameters": "parameter",
         "predictions": "prediction",
+        "flow": "flow",
+        "layers": "layer",
         "check": "check",
         "fault": "fault",
     }
 
     trace: Trace
-    layers: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
     head: int
     addresses: tuple[Address, ...]
     predictions: tuple[Prediction, ...]
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
+    parameters: Parameters | None = None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -51,6 +60,11 @@ class Traced(Report):
         steps = enumerate(self.trace.steps.rows, start=1)
         chosen = [(number, *place) for number, place in steps if not self.addresses or place in named]
         return [row_of(self.trace, *one) for one in chosen]
+
+    @cached_property
+    def overview(self) -> Overview:
+        """The pass at a glance; all its layers must have been recorded."""
+        return overview(self.trace, self.predictions, self.shown)
 
     @cached_property
     def check(self) -> Check:
@@ -65,13 +79,20 @@ class Traced(Report):
         return {
             "steps": plain(self.rows),
             "values": {str(one): {"axes": one.axes, "values": self.trace[one].tolist()} for one in self._in_full()},
+            **self._beside(),
             **self.members("predictions", "check", *(("fault",) if self.fail_on else ())),
         }
+
+    def _beside(self) -> dict[str, Any]:
+        """The parameters that were asked for; the block and the layers at a glance where nothing was."""
+        if self.parameters is not None:
+            return self.parameters.fields()
+        return {} if self.addresses else {"flow": plain(self.overview.flow), "layers": plain(self.overview.layers)}
 
     def _in_full(self) -> list[Address]:
         """The steps whose tensors are given."""
         if not self.addresses:
-            return [one for layer in self.layers for one in self._block(layer, self.head)]
+            return [one for place in self.blocks for one in self._block(*place)]
         found: list[Address] = []
         for where in self.addresses:
             if where.step is None:
@@ -91,8 +112,9 @@ class Traced(Report):
         return {**data, "values": [{"address": address, **one} for address, one in data["values"].items()]}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The recorded tensors under their step names, with the ids."""
-        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors}
+        """The recorded tensors under their step names, with the ids, and the parameters under their addresses."""
+        asked = {} if self.parameters is None else self.parameters.tensors()
+        return {"ids": torch.tensor(self.trace.encoding.ids), **self.trace.recording.tensors, **asked}
 
 
 def traced(
@@ -101,7 +123,9 @@ def traced(
     *,
     layers: Sequence[int] = (0,),
     head: int = 0,
-    at: Sequence[str | Address] = (),
+    blocks: Sequence[str | Address] = (),
+    at: Sequence[str | Address | ParameterAddress] = (),
+    way: str | None = None,
     top: int = 10,
     fail_on: Sequence[str] = (),
     truncate: bool = False,
@@ -109,14 +133,22 @@ def traced(
 ) -> Traced:
     """A text, or its trace, as a report: the addresses of ``at`` in full, or the blocks of ``layers`` and ``head``.
 
-    ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell that is not
-    there, and as ``record`` and ``first_fault`` do.
+    ``blocks`` names blocks by address instead, such as ``L1H2``. Parameters in ``at`` are shown in a ``way``, as by
+    ``parameters``. ``top`` predictions, and the first fault of the kinds of ``fail_on``. Raises AddressError for a cell
+    that is not there, and as ``record``, ``first_fault`` and ``parameters`` do.
     """
     trace = model.trace(text, truncate=truncate, force=force)
-    addresses = trace.addresses(at)
+    named = [parse_any(one, trace.steps) if isinstance(one, str) else one for one in at]
+    weights = [one for one in named if isinstance(one, ParameterAddress)]
+    addresses = tuple(one for one in named if isinstance(one, Address))
     for where in addresses:
         if where.cell:
             trace[where]
     predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
-    return Traced(trace, tuple(layers), head, addresses, predicted, tuple(fail_on), fault, about=about)
+    beside = parameters(model, weights, way=way) if weights else None
+    places: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(tuple(layers), (head,))]
+    if blocks:
+        places = [(where.layers or (), where.heads or (head,)) for where in trace.addresses(blocks)]
+    chosen = tuple(place for one in places for place in itertools.product(*one))
+    return Traced(trace, chosen, head, addresses, predicted, tuple(fail_on), fault, beside, about=about)

@@ -144,8 +144,9 @@ def searched(model: Transformer, ids: Sequence[int], options: BeamOptions) -> It
     steps = min(max_tokens, room)
     _require_settings(options.beams, steps, options.length_penalty)
 
-    cache = model.cache(min(context, len(ids) + steps)) if options.use_cache else None
-    if cache is not None:
+    cache = None
+    if options.use_cache and not model.config.looks_ahead:
+        cache = model.cache(min(context, len(ids) + steps))
         cache.require_memory(options.beams)
 
     def adjust(log_probabilities: Tensor, texts: Sequence[Sequence[int]]) -> Tensor:

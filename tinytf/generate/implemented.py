@@ -37,7 +37,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm_eps": _number,
     "window": _whole,
     # what they take from the model: its embeddings, its rotary table
-    "positions": ("learned", "sinusoidal", "rotary"),
+    "positions": ("learned", "sinusoidal", "rotary", "none"),
     "position_offset": _whole,
     "n_token_types": _whole,
     "embed_scale": _number,
@@ -55,6 +55,7 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "logit_cap": "capped logits",
+    "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
     "by_layer": "layers that differ",
 }

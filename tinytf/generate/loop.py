@@ -79,8 +79,7 @@ class _Sample:
 def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> None:
     """Raise UsageError where no token can follow: an encoder, no head, no token or too many, none asked for."""
     require_decoder(model.config)
-    if model.head is None:
-        raise UsageError("this model has no language-model head, so it predicts no next token")
+    model.require_head("it predicts no next token")
     if not ids:
         raise UsageError("there is no token to continue", "give at least one token")
     if len(ids) > model.config.context:
@@ -113,8 +112,11 @@ class StreamOptions(Options):
 
 
 def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) -> KVCache | None:
-    """The caller's cache, one that has room for the prompt and all new tokens, or None with ``use_cache`` false."""
-    if options.cache is not None or not options.use_cache:
+    """The caller's cache, one that has room for the prompt and all new tokens, or None with ``use_cache`` false.
+
+    None, too, for a decoder without its mask: each new token changes those before it.
+    """
+    if options.cache is not None or not options.use_cache or model.config.looks_ahead:
         return options.cache
     require_prompt(model, ids, options.max_tokens)
     return model.cache(min(model.config.context, len(ids) + options.max_tokens))
@@ -138,15 +140,18 @@ def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> 
         raise UsageError("a stop string is empty, and every text contains that", "leave it out")
     if options.stops and options.decode is None:
         raise UsageError("stop strings need a tokenizer's decode")
-    if options.kind != PLAIN and cache is None and not options.use_cache:
-        raise UsageError("only decoding with a cache is compiled or in int8", "leave out --no-cache")
     context = model.config.context
     cache = cache_for(model, ids, options)
+    remedy = "a model without its mask has no cache" if model.config.looks_ahead else "leave out --no-cache"
+    if options.kind != PLAIN and cache is None:
+        raise UsageError("only decoding with a cache is compiled or in int8", remedy)
     if cache is not None:
         _require_cache(cache, len(ids), min(context, len(ids) + options.max_tokens - 1), options.samples)
     if chunk and cache is None:
-        raise UsageError("a prompt is computed in chunks only with a cache", "leave out --no-cache")
-    _require_looking(model.config, looking, cache)
+        raise UsageError("a prompt is computed in chunks only with a cache", remedy)
+    if looking is not None and cache is None:
+        raise UsageError("attention to the past is read from the cache, and there is none", remedy)
+    _require_looking(model.config, looking)
     seen = _Seen(looking) if looking else None
 
     def runner() -> Runner:
@@ -168,11 +173,9 @@ def _require_cache(cache: KVCache, prompt: int, tokens: int, samples: int) -> No
     cache.require_memory(samples)
 
 
-def _require_looking(config: ModelConfig, looking: Looking | None, cache: KVCache | None) -> None:
+def _require_looking(config: ModelConfig, looking: Looking | None) -> None:
     if looking is None:
         return
-    if cache is None:
-        raise UsageError("attention to the past is read from the cache, and there is none", "leave out --no-cache")
     for what, number, count in (("layer", looking.layer, config.n_layers), ("head", looking.head, config.n_heads)):
         if number is not None and not 0 <= number < count:
             raise UsageError(f"there is no {what} {number}", f"the model has {count}: 0 to {count - 1}")

@@ -27,15 +27,9 @@ class Targets:
             raise UsageError(f"{len(self.positions)} positions do not go with {len(self.ids)} target tokens")
 
 
-def require_head(model: Transformer) -> None:
-    """Raise UsageError where the model has no logits."""
-    if model.head is None:
-        raise UsageError("this model has no language-model head, so there is no loss and no gradient")
-
-
 def require_targets(model: Transformer, length: int, targets: Targets) -> None:
     """Raise UsageError where the model has no logits, or a target is beyond the text or the vocabulary."""
-    require_head(model)
+    model.require_head("there is no loss and no gradient")
     vocabulary = model.config.vocab_size
     for position, token_id in zip(targets.positions, targets.ids, strict=True):
         if not 0 <= position < length:

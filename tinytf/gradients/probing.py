@@ -44,7 +44,7 @@ class Draw:
         config, length = trace.config, len(trace.tokens)
         self._visible = torch.ones(length, length, dtype=torch.bool)
         self._asked = sorted(set(trace.targets.positions))
-        self._reached = range(max(self._asked) + 1) if config.causal else range(length)
+        self._reached = range(length if config.looks_ahead else max(self._asked) + 1)
         self._steps = [
             (step, layer)
             for step, layer in trace.steps.rows

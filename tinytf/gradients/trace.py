@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinytf.errors import MemoryShortage, UsageError
-from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_head, require_targets
+from tinytf.gradients.loss import Targets, at_positions, cross_entropy_of_probs, require_targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
@@ -79,7 +79,7 @@ def grad(
     The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Raises UsageError for words that name
     no target, and as ``record_gradients`` does.
     """
-    require_head(model.transformer)
+    model.transformer.require_head("there is no loss and no gradient")
     encoding, targets = choose_targets(
         model.tokenizer,
         model.encode(text, truncate=truncate),

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from tinytf.lessons import TEXTS
 from tinytf.lessons.lesson import Figure, Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations import Norm
@@ -67,8 +66,8 @@ def norm(live: Live) -> Lesson:
         f"{taken} / {figure(size)} = {figure(right)}. The learned {learned} of that dimension {makes} it "
         f"{figure(got)}.",
     )
-    when = TEXTS["norm"]["when"][config.norm_order]
-    return live.lesson("norm", question, variant=config.norm, own=own, source=source, place=place, when=when)
+    stream = "always" if isinstance(live.steps[live.trace.steps.output].operation, Norm) else "never"
+    return live.lesson("norm", question, variant=config.norm, own=own, source=source, place=place, stream=stream)
 
 
 def feed_forward(live: Live) -> Lesson:

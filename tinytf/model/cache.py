@@ -41,6 +41,8 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         require_decoder(config)
+        if config.looks_ahead:
+            raise UsageError("without its mask every token sees those after it, so nothing can be cached")
         self.capacity = config.context if capacity is None else capacity
         if not 1 <= self.capacity <= config.context:
             raise UsageError(

@@ -230,11 +230,19 @@ class Transformer(nn.Module):
         own = decoder.weight if isinstance(decoder, Unembedding) else None
         return self.embed.tokens.weight if own is None else own
 
+    def require_head(self, so: str) -> nn.Module:
+        """The head. Raises UsageError for a model without one; ``so`` says what is missing for that reason."""
+        if self.head is None:
+            raise UsageError(
+                f"this model has no language-model head, so {so}",
+                "take a model that predicts tokens, such as tiny or tiny-encoder",
+            )
+        return self.head
+
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states: (…, C) -> (…, V). Raises UsageError for a model without a head."""
-        if self.head is None:
-            raise UsageError("this model has no language-model head, so it has no logits")
-        return self.head(hidden, self.embed.tokens.weight)
+        head = self.require_head("it has no logits")
+        return head(hidden, self.embed.tokens.weight)
 
     def over_vocabulary(self, hidden: Tensor) -> dict[str, Tensor]:
         """The steps from hidden states (…, C) to logits by name, (…, V) each; the logits come last."""

@@ -16,7 +16,7 @@ from tinytf.config import ModelConfig
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tinytf.steps.operations import Operation
+    from tinytf.steps.operations import Operation, Parameter
 
 Predicate = Callable[[ModelConfig], bool]
 Make = Callable[["ModuleType", ModelConfig], "Operation"]
@@ -25,7 +25,8 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-_ACTIVATION = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+"""What each activation of a configuration is called."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ class Step:
 
     ``name`` is short (``scores``); in a layer the full name is ``L0.scores``. ``inputs`` are short names too; one in
     <…> stands for the nearest row above with that role and axes (``CHAINS``). ``operation`` makes the step of them,
-    with the parameters of ``module`` (a path as in ``Seen``), whose matrix is called ``matrix``. ``role`` is the accent
-    that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``; the others
-    are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows themselves.
-    A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss depends on
-    a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
+    with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
+    the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
+    the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
+    themselves. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
+    depends on a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
     """
 
     name: str
@@ -77,6 +78,15 @@ class Step:
     def full_name(self, layer: int | None) -> str:
         """``L0.scores`` for a step of a layer, else the name itself."""
         return f"L{layer}.{self.name}" if self.in_layer else self.name
+
+    @property
+    def parameter(self) -> str:
+        """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
+        if self.make is _norm:
+            return f"{self.name}.gain"
+        if self.matrix == "W":
+            return f"{self.name}.W"
+        return f"ffn.{self.matrix}" if self.role == "ffn" else self.matrix
 
     @property
     def has_heads(self) -> bool:
@@ -145,6 +155,18 @@ def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Norm(config.norm == "layernorm", config.norm_eps)
 
 
+def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Linear(config.qkv_bias)
+
+
+def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Linear(config.ffn_bias)
+
+
+def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Unembed(config.head_bias, config.tied_head)
+
+
 def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
     called = "divisor" if config.attention_divisor else "√d_head"
     return o.Scale(config.score_divisor, called, config.score_divisor_words)
@@ -156,7 +178,6 @@ _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
-_NO_ROTARY = "positions are {positions}, added to the embeddings, so nothing is rotated"
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
@@ -180,15 +201,15 @@ STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
     Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
-         alias="hook_embed", make=lambda o, _: o.Lookup("E"), module="embed.tokens", seen=Seen("embed.tokens")),
+         alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
+         seen=Seen("embed.tokens")),
     Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
-         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed",
-         absent="positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
+         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
-         seen=Seen("embed.positions")),
+         matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
-         make=lambda o, _: o.Lookup("S", types=True), module="embed.types", seen=Seen("embed.types")),
+         make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
     Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
          make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
@@ -202,30 +223,31 @@ STEPS: tuple[Step, ...] = (
     Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
     Step("q", "queries", "{attn_in}·W_Q{qkv_bias}", _HEADS, ("<residual>",), "q", recorded=True, alias="attn.hook_q",
-         make=lambda o, _: o.Linear(), module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
+         make=_qkv, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
     Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
-         make=lambda o, _: o.Linear(), module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+         make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
-         make=lambda o, _: o.Linear(), module="attention.v", matrix="W_V", seen=Seen("attention.v")),
+         make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
     Step("q_norm", "queries, normed", "{norm}(q) in each head", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
     Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
-         absent=_NO_ROTARY, alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
+         absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
     Step("k_rot", "keys, rotated", "k turned by its position", _KV, ("<k>",), "k", when=_rotary,
-         absent=_NO_ROTARY, alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
+         absent="{no_rotary}", alias="attn.hook_rot_k", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 1)),
     Step("scores", "attention scores", "q·kᵀ", _MAP, ("<q>", "<k>"), "attention", core=True,
          make=lambda o, _: o.Scores()),
-    Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True,
-         make=_scale),
+    Step("scaled", "scaled scores", "{scale}", _MAP, ("<map>",), "attention", core=True, make=_scale,
+         when=lambda c: c.score_divisor != 1, absent="attention scores are not scaled in this model"),
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
-         when=lambda c: c.causal, absent="this model looks both ways and the text has no padding, so nothing is masked",
+         when=lambda c: not c.looks_ahead,
+         absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
          alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
@@ -234,7 +256,7 @@ STEPS: tuple[Step, ...] = (
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
-         alias="hook_attn_out", make=lambda o, _: o.Linear(), module="attention.o", matrix="W_O",
+         alias="hook_attn_out", make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
          seen=Seen("attention")),
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
@@ -249,15 +271,15 @@ STEPS: tuple[Step, ...] = (
          when=_order("pre", "both"), alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
          seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, alias="{hidden_alias}", make=lambda o, _: o.Linear(), module="ffn.up", matrix="{w_up}",
+         recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
          seen=Seen("ffn.up")),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
-         alias="mlp.hook_pre", make=lambda o, _: o.Linear(), module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
+         alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
          make=lambda o, c: o.Activate(c.activation), seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
-         alias="hook_mlp_out", make=lambda o, _: o.Linear(), module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
+         alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
@@ -273,23 +295,22 @@ STEPS: tuple[Step, ...] = (
          alias="ln_final.hook_normalized", alias_note=_NORMED, make=_norm, module="final_norm", seen=Seen("final_norm"),
          from_stream=True),
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
-         when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(), module="pooler",
+         when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
          to_loss=False),
     Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=lambda o, _: o.Linear(), module="head.dense", seen=Seen("head.dense")),
+         make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
     Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
          absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
     Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
          make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head, absent="logits are not capped in this model",
-         make=lambda o, _: o.Unembed(), module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
+         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
     Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
          "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
          when=lambda c: _has_head(c) and not _capped_head(c), absent=_NO_HEAD,
-         make=lambda o, _: o.Unembed(), module="head.decoder", matrix="{matrix}",
-         seen=Seen("head")),
+         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
     Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
          absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
     Step("next", "prediction", "{prediction}", (), ("probs",), "output", False, when=_has_head, absent=_NO_HEAD,
@@ -300,11 +321,14 @@ STEPS: tuple[Step, ...] = (
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
-    act = _ACTIVATION[config.activation]
-    added = ["tokens"] + ["positions"] * (config.positions != "rotary") + ["types"] * (config.n_token_types > 0)
+    act = ACTIVATION_NAMES[config.activation]
+    added = [step.name.partition(".")[2] for step in STEPS if step.name in _EMBEDDINGS and step.when(config)]
+    unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
         "norm": _NORM[config.norm],
-        "positions": config.positions,
+        "no_rotary": unplaced or f"positions are {config.positions}, added to the embeddings, so nothing is rotated",
+        "no_added_positions": unplaced
+        or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
@@ -327,7 +351,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
-        "head_act": _ACTIVATION[config.head_activation],
+        "head_act": ACTIVATION_NAMES[config.head_activation],
         "last_head": str(config.n_heads - 1),
         "logits_in": "head.norm" if _mlm(config) else "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
@@ -385,6 +409,16 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
     shared = config.n_kv_heads == config.n_heads
     for step in above:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
+
+
+def _absent(config: ModelConfig) -> Iterator[Step]:
+    """The rows with parameters that a model of this configuration does not have."""
+    from tinytf.steps import operations
+
+    words = _words(config)
+    for step in STEPS:
+        if step.module and step.make and not step.when(config):
+            yield replace(step, matrix=step.matrix.format_map(words), operation=step.make(operations, config))
 
 
 def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
@@ -517,6 +551,19 @@ class StepTable:
         """The step that ``name`` means in this architecture, or its present name, where that is another step."""
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
         return None if target == name else target
+
+    @cached_property
+    def parameters(self) -> "dict[str, tuple[Step, Parameter]]":
+        """Every parameter that some model has, by its name in addresses, with the step that is made with it.
+
+        Those of a layer are named as in one, ``W_Q``; those that this model lacks say why.
+        """
+        lacking, own = (
+            {one.name: (step, one) for step in rows if step.operation for one in step.operation.parameters(step)}
+            for rows in (_absent(self.config), self.by_name.values())
+        )
+        why = {name: replace(one, absent=self.why_absent(step.name) or "") for name, (step, one) in lacking.items()}
+        return own | {name: (lacking[name][0], one) for name, one in why.items() if name not in own}
 
     def why_absent(self, name: str) -> str | None:
         """Why a step of the table does not exist in this model; None for a name that no model has."""

@@ -10,9 +10,9 @@ from tinytf.errors import AddressError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step, StepTable
 
-_ADDRESS = re.compile(
+ADDRESS = re.compile(
     r"(?:L(?P<layers>[0-9]+(?:-[0-9]+)?|\*)(?:H(?P<heads>[0-9]+(?:-[0-9]+)?|\*))?(?:\.(?=[A-Za-z])|(?=\[)|$))?"
-    r"(?P<step>[A-Za-z][A-Za-z0-9_.]*)?(?:\[(?P<cell>.*)\])?",
+    r"(?P<step>[A-Za-z][A-Za-z0-9_.₁₂]*)?(?:\[(?P<cell>.*)\])?",
     re.DOTALL,
 )
 _DIGITS = 18  # int() refuses thousands of them
@@ -43,17 +43,19 @@ class Address:
         return (["layer"] if self.layers is not None and len(self.layers) > 1 else []) + axes
 
     def __str__(self) -> str:
-        place = "" if self.layers is None else f"L{_span(self.layers)}"
-        place += "" if self.heads is None else f"H{_span(self.heads)}"
+        place = "" if self.layers is None else f"L{span(self.layers)}"
+        place += "" if self.heads is None else f"H{span(self.heads)}"
         parts = [part for part in (place, self.step.name if self.step else "") if part]
         return ".".join(parts) + (f"[{','.join(self.cell)}]" if self.cell else "")
 
 
-def _span(numbers: tuple[int, ...]) -> str:
+def span(numbers: tuple[int, ...]) -> str:
+    """``2``, or ``0-3``."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
-def _numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
+def read_numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | None:
+    """The layers or heads that ``2``, ``0-3`` or ``*`` means; AddressError for one that is not there."""
     if text is None:
         return None
     if text == "*":
@@ -78,14 +80,14 @@ def parse_address(text: str, table: StepTable) -> Address:
     """
     config, note = table.config, ""
     canonical, note = _from_transformer_lens(text.strip(), table)
-    match = _ADDRESS.fullmatch(canonical)
+    match = ADDRESS.fullmatch(canonical)
     if not canonical or match is None or (match["layers"] is None and match["step"] is None):
         raise AddressError(
             f"{text!r} is not an address",
             "a layer is L3, a head L3H5, a step L3H5.weights, a cell L3H5.weights[2,1], a set L0-2H*.weights",
         )
-    layers = _numbers(match["layers"], config.n_layers, "layer")
-    heads = _numbers(match["heads"], config.n_heads, "head")
+    layers = read_numbers(match["layers"], config.n_layers, "layer")
+    heads = read_numbers(match["heads"], config.n_heads, "head")
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
     if match["step"] is None:
         if cell:
@@ -124,10 +126,19 @@ def _find_step(name: str, layers: tuple[int, ...] | None, table: StepTable) -> t
         reason = table.why_absent(name)
         if reason:
             raise AddressError(f"this model has no step {name!r}: {reason}")
-        raise AddressError(f"there is no step {name!r}", did_you_mean(name, table.by_name))
+        raise _unknown(name, table)
     if step.in_layer and layers is None:
         last = table.config.n_layers - 1
         raise AddressError(f"{name!r} is a step of every layer", f"say which: L0.{name} … L{last}.{name}, or L*.{name}")
     if not step.in_layer and layers is not None:
         raise AddressError(f"{name!r} is not inside a layer", f"write {name} alone")
     return step, f"{name} is {step.name} in this model" if synonym else ""
+
+
+def _unknown(name: str, table: StepTable) -> AddressError:
+    """What is nearest to a name that no step has."""
+    own = {parameter: step for parameter, (step, one) in table.parameters.items() if not one.absent}
+    if name in own:
+        shown = f"L0.{name}" if own[name].in_layer else name
+        return AddressError(f"{name} is a parameter, and not a step", f"tinytf trace --at {shown} shows it")
+    return AddressError(f"there is no step {name!r}", did_you_mean(name, [*table.by_name, *own]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,19 @@ class Site:
         return self.trace.steps.sources(self.step, self.layer)
 
     @property
+    def variable(self) -> str:
+        """The step's name in code."""
+        return _variable(self.step.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its inputs in code; those of another layer begin with it."""
+        return tuple(
+            _variable(name) if layer in (None, self.layer) else f"L{layer}_{_variable(name)}"
+            for name, layer in self.sources
+        )
+
+    @property
     def source_steps(self) -> tuple[Step, ...]:
         return tuple(self.trace.steps.at(*place) for place in self.sources)
 
@@ -84,3 +98,8 @@ class Site:
     def derive(self, heads: tuple[int, ...] | None = None) -> Tensor:
         """The step computed again from the steps before it."""
         return self.operation.derive(self, heads)
+
+
+def _variable(name: str) -> str:
+    name = name.replace(".", "_")
+    return "x" if keyword.iskeyword(name) else name

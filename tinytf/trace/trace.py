@@ -21,6 +21,7 @@ from tinytf.steps.table import Step, StepTable, table_of
 from tinytf.text.tokenizer import Encoding, Token
 from tinytf.text.words import named_positions
 from tinytf.trace.address import Address, parse_address
+from tinytf.trace.parameters import ParameterAddress, parse_any
 from tinytf.trace.site import Site
 from tinytf.trace.summary import pipeline
 
@@ -137,8 +138,13 @@ class Trace:
         return tuple(self.address(one) if isinstance(one, str) else one for one in some)
 
     def __getitem__(self, address: str | Address) -> Tensor:
-        """The tensor at an address: without a head axis for one head, with a leading layer axis for several layers."""
-        where = self.address(address) if isinstance(address, str) else address
+        """The tensor at an address: without a head axis for one head, with a leading layer axis for several layers.
+
+        A parameter has an address too, such as ``L0.W_Q``; ``E[cat]`` is the embedding of a token of the text.
+        """
+        where = parse_any(address, self.steps) if isinstance(address, str) else address
+        if isinstance(where, ParameterAddress):
+            return where.tensor(self.model, lambda word: self.tokens[self.index(word, "token", len(self.tokens))].id)
         step = where.step
         if step is None:
             raise AddressError(f"{where} names no step", f"for example {where}.weights")

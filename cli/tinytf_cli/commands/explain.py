@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import Addressed, complete_address
+from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class Asked:
     """The options of this command alone."""
 
-    address: str = argument()
+    address: str = argument(shell_complete=complete_address)
     depth: int = option(
         type=click.IntRange(1), shown=1, help="Steps explained: this one, then that of its largest term, and so on."
     )
@@ -28,9 +29,19 @@ class Asked:
 
 
 @command("explain")
-def explain(asked: Asked, on: Traced) -> int:
-    """An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'."""
+def explain(asked: Asked, on: Addressed) -> int:
+    """An ADDRESS is one cell of one step: 'L0H0.scores[The,cat]', 'L1.ffn[sat,17]', 'logits[sat,·on]'. A parameter,
+    such as 'L0H1.W_Q[3,7]', is learned: it has no arithmetic and needs no TEXT.
+    """
+    from tinytf.steps.table import StepTable
+    from tinytf.trace.parameters import parse_parameter
     from tinytf_cli.views.explain import ExplainView
+    from tinytf_cli.views.parameters import ParametersView
+
+    weight = parse_parameter(asked.address, StepTable(on.model.config))
+    if weight is not None:
+        on.output.show(Result.of(ParametersView(on.model, on.model.parameters(weight))))
+        return 0
 
     def view_of(trace: "Trace") -> "ExplainView":
         found = on.model.explain(trace, asked.address, depth=asked.depth, top=asked.top, temperature=asked.temperature)

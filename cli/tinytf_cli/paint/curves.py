@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ _BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 _POINT = "•"
 _LEAST, _WIDEST = 4, 160
 _TICK_ROWS = 3
+_TICK_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class _Axis:
         return (values - self.low) / (self.high - self.low)
 
 
-def finite_points(curve: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def finite_points(curve: Curve) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """The points of a curve with a finite value."""
     finite = np.isfinite(curve.y)
     return curve.x[finite], curve.y[finite]
@@ -153,8 +155,9 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     labels = _tick_rows(up, block.height)
     label_width = max(map(len, labels.values()))
     width = max(_LEAST, min(_WIDEST, terminal.width - label_width - 4))
-    across = step_axis(float(min(x[0] for x, _ in points if x.size)), float(max(x[-1] for x, _ in points if x.size)),
-                       width)  # fmt: skip
+    first, last = (float(end(x[at] for x, _ in points if x.size)) for end, at in ((min, 0), (max, -1)))
+    whole = all(np.issubdtype(x.dtype, np.integer) for x, _ in points)
+    across = step_axis(first, last, width) if whole else value_axis(first, last, width // _TICK_COLUMNS)
     side, tick, corner, flat, mark = "|++-+" if terminal.ascii else "│┤└─┬"
     braille = not terminal.ascii and (terminal.coloured or len(block.curves) == 1)
     marks = [MARKS[i % len(MARKS)] for i in range(len(block.curves))]

@@ -8,13 +8,14 @@ from rich.style import Style
 
 from tinytf_cli.numbers import SHARE, number, number_format, numbers, widest
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
-from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.paint.text import PaintedLine, line_width, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Heat
 
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
 _LABEL_LIMIT = 14
+_NARROW = 50  # columns below which a legend is short
 
 
 def shades(terminal: Terminal) -> str:
@@ -34,19 +35,25 @@ def shade(share: float, terminal: Terminal) -> str:
     return signs[min(len(signs) - 1, 1 + int(min(share, 1.0) * (len(signs) - 1)))]
 
 
-def pool(values: Array, visible: NDArray[np.bool_] | None, factor: int) -> tuple[Array, NDArray[np.bool_] | None]:
-    """The largest magnitude (with its sign) in each factor × factor square; masked cells do not count."""
-    if factor == 1:
+def pool(
+    values: Array, visible: NDArray[np.bool_] | None, factor: int, across: int = 0
+) -> tuple[Array, NDArray[np.bool_] | None]:
+    """The largest magnitude (with its sign) in each ``factor`` rows and ``across`` columns, or in as many columns.
+
+    Masked cells do not count.
+    """
+    across = across or factor
+    if factor == across == 1:
         return values, visible
-    rows, columns = (-(-n // factor) for n in values.shape)
+    rows, columns = -(-values.shape[0] // factor), -(-values.shape[1] // across)
     shown_cells = np.ones(values.shape, dtype=bool) if visible is None else visible
-    padded = np.zeros((rows * factor, columns * factor), dtype=values.dtype)
+    padded = np.zeros((rows * factor, columns * across), dtype=values.dtype)
     seen = np.zeros(padded.shape, dtype=bool)
     padded[: values.shape[0], : values.shape[1]] = np.where(shown_cells, values, 0)
     seen[: values.shape[0], : values.shape[1]] = shown_cells
-    squares = padded.reshape(rows, factor, columns, factor).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
+    squares = padded.reshape(rows, factor, columns, across).transpose(0, 2, 1, 3).reshape(rows, columns, -1)
     strongest = np.take_along_axis(squares, np.abs(squares).argmax(-1)[..., None], -1)[..., 0]
-    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, factor).any(axis=(1, 3)))
+    any_seen: NDArray[np.bool_] = np.asarray(seen.reshape(rows, factor, columns, across).any(axis=(1, 3)))
     return strongest, None if visible is None else any_seen
 
 
@@ -70,7 +77,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
         width += 1  # a space on either side of a number
     if len(columns) > room and not (block.asked and not terminal.cuts):
-        return [*_small_cells(block, rows, label_width, terminal), _heat_legend(block, terminal)]
+        return [*_small_cells(block, rows, label_width, terminal), *_heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
     for first in range(0, len(columns), room):
@@ -83,7 +90,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
             line = [Segment("  " + pad_text(label, label_width, terminal) + " ")]
             line += [_cell(block, r, c, texts[r][c], width, terminal) for c in part]
             lines.append(line)
-    return [*lines, _heat_legend(block, terminal)]
+    return [*lines, *_heat_legend(block, terminal)]
 
 
 def number_form(block: Heat, terminal: Terminal) -> str:
@@ -117,11 +124,11 @@ def _level(value: float, block: Heat) -> int:
 
 
 def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Terminal) -> list[PaintedLine]:
-    """Two columns per value, or per max-pooled square where even that is too wide."""
+    """Two columns per value, or per max-pooled rectangle where even that is too wide; no taller than it may be wide."""
     label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
-    factor = -(-len(block.column_labels) // room)
-    values, visible = pool(block.values, block.visible, factor)
+    factor, across = (-(-len(labels) // room) for labels in (block.row_labels, block.column_labels))
+    values, visible = pool(block.values, block.visible, factor, across)
     small = Heat(values, (), (), block.scale, visible, block.limit)
     lines: list[PaintedLine] = []
     names = rows
@@ -132,27 +139,31 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
         line = [Segment("  " + pad_text(names[r], label_width, terminal) + " ")]
         line += [_cell(small, r, c, "", 2, terminal) for c in range(values.shape[1])]
         lines.append(line)
-    if factor > 1:
-        lines += pooling_note(factor, 2, terminal)
+    if max(factor, across) > 1:
+        lines += pooling_note(factor, across, 2, terminal)
     return lines
 
 
-def pooling_note(factor: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
+def pooling_note(factor: int, across: int, indent: int, terminal: Terminal) -> list[PaintedLine]:
     """Say what a pooled cell shows."""
-    said = f"each cell is the strongest of {factor} × {factor} (max-pooled by {factor})"
+    by = f"{factor}" if factor == across else f"{factor} × {across}"
+    said = f"each cell is the strongest of {factor} × {across} (max-pooled by {by})"
     return wrap([Segment(" " * indent + shown(said, terminal), role_style("dim", terminal))], terminal.width, indent)
 
 
-def _heat_legend(block: Heat, terminal: Terminal) -> PaintedLine:
-    masked = [] if block.visible is None else [Segment(shown("   · masked", terminal), role_style("dim", terminal))]
-    return [*legend(block.scale, block.limit, terminal), *masked]
+def _heat_legend(block: Heat, terminal: Terminal) -> list[PaintedLine]:
+    line = legend(block.scale, block.limit, terminal, cells=16 if terminal.width >= _NARROW else 6)
+    if block.visible is None:
+        return [line]
+    masked = Segment(shown("   · masked", terminal), role_style("dim", terminal))
+    return [[*line, masked]] if line_width([*line, masked]) <= terminal.width else [line, [masked]]
 
 
-def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2) -> PaintedLine:
+def legend(scale: str, limit: float, terminal: Terminal, indent: int = 2, cells: int = 16) -> PaintedLine:
     """The scale of a map, drawn below it: its two end values, with its colours or shades between."""
     high = "1" if limit == 1.0 and scale == "unit" else number(limit, terminal.form(""))
     low, dim = "0" if scale == "unit" else f"-{high}", role_style("dim", terminal)
-    bar = scale_bar(scale, 16, terminal, "▄")
+    bar = scale_bar(scale, cells, terminal, "▄")
     return [Segment(" " * indent), Segment(f"{low} ", dim), *bar, Segment(f" {high}", dim)]
 
 

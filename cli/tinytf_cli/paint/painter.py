@@ -1,6 +1,7 @@
 """Turn blocks into lines of text for one terminal."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.segment import Segment
@@ -11,8 +12,8 @@ from tinytf_cli.paint.grid import paint_grid
 from tinytf_cli.paint.heat import legend, paint_heat
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
-from tinytf_cli.paint.text import PaintedLine, cut, render, segments, shown, wrap
-from tinytf_cli.paint.thumbnails import paint_thumbnails
+from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, render, segments, shown, wrap
+from tinytf_cli.paint.thumbnails import paint_miniatures, paint_thumbnails
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
@@ -37,6 +38,50 @@ def _paint_scale(block: blocks.Scale, terminal: Terminal) -> list[PaintedLine]:
     return [[*legend(block.scale, block.limit, terminal), unit]] if terminal.coloured else []
 
 
+_GUTTER = 2
+"""Columns between parts that stand side by side."""
+
+
+def _paint_beside(block: blocks.Beside, terminal: Terminal) -> list[PaintedLine]:
+    """The fewest rows of parts that fit; each part is as high as the highest of its row."""
+    for few in range(1, len(block.parts)):
+        count = -(-len(block.parts) // few)
+        chunks = [block.parts[first : first + count] for first in range(0, len(block.parts), count)]
+        rows = [_fitting(chunk, block, terminal) for chunk in chunks]
+        if all(rows):
+            return [line for row in rows for line in _side_by_side(row, terminal)]
+    return [line for part in block.parts for line in _paint_part(part, terminal)]
+
+
+def _fitting(parts: Sequence[Sequence[Block]], block: blocks.Beside, terminal: Terminal) -> list[list[PaintedLine]]:
+    """The parts of one row; empty where they do not fit."""
+    painted: list[list[PaintedLine]] = []
+    left = terminal.width
+    for place, part in enumerate(parts):
+        share = (left + _GUTTER) // (len(parts) - place) - _GUTTER if block.even else left
+        lines = _paint_part(part, replace(terminal, width=share)) if share >= block.least else []
+        if not lines or _widest(lines) > share:
+            return []
+        painted.append(lines)
+        left -= _widest(lines) + _GUTTER
+    return painted
+
+
+def _paint_part(part: Iterable[Block], terminal: Terminal) -> list[PaintedLine]:
+    return [line for one in part for line in _PAINTERS[type(one)](one, terminal)]
+
+
+def _widest(lines: list[PaintedLine]) -> int:
+    return max(map(line_width, lines), default=0)
+
+
+def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterator[PaintedLine]:
+    widths = [_widest(part) + _GUTTER for part in parts]
+    for number in range(max(map(len, parts))):
+        each = (part[number] if number < len(part) else [] for part in parts)
+        yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)]
+
+
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     blocks.Line: _paint_line,
     blocks.Heading: _paint_heading,
@@ -47,6 +92,8 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     blocks.Bars: paint_bars,
     blocks.RowBars: paint_row_bars,
     blocks.Thumbnails: paint_thumbnails,
+    blocks.Miniatures: paint_miniatures,
+    blocks.Beside: _paint_beside,
     blocks.Scale: _paint_scale,
     blocks.Curves: paint_curves,
     blocks.Pieces: paint_pieces,
@@ -73,6 +120,6 @@ def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
             yield from sentences(block, terminal)
         else:
             for line in _PAINTERS[type(block)](block, terminal):
-                # Thumbnails always fit, and their ready-made escape codes cannot be measured.
-                fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)
+                # Small maps always fit, and their ready-made escape codes cannot be measured.
+                fits = not terminal.cuts or isinstance(block, (blocks.Thumbnails, blocks.Miniatures))
                 yield render(line if fits else cut(line, terminal.width, terminal), terminal.depth)

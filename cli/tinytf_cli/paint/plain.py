@@ -11,6 +11,7 @@ from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
 from tinytf_cli.paint.tables import bar_text, figure_text
 from tinytf_cli.paint.text import shown, spans
+from tinytf_cli.paint.thumbnails import heads_shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
@@ -47,6 +48,8 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
         lines.append(", ".join(parts) + ".")
+        if row in block.notes:
+            lines.append(f"{block.notes[row].strip()}.")
     return lines
 
 
@@ -85,7 +88,7 @@ def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
 
 
 def _bars(block: blocks.Bars, terminal: Terminal) -> list[str]:
-    return [f"{b.label}: {bar_text(b, terminal)}." for b in block.bars]
+    return [f"{b.label.strip()}: {bar_text(b, terminal)}." for b in block.bars]
 
 
 def _row_bars(block: blocks.RowBars, terminal: Terminal) -> list[str]:
@@ -99,12 +102,25 @@ def _thumbnails(block: blocks.Thumbnails, terminal: Terminal) -> list[str]:
     lines = []
     for layer, maps in enumerate(block.maps):
         for head, weights in enumerate(maps):
-            query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
-            lines.append(
-                f"Layer {layer} head {head}: largest weight {float(weights[query, key]):.2f}, "
-                f"from token {query} to token {key}."
-            )
+            lines.append(f"Layer {layer} head {head}: {_largest(weights)}")
     return lines
+
+
+def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
+    return [
+        "",
+        f"{block.title}, {heads_shown(block, len(block.maps))}.",
+        *(f"{one.title}, {one.word}: {_largest(one.weights)}" for one in block.maps),
+    ]
+
+
+def _largest(weights: blocks.Array) -> str:
+    query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
+    return f"largest weight {float(weights[query, key]):.2f}, from token {query} to token {key}."
+
+
+def _beside(block: blocks.Beside, terminal: Terminal) -> list[str]:
+    return [line for part in block.parts for one in part for line in _SENTENCES[type(one)](one, terminal)]
 
 
 def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
@@ -135,6 +151,8 @@ _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
     blocks.Bars: _bars,
     blocks.RowBars: _row_bars,
     blocks.Thumbnails: _thumbnails,
+    blocks.Miniatures: _miniatures,
+    blocks.Beside: _beside,
     blocks.Scale: lambda block, terminal: [],
     blocks.Curves: _curves,
     blocks.Pieces: _pieces,

@@ -122,6 +122,8 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
         lines.append(layout.line([[Segment(shown(c.title, terminal), dim)] for c in layout.columns]))
     for row in range(len(block.columns[0].cells)):
         lines.append(layout.line([cells[row] for cells in layout.cells]))
+        if row in block.notes:
+            lines.append([Segment("  " + shown(block.notes[row], terminal), role_style("dim", terminal))])
         if row in block.rule_after:
             lines.append([])
     return lines

@@ -6,11 +6,12 @@ from rich.segment import Segment
 
 from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
 from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
-from tinytf_cli.paint.text import PaintedLine, shown
+from tinytf_cli.paint.text import PaintedLine, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Thumbnails
+from tinytf_cli.views.blocks import Array, Miniature, Miniatures, Thumbnails
 
 _LARGEST = 32
+_HIGH = 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
@@ -72,6 +73,50 @@ def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     return rows
 
 
+def _lines(levels: NDArray[np.int64], rows: int, terminal: Terminal) -> list[str]:
+    """A picture of so many ``rows``, as text."""
+    halves = terminal.coloured and not terminal.ascii
+    return half_blocks(levels, terminal) if halves else _shaded(levels[:rows], terminal)
+
+
+def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]:
+    """Rows of maps in cells of one width: half blocks in colour, shades without, which are twice as high as wide."""
+    halves = terminal.coloured and not terminal.ascii
+    length, dim = len(block.maps[0].weights), role_style("dim", terminal)
+    across = -(-length // (2 * _HIGH))
+    down = across if halves else -(-length // _HIGH)
+    wide, high = -(-length // across), -(-length // down)
+    lines_high = 2 + (-(-high // 2) if halves else high)
+    width = 2 + max(wide, *(len(text) for one in block.maps for text in (one.title, one.word)))
+    a_row = max(1, (terminal.width - 2) // width)
+    maps = block.maps[: a_row * max(1, block.lines // lines_high)]
+    more = heads_shown(block, len(maps))
+    more += f"; each cell the strongest of {down} × {across}" if down > 1 else ""
+    title = [Segment(block.title, role_style("strong", terminal)), Segment(shown(f"   {more}", terminal), dim)]
+    lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
+    for first in range(0, len(maps), a_row):
+        part = maps[first : first + a_row]
+        lines.append([Segment("  " + "".join(one.title.ljust(width) for one in part))])
+        lines.append([Segment("  " + "".join(shown(one.word, terminal).ljust(width) for one in part), dim)])
+        drawn = [_lines(_levels(one, down, across), high, terminal) for one in part]
+        gap = " " * (width - wide)
+        lines += [[Segment("  " + gap.join(texts))] for texts in zip(*drawn, strict=True)]
+    return lines
+
+
+def heads_shown(block: Miniatures, count: int) -> str:
+    """How many of the maps are shown, which, and how to see the others."""
+    return f"all {block.of}" if count == block.of else f"{count} of {block.of}, {block.which}; {block.remedy}"
+
+
+def _levels(one: Miniature, down: int, across: int) -> NDArray[np.int64]:
+    """The levels of a pooled map, in an even number of rows."""
+    pooled, seen = pool(one.weights, one.visible, down, across)
+    levels = level(pooled, "unit", 1.0)
+    levels = levels if seen is None else np.where(seen, levels, LEVELS)
+    return np.pad(levels, ((0, len(levels) % 2), (0, 0)), constant_values=LEVELS)
+
+
 def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]:
     """A grid with one row of maps per layer: half blocks in colour, shades without."""
     n_heads, length = block.maps[0].shape[0], block.maps[0].shape[-1]
@@ -85,13 +130,10 @@ def paint_thumbnails(block: Thumbnails, terminal: Terminal) -> list[PaintedLine]
                 heads = "".join(f"H{first + i}"[:width].ljust(width) for i in range(len(part)))
                 lines.append([Segment("     " + heads, role_style("dim", terminal))])
             levels = _picture(part, visible, side)
-            rows = half_blocks(levels, terminal) if terminal.coloured and not terminal.ascii else _shaded(
-                levels[: -(-length // -(-length // side))], terminal
-            )  # fmt: skip
-            for place, text in enumerate(rows):
+            for place, text in enumerate(_lines(levels, -(-length // -(-length // side)), terminal)):
                 label = f"L{layer}" if place == 0 else ""
                 lines.append([Segment(f"{label:<5}", role_style("dim", terminal)), Segment(text)])
     factor = -(-length // side)
     if factor > 1:
-        lines += pooling_note(factor, 5, terminal)
+        lines += pooling_note(factor, factor, 5, terminal)
     return [*lines, legend("unit", 1.0, terminal, indent=5)]

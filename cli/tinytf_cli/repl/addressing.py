@@ -48,6 +48,26 @@ def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[O
     yield from (one for one in found if one.word.startswith(begun))
 
 
+def parameters(session: Session, begun: str) -> Iterator[Offer]:
+    """The parameters that begin so, and of the vocabulary's tables the tokens of the text.
+
+    Those of a layer come after its ``L0.``, those that heads share out also after ``L0H1.``.
+    """
+    table, place = session.known_table, _PLACE.match(begun)
+    if table is None:
+        return
+    layer, head = place.groups(default="") if place else ("", "")
+    before = f"{layer}{head}." if layer else ""
+    for known, (step, one) in table.parameters.items():
+        split = any(axis.endswith("·d_head") for axis in one.axes)
+        here = bool(layer) == step.in_layer and (split or not head) and begun.startswith(before)
+        if here and not one.absent and f"{before}{known}".startswith(begun):
+            yield Offer(f"{before}{known}", f"parameter of {step.title}")
+        if begun.startswith(f"{known}[") and one.axes[0] == "vocab" and "," not in begun:
+            for token in tokens(session, begun.partition("[")[2]):
+                yield Offer(f"{known}[{token.word}]", token.about, True)
+
+
 def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
     """The heads of a layer, and the steps of the layer, or of a head that is named."""
     try:

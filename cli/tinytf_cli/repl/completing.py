@@ -11,10 +11,11 @@ import click
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
-from tinytf_cli.repl.addressing import Offer, addresses, beginning, tokens
+from tinytf_cli.repl.addressing import Offer, addresses, beginning, parameters, tokens
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
 from tinytf_cli.repl.line import Piece, escaped, pieces_of
@@ -162,6 +163,8 @@ def _of_parameter(
     kind, name = str(parameter.metavar or parameter.name or ""), parameter.name
     if ("ADDRESS" in kind.upper() or kind.startswith("L3")) and place == 0:
         found = addresses(session, begun)
+        if command.name in ("trace", "explain"):
+            return itertools.chain(found, parameters(session, begun))
         return found if name not in ("head", "heads") else (one for one in found if _HEADS.fullmatch(one.word))
     if name in ("row", "query", "position"):
         return tokens(session, begun)
@@ -228,9 +231,9 @@ def _topics(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
 
 
 def _sites(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The steps that can be ablated."""
+    """The steps that can be ablated, and the parts that can be left out."""
     yield from (one for one in addresses(session, begun) if _SITES.fullmatch(one.word))
-    yield from beginning(begun, [("none", "the whole model")])
+    yield from beginning(begun, [*((part, "in no layer") for part in LEFT_OUT), ("none", "the whole model")])
 
 
 def _models(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
@@ -261,6 +264,9 @@ def _files(session: Session | None, begun: str, words: list[str]) -> Iterator[Of
 
 OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     "address": lambda session, begun, words: addresses(session, begun, bare=True),
+    "number": lambda session, begun, words: itertools.chain(
+        addresses(session, begun, bare=True), parameters(session, begun)
+    ),
     "step": lambda session, begun, words: addresses(session, begun),
     "site": _sites,
     "layer": lambda session, begun, words: (one for one in addresses(session, begun) if _LAYER.fullmatch(one.word)),

@@ -19,6 +19,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line
 
 if TYPE_CHECKING:
+    from tinytf.analysis.parameters import Parameters
     from tinytf.analysis.values import AddressValues
     from tinytf.trace.trace import Trace
     from tinytf_cli.repl.state import Settings
@@ -30,8 +31,8 @@ _verb = partial(verb, topic="looking")
 
 
 @_verb(
-    "print", "p", takes=("address", "flag"),
-    examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]"),
+    "print", "p", takes=("number", "flag"),
+    examples=("print L0H0.weights", "print/stats L0.ffn", "print logits /shape", "print L0H0.scores[1,0]", "print E"),
 )  # fmt: skip
 @click.argument("words", nargs=-1, metavar="[ADDRESS] [/shape|/stats|/values|/json]")
 def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
@@ -43,7 +44,8 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
     flags = [_flag(flag) for _, slash, flag in parts if slash]
     if len(flags) > 1:
         raise UsageError(f"/{flags[0]} and /{flags[1]} ask for two things at once")
-    found = address_result(session, find_address(session, "".join(word for word, _, _ in parts)), *flags)
+    address = "".join(word for word, _, _ in parts)
+    found = _parameter(session, address, *flags) or address_result(session, find_address(session, address), *flags)
     if flags == ["json"]:
         session.output(session.terminal(), "json", None).show(found)
         return None
@@ -57,10 +59,12 @@ def _flag(word: str) -> str:
     return flag
 
 
-@_verb("heat", takes=("address",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))
+@_verb("heat", takes=("number",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))
 @click.argument("words", nargs=-1, metavar="[ADDRESS]")
 def heat(session: Session, words: tuple[str, ...]) -> Result:
     """Draw a step as a map in colour; of a head, its attention weights."""
+    if (found := _parameter(session, "".join(words), "heat")) is not None:
+        return found
     where = find_address(session, "".join(words), step=session.table.weights)
     if where.step is not None and not where.step.is_tensor:
         raise UsageError(f"{where.step.name} is no tensor", "such as heat L0H0")
@@ -110,8 +114,7 @@ def top(session: Session, count: int, position: str | None) -> Result:
     from tinytf_cli.views.predictions import prediction_blocks
 
     trace, tokenizer = session.trace, session.model.tokenizer
-    if trace.model.head is None:
-        raise UsageError("this model has no language-model head", "so it predicts no token")
+    trace.model.require_head("it predicts no token")
     if position is not None:
         trace = _ending_at(trace, trace.index(position, "token", len(trace.tokens)))
     found = predictions(trace, tokenizer, count)
@@ -201,6 +204,7 @@ class _AddressView:
 
     def blocks(self, terminal: Terminal) -> Iterable[Block]:
         from tinytf_cli.views import at_address
+        from tinytf_cli.views.parts import row_limit
 
         trace, where, chosen = self.found.trace, self.found.address, self.chosen
         match self.form:
@@ -212,8 +216,7 @@ class _AddressView:
                 return at_address.heat_blocks(trace, where, terminal)
             case "values":
                 return at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
-        limit = chosen.rows if chosen.rows is not None else (16 if terminal.cuts else 0)
-        return at_address.value_blocks(trace, where, chosen.head, chosen.dims, limit or None)
+        return at_address.value_blocks(trace, where, chosen.head, chosen.dims, row_limit(terminal, chosen.rows))
 
 
 def address_result(session: Session, where: Address, form: str = "") -> Result:
@@ -221,6 +224,34 @@ def address_result(session: Session, where: Address, form: str = "") -> Result:
     from tinytf.analysis.values import AddressValues
 
     return Result.of(_AddressView(AddressValues(session.trace, where), session.settings, form))
+
+
+@dataclass(frozen=True)
+class _ParameterView:
+    """Parameters, with as many numbers and rows as the settings say, or all of them."""
+
+    found: "Parameters"
+    session: Session
+    every: bool
+
+    def blocks(self, terminal: Terminal) -> Iterable[Block]:
+        from tinytf_cli.views.parameters import parameter_blocks
+        from tinytf_cli.views.parts import row_limit
+
+        model, chosen = self.session.model, self.session.settings
+        dims, rows = (_EVERY_DIMENSION, 0) if self.every else (chosen.dims, chosen.rows)
+        return parameter_blocks(model, self.found, dims, row_limit(terminal, rows))
+
+
+def _parameter(session: Session, word: str, form: str = "") -> Result | None:
+    """The parameters at an address of the present model, in a ``form``; None where it names none."""
+    from tinytf.trace.parameters import parse_parameter
+
+    where = parse_parameter(word, session.table)
+    if where is None:
+        return None
+    way = {"stats": "histogram", "values": "table", "heat": "map" if len(where.axes) == 2 else None}.get(form)
+    return Result.of(_ParameterView(session.model.parameters(where, way=way), session, form == "values"))
 
 
 def find_address(session: Session, word: str, step: str = "") -> Address:

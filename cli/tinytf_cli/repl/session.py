@@ -7,7 +7,6 @@ wrong with ``Session.say(outcome)``.
 import builtins
 import contextlib
 import functools
-import itertools
 import sys
 import time
 import traceback
@@ -273,24 +272,18 @@ class Session(Host):
             self._python(typed.target)
         if not typed.words:
             return 0
-        first, *words = typed.words
-        word, slash, flag = first.partition("/")
-        verb = self.lexicon.verbs.get(self.lexicon.meaning(word))
-        if slash and verb is not None and "flag" in verb.takes:  # such as print/stats
-            first, words = word, [f"/{flag}", *words]
-        name, found = self.lexicon.find(first), self.lexicon.verb_for([first, *words])
-        if name in self.lexicon.verbs and {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words)):
-            name, found, words = "help", self.lexicon.verbs["help"], [name]
-        if found is None:
+        name, *words = self.lexicon.split(typed.words)
+        verb = self.lexicon.verb_for([name, *words])
+        if verb is None:
             command = self.lexicon.command(name)
             assert command is not None
             return self._invoke(command, name, words)
-        if found.moves:
+        if verb.moves:
             self._movement = typed.line
         try:
-            return self._invoke(found.command, name, [] if found.raw else words)
+            return self._invoke(verb.command, name, [] if verb.raw else words)
         except click.UsageError as error:
-            raise UsageError(usage_message(error), f"such as: {', '.join(found.examples)}") from None
+            raise UsageError(usage_message(error), f"such as: {', '.join(verb.examples)}") from None
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
         """Run a command of click, whose host is the session."""

@@ -32,18 +32,20 @@ _DELETES = re.compile(r"\s*del[a-z]*\s+[0-9]")
 _verb = partial(verb, topic="session")
 
 
-@_verb("without", takes=("site",), examples=("without L0H3", "without L1H* L2.ffn --how mean", "without none"))
-@click.argument("addresses", nargs=-1, metavar="[ADDRESS …|none]")
+@_verb("without", takes=("site",), examples=(
+    "without L0H3", "without L1H* L2.ffn --how mean", "without scaling", "without none",
+))  # fmt: skip
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS … | scaling | mask | positions | none]")
 @click.option("--how", type=click.Choice(["zero", "mean"]), help="What replaces them, zero by default.")
 @click.option("--reference", metavar="FILE", help="Texts for the mean; without it the model's own.")
 def without(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Result:
-    """Ablate some steps of the model, or show which are ablated.
+    """Take some steps out of the model, or show which it goes without.
 
-    A step is a head (L0H3), a part of a layer (L2.attn, L2.ffn), both of them (L2), or the residual stream (L2.in,
-    L2.out). Everything the session runs on its model then runs without them: traces, heat, top, generate, score, lens,
-    grad. The present text is run again, so that diff compares it with the run before. The addresses replace those given
-    before; none restores the whole model, and undo the model before. A command with its own --model, --device or
-    --dtype opens a whole one.
+    A step that is ablated is a head (L0H3), a part of a layer (L2.attn, L2.ffn), both of them (L2), or the residual
+    stream (L2.in, L2.out). scaling, mask and positions leave that part of attention out of every layer. Everything the
+    session runs on its model then runs without them: traces, heat, top, generate, score, lens, grad. The present text
+    is run again, so that diff compares it with the run before. The words replace those given before; none restores the
+    whole model, and undo the model before. A command with its own --model, --device or --dtype opens a whole one.
     """
     spec = session.state.spec
     if addresses or how or reference:
@@ -56,9 +58,7 @@ def without(session: Session, addresses: tuple[str, ...], how: str | None, refer
 
 
 def _asked(session: Session, addresses: tuple[str, ...], how: str | None, reference: str | None) -> Without | None:
-    """The ablation that the words ask for, tried on the model; None is the whole model."""
-    from tinytf.analysis.interventions import hook_points
-
+    """What the words leave out or ablate, tried on the model; None is the whole model."""
     before = session.state.spec.without
     if addresses == (_NONE,):
         if how or reference:
@@ -69,11 +69,12 @@ def _asked(session: Session, addresses: tuple[str, ...], how: str | None, refere
         raise UsageError("no step is named", "such as: without L0H3, or L2.ffn, or a layer, L2")
     if _NONE in at:
         raise UsageError("none cannot be combined with an address", "without none restores the whole model")
-    hook_points(at, session.table)
     kind = how or ("mean" if reference else "zero")
     if reference and kind != "mean":
         raise UsageError("zeros have no --reference", "--how mean has one")
     wanted = Without(at, kind, reference)
+    if how and not wanted.steps:
+        raise UsageError(f"--how says what replaces a step, and {' and '.join(at)} are left out", "leave --how out")
     session.models.model(replace(session.state.spec, without=wanted))
     return wanted
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step
@@ -100,16 +101,24 @@ def find_setting(word: str) -> Setting:
 
 @dataclass(frozen=True)
 class Without:
-    """The steps that are ablated, by address, and what replaces them: ``zero``, or the ``mean`` over a reference."""
+    """The parts of attention that are left out and the steps that are ablated, by address.
+
+    ``how`` says what replaces those steps: ``zero``, or the ``mean`` over a reference.
+    """
 
     at: tuple[str, ...]
     how: str = "zero"
     reference: str | None = None
 
     @property
+    def steps(self) -> tuple[str, ...]:
+        return tuple(name for name in self.at if name not in LEFT_OUT)
+
+    @property
     def words(self) -> str:
         source = f" over {self.reference}" if self.reference else ""
-        return f"{', '.join(self.at)} ({self.how}{source})"
+        parts = [name for name in self.at if name not in self.steps]
+        return ", ".join([*parts, *([f"{', '.join(self.steps)} ({self.how}{source})"] if self.steps else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """The ablation as JSON data."""

@@ -1,10 +1,10 @@
 """Verbs: how one is declared, which verb or command a line begins with, and how a verb answers."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import click
@@ -139,6 +139,19 @@ class Lexicon:
         found = self.verbs.get(name := self.find(words[0]))
         return None if found is None or (name in COMMANDS and not found.claims(words[1:])) else found
 
+    def split(self, words: Sequence[str]) -> list[str]:
+        """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
+
+        --help after a verb is ``help``. Raises UsageError as ``find`` does.
+        """
+        word, slash, flag = words[0].partition("/")
+        verb = self.verbs.get(self.meaning(word))
+        if slash and verb is not None and "flag" in verb.takes:
+            return [verb.name, f"/{flag}", *words[1:]]
+        name = self.find(words[0])
+        asks = {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words[1:]))
+        return ["help", name] if asks and name in self.verbs else [name, *words[1:]]
+
     def redirects(self, word: str) -> bool:
         """Whether ``|`` and ``>`` after this first word redirect the output; in a condition they do not."""
         found = self.verbs.get(self.meaning(word))
@@ -199,7 +212,7 @@ def _ablated(found: Result, gone: Without) -> Result:
     more = {"without": gone.to_dict()}
     return replace(
         found,
-        blocks=lambda terminal: chain(found.blocks(terminal), [without_line(gone)]),
+        blocks=lambda terminal: itertools.chain(found.blocks(terminal), [without_line(gone)]),
         data=lambda: {**found.data(), **more},
         events=lambda: ({**event, **more} for event in found.events()),
     )

@@ -15,14 +15,19 @@ def heads_in_words(config: ModelConfig) -> str:
     return f"{plural(config.n_layers, 'layer')} × {config.n_heads} heads{shared}"
 
 
+def number_words(model: Model) -> str:
+    """``float32 on cpu``."""
+    parameter = next(model.transformer.parameters())
+    return f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}"
+
+
 def model_words(model: Model) -> list[Span]:
     """One line about a model."""
     config = model.config
-    parameter = next(model.transformer.parameters())
     rest = [
         f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
         f"{count(model.n_parameters)} parameters",
-        f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}",
+        number_words(model),
         printable(model.source, spaces=False),
     ]
     return [Span(printable(model.name, spaces=False), "strong"), Span(" · " + " · ".join(rest))]
@@ -48,8 +53,8 @@ def notes(model: Model) -> Iterator[Block]:
 
 
 def exchanged(model: Model) -> Iterator[str]:
-    """A line that names replaced steps, for a view without a banner."""
-    names = model.transformer.exchanged
+    """A line that names what was left out and replaced, for a view without a banner."""
+    names = (*model.lacks, *model.transformer.exchanged)
     if names:
         more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""
         yield f"the model ran without {', '.join(names[:6])}{more}"

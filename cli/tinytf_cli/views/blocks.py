@@ -1,6 +1,6 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -94,11 +94,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; an empty line follows each row in ``rule_after``."""
+    """Columns of equal length; an empty line follows each row in ``rule_after``, a line of ``notes`` its row."""
 
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
+    notes: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,43 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
+class Miniature:
+    """A small map of weights (0…1), (Q, K), under a title and a word."""
+
+    title: str
+    word: str
+    weights: Array
+    visible: Visible = None
+
+
+@dataclass(frozen=True)
+class Miniatures:
+    """Small maps in rows, as many as fit ``lines`` lines and the width, under a title that says how many ``of`` all.
+
+    ``which`` they are, and with ``remedy`` how to see the others.
+    """
+
+    maps: Sequence[Miniature]
+    lines: int
+    title: str
+    of: int
+    which: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Parts side by side, as many in a row as the width allows, each at least ``least`` columns wide.
+
+    ``even`` parts share the width alike; of others the first takes what it needs.
+    """
+
+    parts: "Sequence[Sequence[Block]]"
+    least: int
+    even: bool = False
+
+
+@dataclass(frozen=True)
 class Scale:
     """The scale that words are coloured by: ``unit`` from 0 to ``limit``, ``signed`` from −limit to ``limit``."""
 
@@ -206,7 +244,7 @@ class Curve:
     """
 
     label: str
-    x: NDArray[np.int64]
+    x: NDArray[np.int64] | NDArray[np.float64]
     y: NDArray[np.float64]
     role: str
     points: bool = False
@@ -233,4 +271,19 @@ class Pieces:
     special: Sequence[bool] = field(default_factory=tuple)
 
 
-Block: TypeAlias = Line | Heading | Table | Values | Heat | Grid | Bars | RowBars | Thumbnails | Scale | Curves | Pieces
+Block: TypeAlias = (
+    Line
+    | Heading
+    | Table
+    | Values
+    | Heat
+    | Grid
+    | Bars
+    | RowBars
+    | Thumbnails
+    | Miniatures
+    | Beside
+    | Scale
+    | Curves
+    | Pieces
+)

@@ -32,14 +32,6 @@ def _positions(config: ModelConfig) -> str:
     return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
 
 
-_NORM_ORDERS = {
-    "pre": "pre-norm",
-    "post": "post-norm",
-    "both": "before and after each part",
-    "output": "after each part",
-}
-
-
 class InfoView:
     """The facts and figures of a configuration, drawn."""
 
@@ -81,7 +73,7 @@ class InfoView:
         groups = (
             f", {c.n_kv_heads} key-value heads ({c.heads_per_kv} query heads share one)" if c.heads_per_kv > 1 else ""
         )
-        sight = "causal" if c.causal else "bidirectional"
+        sight = "bidirectional" if c.looks_ahead else "causal"
         windows = Counter(c.at(layer).window for layer in range(c.n_layers))
         sight += "".join(
             f", window {window:,}" + (f" in {count} of the layers" if len(windows) > 1 else "")
@@ -98,8 +90,7 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm}, {_NORM_ORDERS[c.norm_order]}, ε = {c.norm_eps:g}"
-            + (", on q and k too" if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}" + (", on q and k too" if c.qk_norm else ""),
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,

@@ -28,6 +28,12 @@ def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Blo
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:
+    """The self-check of a trace after an empty line."""
+    yield Line("")
+    yield check_line(outcome)
+
+
+def check_line(outcome: Check) -> Line:
     """The self-check of a trace in one line; replaced steps, which it cannot compare, are named."""
     worst = outcome.worst
     of = f" (of values up to {worst.scale:.3g})" if worst.scale > 10 else ""
@@ -39,8 +45,7 @@ def check_blocks(outcome: Check) -> Iterator[Block]:
         more = len(outcome.exchanged) - _NAMED
         names = ", ".join(outcome.exchanged[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
         said += f"; not compared, because replaced: {names}"
-    yield Line("")
-    yield verdict(outcome.holds, said)
+    return verdict(outcome.holds, said)
 
 
 def fault_blocks(kinds: Sequence[str], found: Fault | None) -> Iterator[Block]:

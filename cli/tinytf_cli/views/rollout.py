@@ -42,7 +42,7 @@ class RolloutView:
 
     def _heat(self, values: "torch.Tensor") -> Heat:
         size = len(self.names)
-        seen = np.tril(np.ones((size, size), dtype=bool)) if self.model.config.causal else None
+        seen = np.tril(np.ones((size, size), dtype=bool)) if not self.model.config.looks_ahead else None
         return Heat(as_array(values), self.names, self.names, "unit", seen)
 
     def _one(self, terminal: Terminal) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +12,10 @@ from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import number
-from tinytf_cli.views.blocks import Array, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
+from tinytf_cli.views.blocks import Array, Beside, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
+
+_TABLE = 84
+"""Columns of a table of values that stands beside others."""
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -61,18 +65,54 @@ def shown_rows(count: int, limit: int | None) -> list[int]:
     return [*range(limit - tail), *range(count - tail, count)]
 
 
-def left_out(count: int, keep: Sequence[int]) -> Iterator[Block]:
+def left_out(count: int, keep: Sequence[int], many: str = "tokens") -> Iterator[Block]:
     """A line that names the omitted rows, where there are any."""
     missing = count - len(keep)
     if missing:
         first = next((i for i, place in enumerate(keep) if place != i), len(keep))
-        said = f"  tokens {first} to {first + missing - 1} are omitted ({missing}); --rows 0 shows all"
+        said = f"  {many} {first} to {first + missing - 1} are omitted ({missing}); --rows 0 shows all"
         yield Line(Span(said, "dim"))
 
 
 def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None) -> Heading:
     name = f"L{layer}H{head}.{step.name}" if head is not None and step.has_heads else step.full_name(layer)
     return Heading(name, f"{step.title} = {step.formula}" if step.formula else step.title, step.role)
+
+
+def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | None, width: int) -> Iterator[Block]:
+    """A block in full: its steps in their order, neighbours of the same axes side by side where ``width`` allows."""
+    for _, group in groupby(trace.steps.layer_steps, key=lambda step: step.axes):
+        steps = list(group)
+        if steps[0].is_map:
+            yield from _maps(trace, steps, layer, head, rows, width)
+        else:
+            parts = (step_blocks(trace, one, layer, head, dims=dims, rows=rows, asked=False) for one in steps)
+            yield Beside([list(part) for part in parts], least=_TABLE, even=True)
+
+
+def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int | None, width: int) -> Iterator[Block]:
+    """What scores become, step by step: their formulas, the maps, and what each query looks at in the last."""
+    names = labels(trace)
+    yield Line("")
+    formulas = [(Span(one.name, one.role), Span(f" = {one.formula}", "dim")) for one in steps]
+    yield Line([span for place, pair in enumerate(formulas) for span in (Span("   " if place else ""), *pair)])
+    drawn: list[list[Block]] = []
+    for step in steps:
+        values, seen = as_array(trace.step(step.name, layer, (head,)))[0], visible_array(trace, step, layer)
+        scale, limit = ("unit", 1.0) if step.is_distribution else ("signed", largest(values, seen))
+        title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
+        drawn.append([title, Heat(values, names, names, scale, seen, limit)])
+    yield Beside(drawn, least=_map_width(names, width), even=True)
+    keep = shown_rows(len(names), rows)
+    yield row_bars(values, names, keep, seen)
+    yield from left_out(len(names), keep)
+
+
+def _map_width(names: Sequence[str], width: int) -> int:
+    """Columns of a map with its numbers, or with small cells where the numbers do not fit ``width`` either."""
+    label = min(14, max(map(len, names)))
+    numbers = label + 3 + 7 * len(names)
+    return numbers if numbers <= width else min(width, 12 + 2 * len(names))
 
 
 def step_blocks(

@@ -1,50 +1,100 @@
-"""The view of a trace: the pipeline, one block in full, every head small, the prediction and the self-check."""
+"""The view of a trace: the first screen, the pipeline, blocks in full, or what addresses name."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tinytf.analysis.traced import Traced
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Heading
+from tinytf_cli.views.blocks import Block, Heading, Line
+from tinytf_cli.views.overview import Again, Screen, answer_blocks, short_banner, text_block
+from tinytf_cli.views.parameters import parameter_blocks
 from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.pipeline import pipeline_blocks
-from tinytf_cli.views.predictions import check_blocks, fault_blocks, prediction_blocks
-from tinytf_cli.views.steps import address_blocks, step_blocks
+from tinytf_cli.views.predictions import check_blocks, check_line, fault_blocks, prediction_blocks
+from tinytf_cli.views.steps import address_blocks, block_blocks
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is shown after the answer; without any part the first screen is."""
+
+    pipeline: bool = False
+    blocks: bool = False
+    layers: bool = False
 
 
 class TraceView:
-    """One trace, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table."""
+    """One trace, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table, ``top`` predictions.
 
-    def __init__(self, model: Model, found: Traced, dims: int, rows: int | None) -> None:
+    ``again`` makes a command line about the same text.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        found: Traced,
+        dims: int,
+        rows: int | None,
+        *,
+        parts: Parts | None = None,
+        top: int | None = None,
+        again: Again = lambda *command, options=(): " ".join(("tinytf", *command, "TEXT", *options)),
+    ) -> None:
         self.model, self.found, self.dims, self.rows = model, found, dims, rows
+        self.parts, self.top, self.again = parts or Parts(), top, again
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The view, in the order in which the text goes through the model."""
-        found, trace, dims = self.found, self.found.trace, self.dims
-        rows = row_limit(terminal, self.rows)
-        yield from banner(self.model, trace.encoding)
-        if found.addresses:
-            for where in found.addresses:
-                if where.step is not None and where.step.name == "next":
-                    yield from prediction_blocks(trace, found.predictions)
-                else:
-                    yield from address_blocks(trace, where, found.head, dims=dims, rows=rows)
+        """The answer first, then what it is made of, then whether it adds up."""
+        found = self.found
+        if found.addresses or found.parameters is not None:
+            yield from banner(self.model, found.trace.encoding)
+            yield from self._addresses(terminal)
+            yield from check_blocks(found.check)
+            yield from fault_blocks(found.fail_on, found.fault)
+            return
+        yield from short_banner(self.model, found.trace, terminal.width)
+        if not found.holds:
+            yield from self._verdict()
+        yield text_block(found.trace, terminal.width)
+        yield from answer_blocks(found.trace, found.predictions, self.top, digits=terminal.digits is not None)
+        screen = Screen(self.model, found, self.again)
+        if self.parts == Parts():
+            yield from screen.blocks(terminal, self.rows)
         else:
+            yield from self._parts(screen, terminal)
+            yield Line("")
+        yield from self._verdict()
+        if self.parts == Parts():
+            yield from screen.next(terminal)
+
+    def _verdict(self) -> Iterator[Block]:
+        yield check_line(self.found.check)
+        yield from fault_blocks(self.found.fail_on, self.found.fault)
+
+    def _parts(self, screen: Screen, terminal: Terminal) -> Iterator[Block]:
+        found, trace, rows = self.found, self.found.trace, row_limit(terminal, self.rows)
+        if self.parts.layers:
+            yield from screen.layers(None)
+        if self.parts.pipeline:
             yield Heading("pipeline", f"{len(found.rows)} steps")
             yield from pipeline_blocks(trace, found.rows, short=terminal.width < 130 and not terminal.plain)
-            for layer in found.layers:
-                yield Heading(f"block L{layer}, head {found.head}", self._block_note())
-                for step in trace.steps.layer_steps:
-                    yield from step_blocks(trace, step, layer, found.head, dims=dims, rows=rows, asked=False)
-            if found.layers:
-                yield Heading("weights of every head", "query down, key across")
-                yield thumbnails(trace)
-            yield from prediction_blocks(trace, found.predictions)
-        yield from check_blocks(found.check)
-        yield from fault_blocks(found.fail_on, found.fault)
+        for layer, head in found.blocks if self.parts.blocks else ():
+            config = trace.config
+            yield Heading(f"block L{layer}, head {head}", f"of {config.n_layers} layers and {config.n_heads} heads")
+            yield from block_blocks(trace, layer, head, dims=self.dims, rows=rows, width=terminal.width)
+        if self.parts.layers:
+            yield Heading("weights of every head", "query down, key across")
+            yield thumbnails(trace)
 
-    def _block_note(self) -> str:
-        config = self.model.config
-        return f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
+    def _addresses(self, terminal: Terminal) -> Iterator[Block]:
+        found, trace, rows = self.found, self.found.trace, row_limit(terminal, self.rows)
+        for where in found.addresses:
+            if where.step is not None and where.step.name == "next":
+                yield from prediction_blocks(trace, found.predictions)
+            else:
+                yield from address_blocks(trace, where, found.head, dims=self.dims, rows=rows)
+        if found.parameters is not None:
+            yield from parameter_blocks(self.model, found.parameters, self.dims, rows)

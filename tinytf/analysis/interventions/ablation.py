@@ -31,7 +31,9 @@ from tinytf.analysis.interventions.prediction import (
 )
 from tinytf.analysis.interventions.sweep import sweep
 from tinytf.analysis.interventions.values import Reference, values_for
+from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
+from tinytf.model.without import left_out
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Progress, Report, Verified, unheard
 from tinytf.steps.table import table_of
@@ -260,11 +262,22 @@ def ablated(
 def without(
     model: AnyModel, at: str | Sequence[str], *, how: str = "zero", reference: str | Path | None = None
 ) -> AnyModel:
-    """The same model, of the same weights, that always runs with the steps of ``at`` ablated; as ``ablated``."""
-    interventions, source = _interventions(model, at, how, reference)
-    note = f"without {at if isinstance(at, str) else ', '.join(at)} ({source or how})"
-    transformer = intervened(model.transformer, interventions)
-    return replace(model, transformer=transformer, file_notes=(*model.file_notes, note))
+    """The same model, of the same weights, that always runs without ``at``.
+
+    Steps such as ``"L3H5"`` are ablated, as in ``ablated``; ``"scaling"``, ``"mask"`` and ``"positions"`` are left out
+    of the computation. Raises as ``ablated`` and ``left_out`` do.
+    """
+    names = [at] if isinstance(at, str) else list(dict.fromkeys(at))
+    parts = tuple(name for name in names if name in LEFT_OUT)
+    steps = [name for name in names if name not in LEFT_OUT]
+    said = list(parts)
+    if parts:
+        model = replace(model, transformer=left_out(model.transformer, parts), lacks=(*model.lacks, *parts))
+    if steps:
+        interventions, source = _interventions(model, steps, how, reference)
+        model = replace(model, transformer=intervened(model.transformer, interventions))
+        said.append(f"{', '.join(steps)} ({source or how})")
+    return replace(model, file_notes=(*model.file_notes, f"without {', '.join(said)}"))
 
 
 def _interventions(

@@ -189,7 +189,7 @@ def patch_sweep(
     source, target, found = _runs(model, clean, corrupt, answer, versus)
     step, layers, of_heads = steps[over], range(source.config.n_layers), over == "heads"
     width = source.config.n_heads if of_heads else len(source.tokens)
-    alike = source.config.causal and not of_heads
+    alike = not source.config.looks_ahead and not of_heads
     first = first_different(source.encoding.ids, target.encoding.ids) if alike else 0
     rows: dict[str, Interventions] = {}
     for layer in layers:

@@ -54,8 +54,7 @@ def predicted_at(trace: Trace) -> int:
 
     Raises UsageError for a model without a head, and for an encoder's text without a mask.
     """
-    if trace.model.head is None:
-        raise UsageError("this model has no language-model head, so it predicts nothing")
+    trace.model.require_head("it predicts nothing")
     rows = trace.recording.logit_rows
     if not trace.config.causal and len(rows) == len(trace.tokens) > 1:
         raise UsageError("the text has no [MASK] to fill", 'write [MASK] for a word, such as "The cat [MASK] here."')

@@ -9,7 +9,7 @@ from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
 from tinytf.steps.operations.norm import Norm
-from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
@@ -17,6 +17,6 @@ from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Pooled", "Positions",
-    "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+    "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter", "Pooled",
+    "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip

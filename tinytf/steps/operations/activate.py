@@ -102,6 +102,11 @@ class Activate(Operation):
             return (activation_gradient(g, x, self.name),)
         return gated_gradients(g, x, gated[0], ACTIVATIONS[self.name](x), self.name)
 
+    def code(self, site: Site) -> str:
+        function, options = ("gelu", ', approximate="tanh"') if self.name == "gelu_tanh" else (self.name, "")
+        first, *gated = site.names
+        return f"{site.variable} = {' * '.join([f'F.{function}({first}{options})', *gated])}"
+
     def arithmetic(self, cell: Cell) -> Working:
         # x, and what it gates
         cells = [cell.source(number, *cell.index) for number in range(len(cell.site.source_steps))]

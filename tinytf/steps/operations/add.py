@@ -22,6 +22,9 @@ class Add(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (g,) * len(site.source_steps)
 
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {' + '.join(site.names)}"
+
     def arithmetic(self, cell: Cell) -> Working:
         parts = [cell.source(number, *cell.index) for number in range(len(cell.site.source_steps))]
         names = [part.step.full_name(part.layer) for part in parts]

@@ -30,6 +30,9 @@ class Cap(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (cap_gradient(g, site.input(), self.cap),)
 
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {self.cap} * torch.tanh({site.names[0]} / {self.cap})"
+
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)
         before = (Value("x", own.value, own.step.name), Value("cap", self.cap))

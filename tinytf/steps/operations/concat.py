@@ -18,6 +18,9 @@ class Concat(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (into_heads(g, site.config.d_head),)
 
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {site.names[0]}.transpose(0, 1).flatten(1)"
+
     def arithmetic(self, cell: Cell) -> Working:
         head, width = divmod(cell.index[1], cell.site.config.d_head)
         taken = cell.source(0, cell.index[0], width, head=head)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.steps.operations.operation import (
     Consumer,
     Operation,
+    Parameter,
     Quantity,
     Summand,
     dimension,
@@ -30,10 +32,23 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
     return g.transpose(0, 1) @ x
 
 
+@dataclass(frozen=True)
 class Linear(Operation):
-    """A matrix of the model, and its bias where it has one; a step with heads is the product, split into heads."""
+    """A matrix of the model, with a ``bias`` or without; a step with heads is the product, split into heads."""
+
+    bias: bool
 
     words = "a sum of products"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        out = step.axes[-1]
+        if step.has_heads:
+            out = f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{out}"
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter(step.parameter, "weight", (step.reads, out), transposed=True),
+            Parameter(step.parameter.replace("W", "b"), "bias", (out,), absent=absent),
+        )
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = site.module(site.input())
@@ -56,6 +71,17 @@ class Linear(Operation):
     @staticmethod
     def _flat(site: Site, g: Tensor) -> Tensor:
         return side_by_side(g) if site.step.has_heads else g
+
+    def code(self, site: Site) -> str:
+        product = self._product(site, site.names[0])
+        if not site.step.has_heads:
+            return f"{site.variable} = {product}"
+        heads = len(site.weight) // site.config.d_head
+        return f"{site.variable} = ({product}).unflatten(-1, ({heads}, {site.config.d_head})).transpose(0, 1)"
+
+    def _product(self, site: Site, x: str) -> str:
+        matrix, *bias = self.operands(site)
+        return " + ".join([f"{x} @ {matrix}.T", *bias])
 
     def arithmetic(self, cell: Cell) -> Working:
         site, config = cell.site, cell.site.config
@@ -83,11 +109,28 @@ class Linear(Operation):
         return tokens * sizes[step.reads] * math.prod(sizes[axis] for axis in step.axes if axis != "token")
 
 
+@dataclass(frozen=True)
 class Unembed(Linear):
-    """Hidden states to logits, by the head's own matrix or by the token embeddings."""
+    """Hidden states to logits, by the head's own matrix, or by the token embeddings where it is ``tied``."""
+
+    tied: bool
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        tied = "the head is tied to the embeddings, W_U = Eᵀ" if self.tied else ""
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter("W_U", "weight", (step.reads, "vocab"), transposed=True, absent=tied),
+            Parameter("b_U", "bias", ("vocab",), absent=absent),
+        )
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**({"E": site.weight} if self.tied else {}), **super().operands(site)}
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return self.unembed(site, site.input())
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {self._product(site, f'{site.names[0]}[rows]')}"
 
     def unembed(self, site: Site, hidden: Tensor) -> Tensor:
         """The step of some hidden states (…, C)."""
@@ -101,6 +144,9 @@ class Pooled(Linear):
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(site.input()[0]).tanh()
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = torch.tanh({self._product(site, f'{site.names[0]}[0]')})"
 
     def arithmetic(self, cell: Cell) -> Working:
         made = super().arithmetic(cell)

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 TOKEN_TABLE = "embed.tokens.weight"
 
@@ -20,12 +24,14 @@ def table_gradient(g: Tensor, ids: Tensor, count: int, factor: float = 1.0) -> T
 
 @dataclass(frozen=True)
 class Lookup(Operation):
-    """The row of each token in the table ``letter``; for ``types`` row 0, since a trace is of one text."""
+    """The row of each token in the table; for ``types`` row 0, since a trace is of one text."""
 
-    letter: str
     types: bool = False
 
     words = "a lookup"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        return (Parameter(step.parameter, "weight", ("type" if self.types else "vocab", *step.axes[-1:])),)
 
     def _ids(self, site: Site) -> list[int]:
         return [0 if self.types else token for token in site.ids]
@@ -38,11 +44,19 @@ class Lookup(Operation):
         ids = torch.tensor(self._ids(site), device=g.device)
         yield f"{site.path}.weight", table_gradient(g, ids, len(table.weight), table.scale)
 
+    def code(self, site: Site) -> str:
+        rows = "torch.zeros_like(ids)" if self.types else "ids"
+        return f"{site.variable} = {site.step.matrix}[{rows}]" + (" * embed_scale" if site.module.scale != 1.0 else "")
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {**super().operands(site), "embed_scale": torch.tensor(site.module.scale, dtype=torch.float64)}
+
     def arithmetic(self, cell: Cell) -> Working:
         token, width = cell.index
         row, table = self._ids(cell.site)[token], cell.site.module
-        factors = [(self.letter, float(table.weight[row, width]))]
+        letter = cell.step.matrix
+        factors = [(letter, float(table.weight[row, width]))]
         if table.scale != 1.0:
             factors.append(("scale", table.scale))
         before = () if self.types else (Value("id", row, f"of {cell.token(token)}"),)
-        return Working((), single(f"{self.letter}[{row},{width}]", factors), before=before)
+        return Working((), single(f"{letter}[{row},{width}]", factors), before=before)

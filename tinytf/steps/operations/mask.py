@@ -34,7 +34,7 @@ class Sight:
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sight":
-        return cls(config.causal, config.window)
+        return cls(not config.looks_ahead, config.window)
 
     def allowed(self, length: int, padding_mask: Tensor | None, device: torch.device, past: int = 0) -> Tensor | None:
         """True where a query may look; None where everything is allowed.
@@ -75,6 +75,12 @@ class Mask(Operation):
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (mask_gradient(g, self._allowed(g)),)
+
+    def code(self, site: Site) -> str:
+        hidden = "torch.ones(T, T).triu(1).bool()"
+        if self.sight.window:
+            hidden = f"~torch.ones(T, T).tril().triu({1 - self.sight.window}).bool()"
+        return f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"
 
     def arithmetic(self, cell: Cell) -> Working:
         (query, key), window = cell.index, self.sight.window

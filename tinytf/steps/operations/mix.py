@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tinytf.config import ModelConfig
-from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_group, repeat_groups, wide
+from tinytf.steps.operations.operation import Consumer, Operation, Summand, by_group, in_float32, repeat_groups, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.scores import from_columns
 from tinytf.steps.operations.working import Working, product
@@ -37,6 +37,11 @@ class Mix(Operation):
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return mix_gradients(g, site.input(0), site.input(1))
+
+    def code(self, site: Site) -> str:
+        weights, v = site.names
+        shared = "" if site.config.heads_per_kv == 1 else f".repeat_interleave({site.config.heads_per_kv}, 0)"
+        return f"{site.variable} = {weights} @ {in_float32(v, site.input(1))}{shared}"
 
     def arithmetic(self, cell: Cell) -> Working:
         query, width = cell.index

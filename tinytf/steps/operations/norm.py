@@ -3,12 +3,16 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, summed, wide
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, single
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 
 def layer_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -50,6 +54,13 @@ class Norm(Operation):
 
     words = "a norm"
 
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        absent = "" if self.centred else "RMSNorm has a gain alone"
+        return (
+            Parameter(step.parameter, "weight", step.axes[-1:]),
+            Parameter(f"{step.name}.bias", "bias", step.axes[-1:], absent=absent),
+        )
+
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(*site.inputs(heads))
 
@@ -65,6 +76,11 @@ class Norm(Operation):
 
     def _normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return layer_normed(x, self.eps) if self.centred else rms_normed(x, self.eps)
+
+    def code(self, site: Site) -> str:
+        name = "layer_norm" if self.centred else "rms_norm"
+        given = ", ".join([site.names[0], f"({site.module.weight.numel()},)", *self.operands(site)])
+        return f"{site.variable} = F.{name}({given}, eps={self.eps})"
 
     def arithmetic(self, cell: Cell) -> Working:
         module, width = cell.site.module, cell.index[1]

@@ -21,12 +21,31 @@ if TYPE_CHECKING:
     from tinytf.steps.table import Step
 
 
+_IN_CODE = str.maketrans("₁₂.", "12_")
+"""Addresses have signs that no name in code has."""
+
+
 @dataclass(frozen=True, eq=False)
 class Quantity:
     """A named scalar (no axes) or vector (one axis)."""
 
     name: str
     values: Tensor
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that a step is made with: its ``name`` in addresses, and the ``attribute`` of the module that has it.
+
+    ``axes`` are those that formulas read: of a matrix in x·W (in, out), which a ``transposed`` one is not stored as.
+    ``absent`` says why this model does not have it; it is empty where the model has.
+    """
+
+    name: str
+    attribute: str
+    axes: tuple[str, ...]
+    transposed: bool = False
+    absent: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +146,22 @@ class Operation(ABC):
         """The gradients of the parameters that the step was computed with, by their names in the model."""
         return iter(())
 
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        """What ``step`` is made with; for a parameter that this model lacks, why."""
+        return ()
+
+    @abstractmethod
+    def code(self, site: Site) -> str:
+        """The step in lines of PyTorch, of its inputs by ``site.names`` and its ``operands``; T is how many tokens.
+
+        The last line assigns ``site.variable``. They compute what the model does, in its layout: no batch axis.
+        """
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        """The parameters of the step, as they are stored, by the names that they have in its ``code``."""
+        here = (one for one in self.parameters(site.step) if not one.absent)
+        return {one.name.translate(_IN_CODE): getattr(site.module, one.attribute) for one in here}
+
     @abstractmethod
     def arithmetic(self, cell: Cell) -> Working:
         """One cell of the step worked out in float64, from the recorded cells before it."""
@@ -151,6 +186,11 @@ def wide(x: Tensor) -> Tensor:
 def summed(g: Tensor) -> Tensor:
     """The sum over every axis but the last, as the gradient of what was added to each token: (…, C) -> (C,)."""
     return g.flatten(0, -2).sum(dim=0)
+
+
+def in_float32(name: str, x: Tensor) -> str:
+    """The code of ``wide``."""
+    return f"{name}.float()" if wide(x) is not x else name
 
 
 def side_by_side(heads: Tensor) -> Tensor:

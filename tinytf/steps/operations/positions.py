@@ -3,13 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Value, Working, single
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
 
 
 def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
@@ -28,6 +32,10 @@ class Positions(Operation):
 
     words = "a position"
 
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        absent = "" if self.learned else "positions are sines and cosines, computed and not learned"
+        return (Parameter(step.parameter, "weight", ("position", *step.axes[-1:]), absent=absent),)
+
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         ids = torch.tensor([list(site.ids)], device=site.value.device)
         return site.module(ids, site.value.dtype)
@@ -35,6 +43,16 @@ class Positions(Operation):
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         if self.learned:
             yield f"{site.path}.weight", position_rows(g, len(site.module.weight), self.offset)
+
+    def code(self, site: Site) -> str:
+        if self.learned:
+            return f"{site.variable} = P[{f'{self.offset}:{self.offset} + T' if self.offset else ':T'}]"
+        width = site.config.d_model
+        return (
+            f"frequency = 10_000.0 ** (-torch.arange(0, {width}, 2, dtype=torch.float64) / {width})\n"
+            "angle = torch.arange(T)[:, None] * frequency\n"
+            f"{site.variable} = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1).to({site.value.dtype})"
+        )
 
     def arithmetic(self, cell: Cell) -> Working:
         """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5)."""

@@ -29,6 +29,18 @@ ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
 }
 
 
+ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
+    "none": lambda _: [],
+    "linear": lambda rope: [f"turn = turn / {rope.factor}"],
+    "llama3": lambda rope: [
+        f"turns = {rope.original_context} * turn / (2 * torch.pi)",
+        f"keep = ((turns - {rope.low_frequency}) / {rope.high_frequency - rope.low_frequency}).clamp(0, 1)",
+        f"turn = (1 - keep) * turn / {rope.factor} + keep * turn",
+    ],
+}
+"""The same as lines of PyTorch."""
+
+
 def rotary_frequencies(rope: Rope) -> Tensor:
     """The angle by which each pair of dimensions turns from one position to the next, in radians, (width / 2,).
 
@@ -91,6 +103,17 @@ class Rotate(Operation):
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (rotation_gradient(g, *self._waves(g)),)
+
+    def code(self, site: Site) -> str:
+        rope, x = self.rope, site.names[0]
+        lines = [f"turn = 1 / {rope.theta} ** (torch.arange(0, {rope.width}, 2) / {rope.width})"]
+        lines += ROPE_SCALING_CODE[rope.scaling](rope)
+        lines.append("angle = torch.arange(T)[:, None] * turn")
+        whole = rope.width == site.config.d_head
+        lines.append(f"a, b = {x}{'' if whole else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
+        lines.append("cos, sin = angle.cos(), angle.sin()")
+        rest = "" if whole else f", {x}[..., {rope.width}:]"
+        return "\n".join([*lines, f"{site.variable} = torch.cat((a * cos - b * sin, b * cos + a * sin{rest}), dim=-1)"])
 
     def arithmetic(self, cell: Cell) -> Working:
         """Cosine and sine are those of the model's table, which rounds the angle to float32."""

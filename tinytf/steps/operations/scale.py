@@ -33,6 +33,10 @@ class Scale(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (g / self.divisor,)
 
+    def code(self, site: Site) -> str:
+        divisor = f"{site.config.d_head}**0.5" if self.called == "√d_head" else self.divisor
+        return f"{site.variable} = {site.names[0]} / {divisor}"
+
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)
         before = (Value("score", own.value), Value(self.called, self.divisor, self.expression))

@@ -12,6 +12,7 @@ from tinytf.steps.operations.operation import (
     Quantity,
     Summand,
     by_group,
+    in_float32,
     repeat_groups,
     wide,
 )
@@ -64,6 +65,11 @@ class Scores(Operation):
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return scores_gradients(g, site.input(0), site.input(1))
+
+    def code(self, site: Site) -> str:
+        q, k = (in_float32(name, site.input(i)) for i, name in enumerate(site.names))
+        shared = "" if site.config.heads_per_kv == 1 else f".repeat_interleave({site.config.heads_per_kv}, 0)"
+        return f"{site.variable} = {q} @ {k}{shared}.transpose(-2, -1)"
 
     def arithmetic(self, cell: Cell) -> Working:
         query, key = cell.source(0, cell.index[0], 0), cell.source(1, cell.index[1], 0)

@@ -59,6 +59,9 @@ class Softmax(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (softmax_gradient(g, site.value),)
 
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = F.softmax({site.names[0]}, dim=-1)"
+
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)
         return shares(own, own.step.name, own.row(), lambda i: f"{i} {cell.token(i)}")
@@ -79,6 +82,9 @@ class VocabularySoftmax(Softmax):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return probabilities(inputs[0])
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = F.softmax({site.names[0]}, dim=-1, dtype=torch.float64)"
 
     def arithmetic(
         self, cell: Cell, temperature: float = 1.0, label: Callable[[int], str] = lambda i: f"#{i}"

@@ -1,0 +1,54 @@
+"""What ``tinytf trace`` can show of a text instead of the trace: its code, an activation, a run without a part."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import click
+
+from tinytf.config import LEFT_OUT
+from tinytf.errors import UsageError
+from tinytf_cli.command import option
+from tinytf_cli.options import Detail
+
+if TYPE_CHECKING:
+    from tinytf.loading import Model
+    from tinytf.trace.address import Address
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.output import View
+
+
+@dataclass(frozen=True)
+class Instead:
+    """The questions of which one at a time takes the place of the trace."""
+
+    GROUP: ClassVar = "Instead"
+
+    code: bool = option(is_flag=True, help="The PyTorch of each step in --layer, run and compared.")
+    activations: bool = option(is_flag=True, help="The activation in --layer, with the text's numbers on its curve.")
+    without: tuple[str, ...] = option(
+        "--without", multiple=True, type=click.Choice(list(LEFT_OUT)),
+        help="A run without this part of attention, beside the model's own. Repeatable.",
+    )  # fmt: skip
+
+    def view_of(
+        self, model: "Model", detail: Detail, at: "list[Address]", top: int
+    ) -> "Callable[[Trace], View] | None":
+        """How the one that is asked for is drawn; None where none is. UsageError for two, or for steps of none."""
+        asked = [name for name in ("code", "activations", "without") if getattr(self, name)]
+        if not asked:
+            return None
+        from tinytf_cli.views.activations import ActivationsView
+        from tinytf_cli.views.code import CodeView
+        from tinytf_cli.views.without import WithoutView
+
+        views: dict[str, Callable[[Trace], View]] = {
+            "code": lambda trace: CodeView(model, model.code(trace, detail.layers(model), at)),
+            "activations": lambda trace: ActivationsView(model, model.activations(trace, detail.layer), detail.rows),
+            "without": lambda trace: WithoutView(model, model.compare_without(trace, self.without, top=top)),
+        }
+        if len(asked) > 1:
+            raise UsageError(f"--{asked[0]} and --{asked[1]} each take the place of the trace", "ask one at a time")
+        if at and asked in (["activations"], ["without"]):
+            raise UsageError(f"--{asked[0]} is not of single steps", "leave out --at and --step")
+        return views[asked[0]]

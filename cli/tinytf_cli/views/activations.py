@@ -1,0 +1,95 @@
+"""The view of a feed-forward's activation: the curves that models use, and the text's own numbers on them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch import Tensor
+
+from tinytf.analysis.activations import QUANTILES, REACH, Activations
+from tinytf.loading import Model
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Pieces, Table
+from tinytf_cli.views.parts import bar_column, note, row_limit, titled
+from tinytf_cli.views.steps import left_out, shown_rows
+
+_ROLES = ("dim", "q", "v", "ffn")
+_AT = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
+
+
+class ActivationsView:
+    """The activation of one layer."""
+
+    def __init__(self, model: Model, found: Activations, rows: int | None) -> None:
+        self.model, self.found, self.rows = model, found, rows
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """The curves with the text's points, their values, and each token in figures."""
+        found = self.found
+        tokens = found.encoding.tokens
+        yield from banner(self.model)
+        yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
+        x = found.inputs
+        below, beyond = float((x < 0).float().mean()), int((x.abs() > REACH).sum())
+        said = f": {found.formula}; {below:.0%} of its {x.numel():,} inputs are below 0"
+        yield titled(f"L{found.layer} uses {found.gated or found.name}", said)
+        yield Heading("curves", "and what this text has on them", "ffn")
+        yield Curves([*self._points(), *self._curves()], "input", "output", height=14)
+        if beyond:
+            yield note(f"{beyond:,} of {x.numel():,} inputs lie beyond ±{REACH:g}, out of the picture")
+        yield from self._values()
+        yield from self._tokens(terminal)
+
+    def _points(self) -> Iterator[Curve]:
+        """The outputs of the text; of a gate those with a hidden unit above 0 and below 0 apart."""
+        found = self.found
+        inside = found.inputs.abs() <= REACH
+        if found.hidden is None:
+            yield _scattered("this text", found.inputs[inside], found.outputs[inside], "output")
+            return
+        for word, side, role in (("above", found.hidden > 0, "k"), ("below", found.hidden <= 0, "embed")):
+            chosen = inside & side
+            yield _scattered(f"times hidden {word} 0", found.inputs[chosen], found.outputs[chosen], role)
+
+    def _curves(self) -> Iterator[Curve]:
+        """The own activation first, so that it lies on top."""
+        found, grid = self.found, self.found.grid.double().numpy()
+        for name, role in sorted(zip(found.curves, _ROLES, strict=True), key=lambda one: one[0] != found.name):
+            yield Curve(name, grid, found.curves[name].double().numpy(), role)
+
+    def _values(self) -> Iterator[Block]:
+        found = self.found
+        at = [int((found.grid - x).abs().argmin()) for x in _AT]
+        names = list(found.curves)
+        yield Heading("values", "at round inputs", "ffn")
+        yield Table(
+            [
+                Column("", names),
+                *(
+                    Column(f"{x:g}", [Figure(float(found.curves[name][place]), "%.4f") for name in names], "right")
+                    for x, place in zip(_AT, at, strict=True)
+                ),
+            ]
+        )
+        low, *_, high = found.quantiles
+        middle = "  ".join(f"{q:.0%}: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1)
+        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; of all of them below  {middle}")
+
+    def _tokens(self, terminal: Terminal) -> Iterator[Block]:
+        found, names = self.found, [token.shown for token in self.found.encoding.tokens]
+        keep = shown_rows(len(names), row_limit(terminal, self.rows, screen=8))
+        kept = [found.places[place] for place in keep]
+        columns = [Column("token", [names[place] for place in keep], shrink=8)]
+        for title, shares in (
+            ("inputs below 0", [one.below for one in kept]),
+            ("silent", [one.silent for one in kept]),
+        ):
+            columns.append(bar_column(title, shares, [f"{share:.2f}" for share in shares], "ffn"))
+        yield Heading("tokens", f"of {found.outputs.shape[1]:,} units; silent: an output within 0.01 of 0", "ffn")
+        yield Table([*columns, Column("largest output", [Figure(one.largest) for one in kept], "right")])
+        yield from left_out(len(names), keep)
+
+
+def _scattered(label: str, x: Tensor, y: Tensor, role: str) -> Curve:
+    order = x.argsort()
+    return Curve(label, x[order].double().numpy(), y[order].double().numpy().astype(np.float64), role, points=True)

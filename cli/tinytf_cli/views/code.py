@@ -1,0 +1,50 @@
+"""The view of the code of each step, in the order of the forward pass: a program, with what it gives as comments."""
+
+from collections.abc import Iterator
+
+from tinytf.analysis.code import Code, CodeLine
+from tinytf.loading import Model
+from tinytf_cli.numbers import plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import banner
+from tinytf_cli.views.blocks import Block, Line, Pieces, Span
+from tinytf_cli.views.parts import note, verdict
+
+
+class CodeView:
+    """The lines of PyTorch of some steps, each compared with the recorded step."""
+
+    def __init__(self, model: Model, found: Code) -> None:
+        self.model, self.found = model, found
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """What is given, then each step as a comment and its lines."""
+        tokens = self.found.encoding.tokens
+        yield from banner(self.model)
+        yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
+        yield note("each step was computed by its lines from the recorded steps before it, and compared")
+        yield Line("")
+        yield Line("import torch, torch.nn.functional as F")
+        yield Line(f"ids, T = torch.tensor({[token.id for token in tokens]}), {len(tokens)}", hanging=4)
+        if any("[rows]" in line.code for line in self.found.lines):
+            yield Line(f"rows = {list(self.found.rows)}", hanging=4)
+        for line in self.found.lines:
+            yield Line([Span(f"# {line.step} = {line.formula}", "dim"), *_outcome(line)])
+            for one in line.code.split("\n"):
+                yield Line(Span(one, "strong"), hanging=4)
+        worst = self.found.worst
+        said = f"{plural(len(self.found.lines), 'step')} of code, largest difference {worst.difference or 0:.1e}"
+        yield Line("")
+        yield verdict(self.found.holds, f"{said} at {worst.step}")
+
+
+def _outcome(line: CodeLine) -> Iterator[Span]:
+    """The shape of a step, the parameters in it, and how far it is off."""
+    given = "".join(f", {name} {shape}" for name, shape in line.parameters.items() if shape)
+    yield Span(f"  {line.shape}{given}  ", "dim")
+    if line.difference is None:
+        yield Span("replaced", "dim")
+    elif not line.difference:
+        yield Span("exact", "good")
+    else:
+        yield Span(f"off by {line.difference:.1e}", "good" if line.holds else "bad")

@@ -1,0 +1,302 @@
+"""The first screen of a trace: the answer first, one screen at any depth and length, and what to type next works."""
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from architectures import config_of, encoding_of, lively
+from driving import SENTENCE, Ran, Tinytf
+
+from tinytf.analysis.flow import flow
+from tinytf.analysis.traced import Traced
+from tinytf.checkpoints.run import save_run
+from tinytf.config import ModelConfig
+from tinytf.loading import Model
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.trace.record import record
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.blocks import Beside, Heading, Line, Miniature, Miniatures
+from tinytf_cli.views.flow import flow_blocks
+from tinytf_cli.views.trace import TraceView
+
+LONG = " ".join(["the cat sat on the mat and"] * 30)
+PAPER = Terminal(100)
+SCREEN = Terminal(100, "truecolor", cuts=True)
+
+
+@pytest.fixture(scope="module")
+def deep(bpe: Tokenizer) -> Model:
+    """30 layers and 256 tokens of context."""
+    sizes = {"vocab_size": bpe.vocab_size, "d_model": 24, "n_layers": 30, "n_heads": 4, "d_ff": 24, "context": 256}
+    llama = {"norm": "rmsnorm", "positions": "rotary", "activation": "silu", "gated": True}
+    return Model("deep", lively(ModelConfig(**sizes, **llama)), bpe, "random weights")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def deep_traces(deep: Model) -> dict[str, Traced]:
+    """A short text and one of 210 tokens."""
+    return {text: deep.traced(text) for text in (SENTENCE, LONG)}
+
+
+def screen(model: Model, found: Traced, terminal: Terminal, rows: int | None = None) -> list[str]:
+    return list(paint(TraceView(model, found, 8, rows).blocks(terminal), terminal))
+
+
+def section(lines: list[str], title: str) -> list[str]:
+    """The lines of a section, without its title."""
+    start = next(i for i, line in enumerate(lines) if line.startswith(title))
+    stop = next((i for i, line in enumerate(lines[start:], start) if not line), len(lines))
+    return lines[start + 1 : stop]
+
+
+# One screen.
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [("tiny", "The cat sat"), ("tiny", LONG[:100]), ("tiny-encoder", "A [MASK] sat on the [MASK]."), ("tiny", "a")],
+)
+@pytest.mark.parametrize("option", ["--color=always", "--ascii"])
+def test_it_is_one_screen(tinytf: Tinytf, model: str, text: str, option: str) -> None:
+    ran = tinytf("trace", text, "-m", model, "--width", "100", option)
+    assert ran.status == 0
+    assert len(ran.lines) <= 45
+
+
+@pytest.mark.parametrize("terminal", [PAPER, SCREEN], ids=["paper", "screen"])
+@pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
+def test_thirty_layers_are_one_screen(
+    deep: Model, deep_traces: dict[str, Traced], terminal: Terminal, text: str
+) -> None:
+    assert len(deep_traces[LONG].trace.tokens) >= 200
+    assert len(screen(deep, deep_traces[text], terminal)) <= 45
+
+
+def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
+    lines = tinytf("trace", "The cat sat").lines[:10]
+    best = json.loads(tinytf("trace", "The cat sat", "--json").out)["predictions"][0]["top"]
+    shown = [(token, float(share)) for line in lines for token, share in re.findall(r"(\S+) +(0\.[0-9]{4})", line)]
+    assert shown == [(one["token"], pytest.approx(one["probability"], abs=5e-5)) for one in best[: len(shown)]]
+    total = np.cumsum([one["probability"] for one in best])
+    assert len(shown) == 1 + int(np.searchsorted(total[:4], 0.999))
+    assert len(tinytf("trace", "The cat sat", "--top", "7").lines) == len(tinytf("trace", "The cat sat").lines) + 3
+
+
+def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_traces: dict[str, Traced]) -> None:
+    lines = screen(deep, deep_traces[LONG], PAPER)
+    folded = re.search(r"… ([0-9]+) more …", lines[2])
+    assert folded is not None
+    assert int(folded[1]) + lines[2].count("│·") + 1 == len(deep_traces[LONG].trace.tokens)
+    layers = section(lines, "layers")
+    assert layers[3].strip() == "… 26 more layers; --all shows them"
+    assert [line.split()[0] for line in layers[1:3] + layers[4:]] == ["L0", "L1", "L28", "L29"]
+    assert len(section(screen(deep, deep_traces[SENTENCE], PAPER, rows=0), "layers")) == 31
+
+
+# The drawing.
+
+
+def drawn(kind: str) -> list[str]:
+    trace = record(lively(config_of(kind)), encoding_of([3, 14, 15]))
+    return [line.rstrip() for line in paint(flow_blocks(flow(trace, 0), rails=True), PAPER)]
+
+
+def test_a_block_is_drawn_with_the_shapes_of_its_weights() -> None:
+    assert drawn("gpt2") == [
+        "  ├─╮  n = LayerNorm(x), gain and bias (24)       (3, 24)",
+        "  │ │  n (3, 24) · W_Q (24, 24) + b = q           (4, 3, 6)",
+        "  │ │  n (3, 24) · W_K (24, 24) + b = k           (4, 3, 6)",
+        "  │ │  n (3, 24) · W_V (24, 24) + b = v           (4, 3, 6)",
+        "  │ │  q·kᵀ = scores → scaled → masked → weights  (4, 3, 3)",
+        "  │ │  weights·v = head_out (4, 3, 6) → concat    (3, 24)",
+        "  │ │  concat (3, 24) · W_O (24, 24) + b = attn   (3, 24)",
+        "  ⊕─╯  x + attn = mid                             (3, 24)",
+        "  ├─╮  n = LayerNorm(mid), gain and bias (24)     (3, 24)",
+        "  │ │  n (3, 24) · W₁ (24, 40) + b₁ = ffn.hidden  (3, 40)",
+        "  │ │  GELU(tanh)(hidden) = ffn.act               (3, 40)",
+        "  │ │  act (3, 40) · W₂ (40, 24) + b₂ = ffn       (3, 24)",
+        "  ⊕─╯  mid + ffn = out                            (3, 24)",
+    ]
+
+
+def test_parallel_branches_are_drawn_side_by_side() -> None:
+    rails = [line[2:8].rstrip() for line in drawn("pythia, side by side and turned in part")]
+    assert rails == ["├─╮", *["│ │"] * 6, "├─┼─╮", *["│ │ │"] * 3, "⊕─┴─╯"]
+
+
+def test_norms_after_the_sum_are_drawn_on_the_stream() -> None:
+    lines = drawn("the paper's encoder")
+    assert [line[2:5] for line in lines] == ["├─╮", *["│ │"] * 5, "⊕─╯", "│  ", "├─╮", *["│ │"] * 2, "⊕─╯", "│  "]
+    assert "n = LayerNorm(mid)" in lines[7]
+    assert lines[-1].split("  ")[-2].strip().endswith("= norm2")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("qwen3, normed queries and wide heads", "= q → q_norm → q_rot"),
+        ("llama, grouped", "W_K (24, 12) = k → k_rot"),
+        ("gemma 2, norms around each part and windows by layer", "scores → scaled → capped → masked → weights"),
+        ("norms of what is added", "RMSNorm(attn), gain (24)".replace("RMS", "Layer").replace("gain", "gain and bias")),
+    ],
+)
+def test_what_a_family_has_of_its_own_is_drawn(kind: str, said: str) -> None:
+    assert any(said in line for line in drawn(kind))
+
+
+def test_the_screen_is_that_of_a_report(tinytf: Tinytf) -> None:
+    data = json.loads(tinytf("trace", "The cat sat", "--json").out)
+    lines = tinytf("trace", "The cat sat").lines
+    (layer,) = {int(found[1]) for line in lines if (found := re.match(r"block L([0-9]+) ", line))}
+    assert data["flow"]["layer"] == layer
+    strongest = [max(range(4), key=one["heads"].__getitem__) for one in data["layers"]]
+    for row, one, head in zip(section(lines, "layers")[1:], data["layers"], strongest, strict=True):
+        attention, feed_forward = (added["share"] for added in one["added"])
+        assert row.split()[:2] == [f"L{one['layer']}", f"{attention:.2f}"]
+        assert f" {feed_forward:.2f} " in row
+        assert f"H{head} {one['heads'][head]:.2f}" in row
+        assert f"{one['read']['token']} " in row
+        assert f" {one['read']['probability']:.3f}" in row
+    assert "flow" not in json.loads(tinytf("trace", "The cat sat", "--at", "L0.q", "--json").out)
+
+
+def test_the_last_layer_reads_what_the_model_predicts(tinytf: Tinytf) -> None:
+    for model, text in (("tiny", "The cat sat"), ("tiny-encoder", "The [MASK] sat")):
+        data = json.loads(tinytf("trace", text, "-m", model, "--json").out)
+        best, read = data["predictions"][0]["top"][0], data["layers"][-1]["read"]
+        assert read["id"] == best["id"]
+        assert read["probability"] == pytest.approx(best["probability"], rel=1e-5)
+
+
+# What to type next.
+
+
+@pytest.mark.parametrize("text", ['it\'s "$HOME" [x]', "The [MASK] sat"])
+def test_what_to_type_next_runs(tinytf: Tinytf, decoder: Path, encoder: Path, text: str) -> None:
+    model = encoder if "[MASK]" in text else decoder
+    lines = tinytf("trace", text, "-m", model).lines[-3:]
+    for line in lines:
+        command, *words = shlex.split(re.split(r" {3,}", line.strip())[0])
+        assert command == "tinytf"
+        assert text in words
+        assert tinytf(*words).status == 0, line
+
+
+def test_a_text_that_no_line_holds_is_called_text(tinytf: Tinytf) -> None:
+    for text in (LONG[:60], "two\nlines", "-x"):
+        ran = tinytf("trace", "--", text)
+        assert all(" TEXT" in line for line in ran.lines[-3:])
+        assert all(" -m " not in line for line in ran.lines[-3:])
+
+
+# All, pipeline, block.
+
+
+def headings(ran: Ran) -> list[str]:
+    return [line.split("   ")[0] for line in ran.lines if re.match(r"(block|pipeline|layers|heads|weights of)\b", line)]
+
+
+def test_each_option_shows_its_part_after_the_answer(tinytf: Tinytf, decoder: Path) -> None:
+    def shown(*options: str) -> list[str]:
+        ran = tinytf("trace", SENTENCE, "-m", decoder, *options)
+        assert ran.status == 0, ran.err
+        assert "next" in "".join(ran.lines[:5])
+        assert ran.lines[-1].startswith("checked: ")
+        return headings(ran)
+
+    assert shown("--pipeline") == shown("--no-detail") == ["pipeline"]
+    assert shown("--block", "L1H0") == shown("--layer", "1") == ["block L1, head 0"]
+    assert shown("--block", "L0-1H1") == ["block L0, head 1", "block L1, head 1"]
+    assert shown("--full") == shown("--block", "L0", "--block", "L1H0") == ["block L0, head 0", "block L1, head 0"]
+    assert shown("--all") == ["layers", "pipeline", "block L0, head 0", "weights of every head"]
+    assert shown("--pipeline", "--block", "L1H1") == ["pipeline", "block L1, head 1"]
+
+
+def test_a_block_is_given_as_data_too(tinytf: Tinytf, decoder: Path) -> None:
+    one, other = (
+        json.loads(tinytf("trace", SENTENCE, "-m", decoder, *options, "--json").out)["values"]
+        for options in (("--block", "L1H1"), ("--layer", "1", "--head", "1"))
+    )
+    assert one == other
+    assert "L1H1.weights" in one
+    assert json.loads(tinytf("trace", SENTENCE, "-m", decoder, "--pipeline", "--json").out)["values"] == {}
+
+
+def test_a_block_is_no_step(tinytf: Tinytf, decoder: Path) -> None:
+    ran = tinytf("trace", SENTENCE, "-m", decoder, "--block", "L0H0.weights")
+    assert ran.status == 2
+    assert "--block takes a layer and head, such as L0H0" in ran.err
+    assert "--at L0H0.weights shows it" in ran.err
+
+
+@pytest.mark.parametrize(("width", "across"), [(80, 2), (120, 4), (200, 4)])
+def test_the_maps_of_a_block_stand_side_by_side(tinytf: Tinytf, width: int, across: int) -> None:
+    for colour in ("never", "always"):
+        ran = tinytf("trace", "The cat sat", "--block", "L1H2", "--width", str(width), "--color", colour)
+        bare = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
+        rows = [re.findall(r"L1H2\.(scores|scaled|masked|weights)(?= |$)", line) for line in bare.splitlines()]
+        assert next(row for row in rows if row) == ["scores", "scaled", "masked", "weights"][:across]
+
+
+def test_side_by_side_nothing_is_lost() -> None:
+    parts = [[Heading(f"part {n}"), Line(f"{n} " * 12)] for n in range(5)]
+    for width in (30, 60, 100, 200):
+        lines = list(paint([Beside(parts, least=20, even=True)], Terminal(width)))
+        assert all(len(line) <= width for line in lines)
+        assert sum(line.count("part") for line in lines) == 5
+        assert sum(line.split().count("3") for line in lines) == 13
+    assert len(list(paint([Beside(parts, least=20, even=True)], Terminal(200)))) == 3
+
+
+# Small maps.
+
+
+def test_small_maps_say_how_many_there_are_and_how_they_are_pooled() -> None:
+    maps = [Miniature(f"L{n}H0", "first", np.eye(20, dtype=np.float32)) for n in range(30)]
+    for terminal, cells in ((PAPER, "4 × 2"), (SCREEN, "2 × 2")):
+        title = list(paint([Miniatures(maps, 8, "heads", 270, "the first", "--all")], terminal))[1]
+        shown = int(re.search(r"([0-9]+) of 270, the first; --all", title)[1])  # type: ignore[index]
+        assert f"each cell the strongest of {cells}" in title
+        assert 5 <= shown < 30
+    few = list(paint([Miniatures(maps[:3], 8, "heads", 3, "the first", "--all")], PAPER))
+    assert few[1].startswith("heads   all 3; each cell")
+    assert [line.split()[2] for line in few[4:]] == [
+        "██········",
+        "··██······",
+        "····██····",
+        "······██··",
+        "········██",
+    ]
+
+
+# What is wrong is said first and last.
+
+
+@pytest.fixture
+def poisoned(tmp_path: Path, bpe: Tokenizer) -> Callable[[], Path]:
+    def make() -> Path:
+        config = ModelConfig(vocab_size=bpe.vocab_size, d_model=16, n_layers=2, n_heads=2, d_ff=32, context=64)
+        model = lively(config)
+        with torch.no_grad():
+            model.blocks[1].ffn.down.weight[3, 5] = math.nan
+        save_run(tmp_path / "poisoned", model, bpe)
+        return tmp_path / "poisoned"
+
+    return make
+
+
+def test_a_failed_check_and_a_fault_are_at_the_top_and_at_the_bottom(
+    tinytf: Tinytf, poisoned: Callable[[], Path]
+) -> None:
+    ran = tinytf("trace", SENTENCE, "-m", poisoned(), "--fail-on", "nan")
+    assert ran.status == 1
+    for part in (ran.lines[:6], ran.lines[-6:]):
+        assert any(line.startswith("check failed: ") for line in part)
+        assert any(line.startswith("nan: forward, first at L1.ffn: ") for line in part)

@@ -1,0 +1,90 @@
+"""What trace shows instead of the trace, and info of positions: answers first, on any stream, in every form."""
+
+import json
+import re
+
+import pytest
+from driving import Tinytf, is_a_clean_error, without_colour
+from rich.cells import cell_len
+
+from tinytf.loading import load
+
+SAID = "The cat sat"
+EVERY = [
+    ("trace", SAID, "--code"),
+    ("trace", SAID, "--activations"),
+    ("trace", SAID, "--without", "scaling", "--without", "positions"),
+    ("info", "tiny", "--positions"),
+    ("info", "tiny-encoder", "--positions"),
+]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_each_fits_a_narrow_screen_and_is_whole_in_a_pipe(tinytf: Tinytf, words: tuple[str, ...]) -> None:
+    narrow = tinytf(*words, "--width", "60", "--ascii", screen=True)
+    assert narrow.status == 0, narrow.err
+    assert narrow.out.isascii()
+    assert max(cell_len(without_colour(line)) for line in narrow.lines) <= 60
+    piped = tinytf(*words)
+    assert "…" not in piped.out.replace("| … |", "")
+    assert "checked" in piped.out or "--activations" in words
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_each_is_data_events_and_sentences_too(tinytf: Tinytf, words: tuple[str, ...]) -> None:
+    data = json.loads(tinytf(*words, "--json").out)
+    events = [json.loads(line) for line in tinytf(*words, "--format", "ndjson").lines]
+    assert events[0]["type"] == data["kind"]
+    assert len(events) > 2
+    assert not re.search("[░▒▓█▁▂▃▅▆▇│]", tinytf(*words, "--plain").out)
+
+
+def test_a_missing_part_says_what_becomes_of_the_prediction(tinytf: Tinytf) -> None:
+    text = "The cat [MASK] on the mat"
+    ran = tinytf("trace", text, "-m", "tiny-encoder", "--without", "positions")
+    assert "the prediction becomes the where it was sat" in ran.out
+    rows = [line.split() for line in ran.lines if line.endswith(("0.142", "0.148"))]
+    assert [(row[0], row[2]) for row in rows] == [("nothing", "known"), ("positions", "lost")]
+    assert float(rows[1][1]) < 1e-4 < float(rows[0][1])
+
+
+def test_masked_cells_are_drawn_where_the_mask_is_and_only_there(tinytf: Tinytf) -> None:
+    out = tinytf("trace", SAID, "--without", "mask", "--width", "100").out
+    whole, without = re.findall(r"^L\dH\d\.weights.*?(?=\n\n)", out, re.MULTILINE | re.DOTALL)
+    assert "masked" in whole
+    assert "masked" not in without.partition("\n")[2]
+
+
+def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
+    """Of one layer: from the block's input and the parameters to its output."""
+    model = load("tiny")
+    trace, layer = model.trace(SAID), model.transformer.blocks[1]
+    printed = tinytf("trace", SAID, "--code", "--layer", "1", "--width", "200").lines
+    first = printed.index("import torch, torch.nn.functional as F")
+    lines = [line for line in printed[first:] if line and not line.startswith("checked")]
+    names = {"L0_out": trace["L0.out"], "L3_out": trace["L3.out"], "E": model.transformer.embed.tokens.weight}
+    names |= {"embed_scale": model.config.embed_scale, "final_norm_gain": model.transformer.final_norm.weight}
+    paths = {"W_Q": "attention.q", "W_K": "attention.k", "W_V": "attention.v", "W_O": "attention.o", "W_up": "ffn.up",
+             "W_gate": "ffn.gate", "W_down": "ffn.down", "norm1_gain": "norm1", "norm2_gain": "norm2"}  # fmt: skip
+    for name, path in paths.items():
+        module = layer.get_submodule(path)
+        names |= {name: module.weight, "b" + name[1:]: getattr(module, "bias", None)}
+    exec("\n".join(lines), names)
+    assert (names["out"] - trace["L1.out"]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--code", "--without", "mask"), "each take the place of the trace"),
+        (("--activations", "--at", "L0.q"), "--activations is not of single steps"),
+        (("--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
+        (("--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
+        (("--activations", "--layer", "9"), "there is no layer 9"),
+        (("--code", "--at", "next"), "no line of code makes next"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_one_line(tinytf: Tinytf, words: tuple[str, ...], said: str) -> None:
+    ran = tinytf("trace", SAID, *words)
+    assert is_a_clean_error(ran)
+    assert said in ran.err

@@ -1,0 +1,202 @@
+"""Addresses of parameters: ``L0.W_Q``, ``L0H1.W_Q[3,7]``, ``L3.ffn.W_up``, ``L0.norm1.gain``, ``E[cat]``, ``W_U[·on]``.
+
+A matrix is shown as formulas read it, x·W, so it is (in, out). A head has its columns of W_Q, W_K and W_V and its rows
+of W_O. Names in the model (``blocks.0.attention.q.weight``) and in files of transformers and GGML are understood too.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from tinytf.errors import AddressError
+from tinytf.model.transformer import Transformer
+from tinytf.steps.operations import Parameter
+from tinytf.steps.table import Step, StepTable
+from tinytf.trace.address import ADDRESS, Address, parse_address, read_numbers, span
+
+_HEADS = ("n_heads·d_head", "n_kv_heads·d_head")
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_PATH = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
+
+FindToken = Callable[[str], int]
+"""The id of a token of the vocabulary, from its text."""
+
+
+@dataclass(frozen=True)
+class ParameterAddress:
+    """A checked address of a parameter of ``step``, in which layers and heads, and which cell of it.
+
+    ``layers`` and ``heads`` are None where the address names none; ``note`` is for the reader.
+    """
+
+    step: Step
+    parameter: Parameter
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    cell: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def whole_axes(self) -> tuple[str, ...]:
+        """The axes without the cell."""
+        axes = self.parameter.axes
+        return axes if self.heads is None else tuple("d_head" if axis in _HEADS else axis for axis in axes)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of one of its tensors."""
+        taken = self._taken
+        return tuple(axis for place, axis in enumerate(self.whole_axes) if place not in taken)
+
+    @property
+    def _taken(self) -> range:
+        """The axes that the words of the cell are of; a token alone is of the vocabulary's, wherever that is."""
+        axes = self.whole_axes
+        if len(self.cell) == 1 and axes[-1] == "vocab" and not _NUMBER.fullmatch(self.cell[0]):
+            return range(len(axes) - 1, len(axes))
+        return range(len(self.cell))
+
+    def __str__(self) -> str:
+        place = "" if self.layers is None else f"L{span(self.layers)}"
+        place += "" if self.heads is None else f"H{span(self.heads)}"
+        cell = f"[{','.join(self.cell)}]" if self.cell else ""
+        return ".".join(part for part in (place, self.parameter.name) if part) + cell
+
+    def singles(self) -> "Iterator[ParameterAddress]":
+        """An address for each layer and head."""
+        for layer in self.layers or (None,):
+            for head in self.heads or (None,):
+                layers, heads = None if layer is None else (layer,), None if head is None else (head,)
+                yield replace(self, layers=layers, heads=heads)
+
+    def path(self, layer: int | None) -> str:
+        """Its name among the model's parameters."""
+        block = "" if layer is None else f"blocks.{layer}."
+        return f"{block}{self.step.module}.{self.parameter.attribute}"
+
+    def tensor(self, model: Transformer, find_token: FindToken | None = None) -> Tensor:
+        """The numbers, with a leading axis of the layers and of the heads where there are several.
+
+        Raises AddressError for a cell that is not there, and for a token without ``find_token``, which may raise too.
+        """
+        layers, heads = self.layers or (None,), self.heads or (None,)
+        found = torch.stack([self._single(model, layer, head, find_token) for layer in layers for head in heads])
+        found = found.unflatten(0, (len(layers), len(heads)))
+        return found[(0 if len(layers) == 1 else slice(None), 0 if len(heads) == 1 else slice(None))]
+
+    def _single(self, model: Transformer, layer: int | None, head: int | None, find_token: FindToken | None) -> Tensor:
+        tensor, config = model.get_parameter(self.path(layer)).detach(), model.config
+        tensor = tensor.t() if self.parameter.transposed else tensor
+        for axis, name in enumerate(self.parameter.axes):
+            if head is not None and name in _HEADS:
+                own = head // config.heads_per_kv if name == "n_kv_heads·d_head" else head
+                tensor = tensor.narrow(axis, own * config.d_head, config.d_head)
+        # from the last axis, so that the first ones keep their numbers
+        for axis, word in zip(reversed(self._taken), reversed(self.cell), strict=True):
+            tensor = tensor.select(axis, _index(word, self.whole_axes[axis], tensor.shape[axis], find_token))
+        return tensor
+
+
+def _index(word: str, axis: str, size: int, find_token: FindToken | None) -> int:
+    if _NUMBER.fullmatch(word):
+        number = int(word)
+        if not -size <= number < size:
+            raise AddressError(f"{axis} {number} is out of range: there are {size:,}, 0 to {size - 1:,}")
+        return number % size
+    if axis != "vocab" or find_token is None:
+        raise AddressError(f"{axis} takes a number, and {word!r} is not one", "such as [3] or [3,7]")
+    return find_token(word)
+
+
+@lru_cache(maxsize=64)
+def parameter_names(table: StepTable) -> dict[str, str]:
+    """Every name of a parameter that this model has, also as a path and without subscripts, to the one of addresses."""
+    found: dict[str, str] = {}
+    for name, (step, one) in table.parameters.items():
+        plain = name.translate(str.maketrans("₁₂", "12"))
+        tail = step.module.rpartition(".")[2]  # W₁ is W_up where there is a gate, and is understood without one
+        other = re.sub(r"(?<=[Wb])[₁₂]$", f"_{tail}", name)
+        for known in (name, f"{step.module}.{one.attribute}", plain, re.sub(r"(?<=[Wb])(?=[12]$)", "_", plain), other):
+            found.setdefault(known, name)
+    return found
+
+
+def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
+    """Read an address of a parameter for the model of ``table``; None for a name that no parameter has.
+
+    Raises AddressError with why this architecture lacks the parameter, and for a layer or head that is not there.
+    """
+    said, names = "", parameter_names(table)
+    match = _matched(text.strip())
+    if match is not None and match["step"] not in names:
+        written, said = _from_checkpoint(text.strip(), table)
+        match = _matched(written)
+    if match is None or match["step"] not in names:
+        return None
+    name = names[match["step"]]
+    step, one = table.parameters[name]
+    if one.absent:
+        raise AddressError(f"this model has no {name}: {one.absent}")
+    config = table.config
+    layers = read_numbers(match["layers"], config.n_layers, "layer")
+    heads = read_numbers(match["heads"], config.n_heads, "head")
+    last = config.n_layers - 1
+    if step.in_layer and layers is None:
+        raise AddressError(f"{name} is a parameter of every layer", f"say which: L0.{name} … L{last}.{name}")
+    if not step.in_layer and layers is not None:
+        raise AddressError(f"{name!r} is not inside a layer", f"write {name} alone")
+    split = [axis for axis in one.axes if axis in _HEADS]
+    if heads is not None and not split:
+        raise AddressError(f"{name} is not split into heads", f"its axes are {', '.join(one.axes)}")
+    cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
+    if len(cell) > len(one.axes):
+        raise AddressError(f"{name} has {len(one.axes)} axes, {', '.join(one.axes)}; {text!r} names {len(cell)}")
+    if heads is not None and split == ["n_kv_heads·d_head"]:
+        said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
+    return ParameterAddress(step, one, layers, heads, cell, said)
+
+
+def _matched(written: str) -> re.Match[str] | None:
+    path = _PATH.fullmatch(written)
+    return ADDRESS.fullmatch(f"L{path[1]}.{path[2]}" if path else written)
+
+
+def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
+    """A name that a checkpoint of transformers or GGML gives a tensor as our path, and a note that says so.
+
+    Raises AddressError for a name of several parameters, in one tensor or in different families.
+    """
+    name, bracket, cell = text.partition("[")
+    if not name.endswith((".weight", ".bias")):
+        return text, ""
+    from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
+    from tinytf.checkpoints.huggingface.load import FAMILIES
+
+    layers = range(table.config.n_layers)
+    own = [ParameterAddress(step, one) for step, one in table.parameters.values() if not one.absent]
+    paths = {
+        one.path(i): replace(one, layers=None if i is None else (i,))
+        for one in own
+        for i in (layers if one.step.in_layer else (None,))
+    }
+    found = {
+        path: where
+        for kind in (*FAMILIES.values(), *ARCHITECTURES.values())
+        for path, where in paths.items()
+        if kind.has(path) and kind.place(path)[0] == kind.plain(name)
+    }
+    if len(found) > 1:
+        raise AddressError(f"{name} is several parameters", f"name one: {', '.join(map(str, found.values()))}")
+    for path, where in found.items():
+        way = ", shown from in to out" if where.parameter.transposed else ""
+        return path + bracket + cell, f"{name} is {where} here{way}"
+    return text, ""
+
+
+def parse_any(text: str, table: StepTable) -> Address | ParameterAddress:
+    """Read an address of a parameter or of a step. Raises AddressError as ``parse_parameter`` and ``parse_address``."""
+    return parse_parameter(text, table) or parse_address(text, table)
