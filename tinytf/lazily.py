@@ -1,15 +1,16 @@
 """Modules of a package that are imported when they are first asked for."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 
-def modules(package: str, names: Collection[str]) -> Callable[[str], ModuleType]:
-    """The ``__getattr__`` of a package with these modules."""
+def modules(package: str) -> Callable[[str], ModuleType]:
+    """The ``__getattr__`` of a package whose modules are its attributes."""
 
     def found(name: str) -> ModuleType:
-        if name not in names:
+        if find_spec(f"{package}.{name}") is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return import_module(f"{package}.{name}")
 

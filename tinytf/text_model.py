@@ -105,10 +105,11 @@ class TextModel:
 
         Raises UsageError, which names the ``option``, for what is not one token of the vocabulary.
         """
-        count, word = self.config.vocab_size, word if isinstance(word, str) else f"#{word}"
-        found = find_token(self.tokenizer, word, causal=self.config.causal, option=option, vocabulary=count)
-        if found >= count:
-            raise UsageError(f"{option} {word!r} has id {found}, and the model knows {count:,} tokens")
+        found, count = word, self.config.vocab_size
+        if isinstance(found, str):
+            found = find_token(self.tokenizer, found, causal=self.config.causal, option=option, vocabulary=count)
+        if not 0 <= found < count:
+            raise UsageError(f"{option} {word!r}: there is no token {found:,}, the model has {count:,}")
         return found
 
     def optional_token(self, word: str | int | None, option: str = "target") -> int | None:

@@ -31,7 +31,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "diff": "Show where two runs begin to differ, and by how much.",
     },
     "Learn": {
-        "learn": "Learn the pipeline in 21 lessons on your model and text.",
+        "learn": "Learn the pipeline in 23 lessons on your model and text.",
         "verify": "Recompute worked examples, and check every claimed number.",
     },
     "Generate": {

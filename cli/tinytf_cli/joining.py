@@ -16,10 +16,11 @@ def show_all(output: Output, results: Iterable[Result], kind: str, lines: bool) 
     """
     streams = output.file is None and output.format in ("text", "ndjson")
     if not lines or streams:
-        for place, result in enumerate(results):
-            if place and output.format == "text":
-                output.stdout.write("\n")
-            output.show(result)
+        with output.paged() as paged:
+            for place, result in enumerate(results):
+                if place and output.format == "text":
+                    paged.stdout.write("\n")
+                paged.show(result)
         return
     output.show(_joined(list(results), kind))
 
@@ -31,8 +32,8 @@ def show_views(output: Output, views: Iterable[View], kind: str, lines: bool) ->
     def results() -> Iterator[Result]:
         nonlocal holds
         for view in views:
-            yield Result.of(view)
             holds = holds and view.found.holds
+            yield Result.of(view)
 
     show_all(output, results(), kind, lines)
     return 0 if holds else 1

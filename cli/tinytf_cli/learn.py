@@ -1,5 +1,6 @@
 """The lessons on a terminal, one a screen: what is on it, what each key does, and where a learner left."""
 
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,13 +33,14 @@ _PROSE = 110
 """Columns of running text; longer lines are hard to read."""
 
 _KEYS = {
-    " ": "next", Keys.Enter: "next", Keys.ControlJ: "next", Keys.Right: "next",
+    " ": "on", Keys.Enter: "on", Keys.ControlJ: "on", Keys.Right: "next",
     "b": "back", Keys.Left: "back", Keys.Backspace: "back",
     "e": "explain", "q": "leave", Keys.ControlC: "leave", Keys.ControlD: "leave", Keys.SIGINT: "leave",
     Keys.Up: "up", Keys.Down: "down", Keys.PageUp: "page up", Keys.PageDown: "page down",
     **{digit: digit for digit in "123456789"},
 }  # fmt: skip
-"""What each key does; a digit answers, any other key only leaves an explanation."""
+"""What each key does: ``on`` shows the answer and then goes on, a digit answers; any other key only leaves an
+explanation."""
 
 
 class Place:
@@ -76,6 +78,7 @@ class Pages:
     def __init__(self, live: Live, number: int, terminal: Terminal, place: Place, note: str = "") -> None:
         self.live, self.number, self.terminal, self.place, self.note = live, number, terminal, place, note
         self.chosen: dict[int, int] = {}
+        self.revealed: set[int] = set()
         self.explaining = self.finished = False
         self.scrolled = 0
         self._made: dict[int, Lesson] = {}
@@ -108,14 +111,20 @@ class Pages:
             self.scrolled += by
             return True
         self.note = ""
+        known = self.number in self.revealed
         if self.explaining:
             self.explaining, self.scrolled = False, 0
-        elif key in ("next", "back"):
-            return self._turn(1 if key == "next" else -1)
+        elif key in ("next", "back") or (key == "on" and known):
+            return self._turn(-1 if key == "back" else 1)
+        elif key == "explain" and not known:
+            self.note = "an explanation would give the answer away: predict first, or space shows it"
         elif key == "explain":
             self.explaining, self.scrolled = True, 0
-        elif key.isdigit() and int(key) <= len(self.lesson().question.choices):
-            self.chosen.setdefault(self.number, int(key) - 1)
+        elif key == "on":
+            self.revealed.add(self.number)
+        elif key.isdigit() and not known and int(key) <= len(self.lesson().question.choices):
+            self.chosen[self.number] = int(key) - 1
+            self.revealed.add(self.number)
         return key != "leave"
 
     def _turn(self, by: int) -> bool:
@@ -145,9 +154,10 @@ class Pages:
 
     def _lesson(self, terminal: Terminal) -> list[str]:
         """Head, words, live numbers and question; the numbers take the rows that the others leave."""
-        one, chosen = self.lesson(), self.chosen.get(self.number)
+        one, revealed = self.lesson(), self.number in self.revealed
         prose = replace(terminal, width=min(terminal.width, _PROSE))
-        view = LessonView(self.live, one, chosen, dims=max(4, terminal.width // 10))
+        dims = max(4, terminal.width // 10)
+        view = LessonView(self.live, one, self.chosen.get(self.number), revealed=revealed, dims=dims)
         body = list(paint([self._head(one, terminal)], terminal))
         words, asked = list(paint(view.why(), prose)), list(paint(view.question(prose), prose))
         answer = list(paint([view.answer()], prose))  # its rows stay free until it is shown, so that nothing jumps
@@ -156,16 +166,16 @@ class Pages:
             numbers = self._numbers(view, terminal, room)
             if numbers is not None:
                 break
-        asked += answer if chosen is not None else []
+        asked += answer if revealed else []
         for gap, part in zip(gaps, (words, numbers or [], asked), strict=True):
             body += [""] * gap + part
         return body
 
     def _numbers(self, view: LessonView, terminal: Terminal, room: int) -> list[str] | None:
         """As many rows of the live numbers as there is room for; None where that is not even one of each."""
-        both = view.chosen is not None and view.has_more
+        both = view.known and view.has_more
         for rows in range(max(1, min(room, self.live.length + len(NAMES))), 0, -1):
-            for found in (view.both, view.revealed) if both else (view.numbers,):
+            for found in (view.both, view.revealed, view.bare) if both else (view.numbers,):
                 lines = list(paint(found(rows), terminal))
                 if len(lines) <= room:
                     return lines
@@ -195,10 +205,12 @@ class Pages:
         if self.explaining:
             keys["any other key" if longer else "any key"] = "back to the lesson"
         else:
-            keys |= {"space": "finish" if self.number == len(NAMES) else "next", "b": "back"}
-            if self.number not in self.chosen:
-                keys[f"1-{len(self.lesson().question.choices)}"] = "answer"
-            keys |= {"e": "explain", "q": "leave"}
+            if self.number in self.revealed:
+                keys |= {"space": "finish" if self.number == len(NAMES) else "next", "b": "back", "e": "explain"}
+            else:
+                answers = f"1-{len(self.lesson().question.choices)}"
+                keys |= {"space": "show the answer", answers: "answer", "b": "back"}
+            keys["q"] = "leave"
         spans = [span for key, does in keys.items() for span in (Span(key, "strong"), Span(f" {does}   ", "dim"))]
         about = f"{self.live.model.name} · {self.live.encoding.text}"
         return Line([*spans, Span(printable(about[:200], spaces=False), "dim")], single=True)
@@ -209,23 +221,31 @@ def screen_of(
 ) -> Application[None]:
     """The pages as an application that fills the terminal, at most ``width`` columns of it."""
     bindings = KeyBindings()
+    waiting: deque[str] = deque()
 
     @bindings.add(Keys.Any, eager=True)  # eager: before what prompt_toolkit itself does with arrows and the like
     def press(event: KeyPressEvent) -> None:
-        if not pages.press(_KEYS.get(event.key_sequence[0].key, "other")):
-            event.app.exit()
+        waiting.append(_KEYS.get(event.key_sequence[0].key, "other"))
+        take()
+
+    def take() -> None:
+        """Do what the waiting keys say, as far as the lesson that each is about has been computed."""
+        while waiting and pages.ready and not app.is_done:
+            if not pages.press(waiting.popleft()):
+                app.exit()
 
     def text() -> ANSI:
         columns, rows = app.output.get_size().columns, app.output.get_size().rows
         return ANSI("\n".join(pages.lines(min(columns, width or columns), rows)))
 
     def compute(app: Application[None]) -> None:
-        """Compute the lesson once the screen says so; keys that are pressed meanwhile wait in the terminal."""
+        """Compute the lesson once the screen says so; keys that are pressed meanwhile wait for it."""
         if not pages.ready and not app.is_done:
             try:
                 pages.lesson()
             except Exception as error:
                 app.exit(exception=error)
+            take()
             app.invalidate()
 
     app: Application[None] = Application(

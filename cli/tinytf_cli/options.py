@@ -129,6 +129,40 @@ class Detail:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """Whether a view is folded to one screen."""
+
+    GROUP: ClassVar = "Output"
+
+    all: bool = option(is_flag=True, help="Show every row and number; long tables are folded to a screen otherwise.")
+
+    def rows(self, asked: int | None = None) -> int | None:
+        """The most rows of a table: as ``asked``, 0 for all of them, None for what suits a screen."""
+        return 0 if self.all and asked is None else asked
+
+
+@dataclass(frozen=True)
+class Sections:
+    """What is shown beside the answer."""
+
+    GROUP: ClassVar = "Block"
+
+    every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block and every head.")
+    pipeline: bool = option(is_flag=True, help="Show the pipeline: one line a step.")
+    blocks: tuple[str, ...] = option(
+        "--block", multiple=True, metavar="ADDRESS",
+        help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
+    )  # fmt: skip
+
+    def shown(self, detail: Detail) -> frozenset[str]:
+        """Which of ``summary``, ``pipeline`` and ``block`` were asked for."""
+        pipeline = self.every or self.pipeline or detail.no_detail
+        block = self.every or (given("layer", "head", "full") and not detail.no_detail)
+        asked = {"summary": self.every, "pipeline": pipeline, "block": block}
+        return frozenset(name for name, is_asked in asked.items() if is_asked)
+
+
+@dataclass(frozen=True)
 class Faults:
     """Which faults to look for."""
 

@@ -4,8 +4,8 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
@@ -17,6 +17,7 @@ from tinytf.files import refuse_overwriting, write_whole
 from tinytf.text.printable import printable
 from tinytf_cli.command import DECLARED_BY, option
 from tinytf_cli.host import host
+from tinytf_cli.pager import Pager, find_pager, is_screen
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
@@ -68,13 +69,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go and in which form."""
+    """Where results go and in which form; ``pager`` is the command that shows what is longer than the screen."""
 
     terminal: Terminal
     format: str = "text"
     file: Path | None = None
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO | None = field(default_factory=lambda: sys.stderr)
+    pager: Sequence[str] | None = None
 
     @property
     def wants_data(self) -> bool:
@@ -87,6 +89,21 @@ class Output:
         if self.file is not None:
             self._to_file(result, self.file)
             return
+        with self.paged() as output:
+            output._write(result)
+
+    @contextmanager
+    def paged(self) -> Iterator["Output"]:
+        """This output, with one pager for all that is shown inside it; leaving the pager ends the block quietly."""
+        if self.pager is None:
+            yield self
+            return
+        with Pager(self.stdout, self.pager) as stdout, suppress(ReaderGone):
+            yield replace(self, stdout=stdout, pager=None)
+
+    def _write(self, result: Result) -> None:
+        if result.live and isinstance(self.stdout, Pager):
+            self.stdout.release()
         try:
             for part in self._parts(result, self.format, self.terminal):
                 self.stdout.write(part)
@@ -167,12 +184,16 @@ class Destination:
         "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
         help="Write to FILE: .txt .json .ndjson .html .svg .safetensors.",
     )  # fmt: skip
+    no_pager: bool = option(is_flag=True, help="Do not page output that is longer than the screen.")
     drawing: Drawing
 
     def resolved(self) -> Output:
         """The Output; UsageError where two formats are asked for, or the file cannot be written."""
         form, terminal, lender = self._format(), self.drawing.terminal(), host()
-        return lender.output(terminal, form, self.file) if lender else Output(terminal, form, self.file)
+        if lender:
+            return lender.output(terminal, form, self.file)
+        pages = is_screen(sys.stdout) and not (self.no_pager or self.file or terminal.plain)
+        return Output(terminal, form, self.file, pager=find_pager() if pages else None)
 
     def _format(self) -> str:
         if self.as_json and self.form not in (None, "json"):

@@ -77,7 +77,11 @@ def _depth_of_terminal(environ: Mapping[str, str]) -> str:
 
 
 _UNASKED = ("CI", "SSH_CONNECTION", "SSH_TTY")
-"""If one of these is set, do not query the terminal: nobody is watching, or the reply could arrive as typed keys."""
+"""If one of these is set, do not query the terminal.
+
+Under CI nobody is watching. Over SSH the way back can be longer than the patience, DA1 or not, and a late reply would
+be typed into whatever reads the terminal next; a longer patience would delay every command.
+"""
 _BACKGROUND = re.compile(
     rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})[^\x07\x1b]*(?:\x07|\x1b\\)"
 )

@@ -1,5 +1,6 @@
 """Every lesson on models of every kind: right answers against numpy in float64, and no number that is not the run's."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ import pytest
 import torch
 from architectures import KINDS, config_of, lively
 
+from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.lessons import NAMES, find
 from tinytf.lessons.course import lesson
@@ -67,7 +69,7 @@ def test_every_question_has_one_right_answer_among_choices_that_differ(live: Liv
 def test_every_lesson_says_what_for_in_two_to_five_sentences_and_shows_numbers(live: Live) -> None:
     for one in lessons(live):
         assert 2 <= len(re.findall(r"[.?](?: |$)", one.why)) <= 5, one.name
-        assert one.shown or one.figures, one.name
+        assert one.shown or one.figures or one.maps, one.name
         for address in (*one.shown, *one.revealed):
             assert live.at(address).size, address
         assert live.model.explain(live.trace, one.cell)[0].holds, one.cell
@@ -76,6 +78,19 @@ def test_every_lesson_says_what_for_in_two_to_five_sentences_and_shows_numbers(l
 def softmax(x: np.ndarray) -> np.ndarray:
     powers = np.exp(x - x.max())
     return powers / powers.sum()
+
+
+def most_to_the_token_before(q: np.ndarray, k: np.ndarray, allowed: np.ndarray, config: ModelConfig, d: float) -> int:
+    """The head, of the four that look most clearly somewhere, with the largest mean weight left of the diagonal."""
+    before, clearest = [], []
+    for head, queries in enumerate(q):
+        scores = queries @ k[head // config.heads_per_kv].T / d
+        if config.attention_cap:
+            scores = config.attention_cap * np.tanh(scores / config.attention_cap)
+        weights = np.array([softmax(row) for row in np.where(allowed, scores, -np.inf)])
+        before.append(np.diag(weights, -1).mean())
+        clearest.append(max(before[-1], weights[1:, 0].mean(), np.diag(weights).mean()))
+    return max(np.argsort(clearest)[-4:], key=lambda head: before[head])
 
 
 def numbers_of(live: Live) -> dict[str, list[float]]:
@@ -98,25 +113,29 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)
+    E = model.embed.tokens.weight.detach().double().numpy()
+    own = next(t.id for t in reversed(live.encoding.tokens) if not t.special and t.id != live.model.tokenizer.mask_id)
+    cosines = E @ E[own] / np.maximum(np.linalg.norm(E, axis=1) * np.linalg.norm(E[own]), 1e-300)
     blocks = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")]
     ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
     first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
     x = trace[first].double().numpy()[here]
     centred = x - x.mean() if config.norm == "layernorm" else x
     normed = centred / math.sqrt((centred**2).mean() + config.norm_eps)
-    attn = trace["L0.attn"].double().numpy()[here]
+    attn = trace["L0.attn_norm" if "attn_norm" in trace.steps.by_name else "L0.attn"].double().numpy()[here]
     right: dict[str, list[float]] = {
-        "tokens": [4 * length**2],
-        "embeddings": [model.embed.tokens.weight.numel()],
+        "tokens": [len(live.model.tokenizer.encode(live.encoding.text).ids)],
+        "embeddings": [float(model.embed.tokens.weight.detach()[live.encoding.ids[here], 0]) * config.embed_scale],
+        "neighbours": [np.delete(cosines, own).max()],
         "qkv": [32, *model.blocks[0].attention.split_heads(torch.zeros(32, length, config.n_heads * width)).shape[1:]],
         "scores": [2 * max((scores[row][i] for i in seen), key=abs)],
         "scaling": [scores[row][i] / divisor for i in kept],
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
         "values": [float(weights @ v[0][:, 0])],
-        "heads": [width],
-        "residual": [float(trace["L0.in"][here, int(np.abs(attn).argmax())])],
-        "norm": [normed[np.abs(centred).argmax()]],
+        "heads": [most_to_the_token_before(q, k, allowed, config, divisor)],
+        "residual": [float(trace["L0.in"][here, int(np.abs(attn[:4]).argmax())])],
+        "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
         "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
@@ -137,7 +156,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         return right
     logits = live.logits
     order = np.sort(logits)[::-1]
-    right["logits"] = [math.exp(order[0] - order[9])]
+    right["logits"] = [math.exp(order[0] - order[1])]
     right["sampling"] = [softmax(logits / 0.5).max()]
     position, token, _ = live.target
     found = live.gradients
@@ -166,6 +185,51 @@ def test_the_first_step_of_adam_is_that_of_the_paper(opened: Callable[[str], Mod
     assert asked.value[0] == pytest.approx(float(-1e-3 * (mean / 0.1) / ((square / 0.05).sqrt() + 1e-8)), rel=1e-6)
 
 
+def test_what_is_left_without_the_scaling_is_what_larger_queries_give(opened: Callable[[str], Model]) -> None:
+    """Queries √d_head times as long, divided by √d_head, are scores that were never divided."""
+    live = Live(opened("tiny"))
+    figures = lesson("without", live).revealed_figures
+    rows = {row[0]: row for row in figures.rows}
+    assert list(rows) == ["as it is", "without scaling", "without mask", "without positions"]
+    longer = copy.deepcopy(live.model.transformer)
+    with torch.no_grad():
+        for name, parameter in longer.named_parameters():
+            if ".attention.q." in name:
+                parameter *= math.sqrt(live.config.d_head)
+        shares = [
+            one(torch.tensor([live.encoding.ids]))[0, live.open].softmax(-1) for one in (live.model.transformer, longer)
+        ]
+    token = int(shares[0].argmax())
+    assert rows["as it is"][1] == pytest.approx(float(shares[0][token]), rel=1e-4)
+    assert rows["without scaling"][1] == pytest.approx(float(shares[1][token]), rel=1e-4)
+    assert lesson("without", live).question.value == (min(row[1] for row in figures.rows),)
+
+
+def test_the_heads_that_are_drawn_do_what_is_said_of_them(opened: Callable[[str], Model]) -> None:
+    live = Live(opened("tiny"))
+    one = lesson("heads", live)
+    places = {"previous": lambda w: np.diag(w, -1), "first": lambda w: w[1:, 0], "self": np.diag}
+    assert [drawn.title for drawn in one.maps] == [f"head {head}" for head in range(4)]
+    for drawn in one.revealed_maps:
+        weights = live.at(f"L0H{drawn.title[-1]}.weights")
+        means = {word: of(weights).mean() for word, of in places.items()}
+        best = max(means, key=means.__getitem__)
+        spread = -(weights[weights > 0] * np.log(weights[weights > 0])).sum() / live.length
+        said = f"{best} {means[best]:.2f}" if means[best] >= 0.5 else f"many, {spread:.2f} nats"
+        assert drawn.word == said
+        assert drawn.weights[0][0] == pytest.approx(1)
+        assert drawn.weights[0][1:] == (None,) * (live.length - 1)
+
+
+def test_the_feed_forward_lesson_says_what_the_model_does(opened: Callable[[str], Model]) -> None:
+    gated = lesson("feed-forward", Live(opened("tiny")))
+    assert gated.formula == "ffn = (SiLU(gate) ⊙ hidden)·W_down,  gate = n·W_gate, hidden = n·W_up"
+    assert gated.pytorch == "ffn = W_down(F.silu(W_gate(n)) * W_up(n))"
+    plain = lesson("feed-forward", Live(opened("gpt2"), TEXT))
+    assert plain.pytorch == 'ffn = W_2(F.gelu(W_1(n), approximate="tanh"))'
+    assert plain.formula == "ffn = GELU(tanh)(hidden)·W₂ + b"
+
+
 def test_learning_leaves_the_weights_as_they_are(opened: Callable[[str], Model]) -> None:
     model = opened("llama, grouped")
     before = {name: tensor.clone() for name, tensor in model.transformer.state_dict().items()}
@@ -174,7 +238,7 @@ def test_learning_leaves_the_weights_as_they_are(opened: Callable[[str], Model])
     assert all(parameter.grad is None for parameter in model.transformer.parameters())
 
 
-_OF_THE_MODEL = {"embeddings", "heads", "feed-forward", "stack", "cache", "concat"}
+_OF_THE_MODEL = {"heads", "feed-forward", "stack", "cache"}
 """Their questions are about sizes, or change with the text in what they quote alone."""
 
 
@@ -223,7 +287,7 @@ def test_a_lesson_costs_only_what_it_shows(opened: Callable[[str], Model]) -> No
 
 
 def test_a_lesson_that_there_is_not_names_the_nearest() -> None:
-    assert find("7") == find("mask") == 7
+    assert find("8") == find("mask") == 8
     with pytest.raises(UsageError, match="no lesson 'sofmax'") as raised:
         find("sofmax")
     assert raised.value.hint == "did you mean softmax?"
@@ -235,7 +299,7 @@ def test_the_six_questions_of_the_attention_guide_are_among_them(opened: Callabl
         "qkv": "What is the shape of Q, of K and of V",
         "scaling": "What are the values after scaling?",
         "softmax": "What are their weights?",
-        "heads": "what is d_k",
+        "concat": "what is d_k",
         "feed-forward": "How many parameters",
         "mask": "attend to with the causal mask?",
     }

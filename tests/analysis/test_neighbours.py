@@ -81,10 +81,10 @@ def test_random_directions_are_as_similar_as_chance_says(untied: Model) -> None:
 
 
 def test_a_tied_head_and_no_head_say_so(tied: Model) -> None:
-    assert "W_U = Eᵀ" in tied.neighbours(["cat"]).note
+    assert "W_U = Eᵀ" in tied.neighbours(["cat"]).notes[0]
     headless = Model("bert", lively(config_of("bert with a pooler", vocab_size=2048)), tied.tokenizer, "random weights")
     found = headless.neighbours(["#514"])
-    assert "no head" in found.note
+    assert "no head" in found.notes[0]
     assert [space.table for space in found.spaces] == ["E"]
 
 

@@ -101,7 +101,7 @@ def test_a_small_probability_is_shown_by_its_size(tinytf: Tinytf, decoder: Path)
     arguments = ("ablate", SENTENCE, "-m", "tiny", "--at", "L0", "--target", "cat")
     choice = json.loads(tinytf(*arguments, "--json").out)["choices"][0]
     assert 0 < choice["before"] < 1e-4
-    assert re.search(rf"·cat +{choice['before']:.0e} ", tinytf(*arguments).out)
+    assert re.search(rf"·cat +{choice['before']:.1e} ", tinytf(*arguments).out)
 
 
 def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> None:

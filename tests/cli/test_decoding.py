@@ -4,17 +4,24 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from driving import SENTENCE, Tinytf, is_a_clean_error, without_colour
+from rich.console import Console
+from rich.text import Text
 
+from tinytf.generate.compared import RUNS
 from tinytf.generate.samplers import Sampling
 from tinytf.loading import Model, load
 from tinytf.report import Report
 from tinytf.steps.work import cache_bytes_per_token, work_per_token
 from tinytf_cli.output import to_json
+from tinytf_cli.paint.colour import ramp
+from tinytf_cli.terminal import Terminal
 
 WARM = ("--temperature", "1.3", "--seed", "3")
 
@@ -103,13 +110,40 @@ def test_watching_shows_what_every_token_saw(tinytf: Tinytf, decoder: Path, open
     mean = [trace[f"L{layer}.weights"][:, -1].mean(0).tolist() for layer in range(2)]
     assert data["steps"][0]["attention"] == [pytest.approx(row, abs=1e-5) for row in mean]
     assert [len(step["attention"][0]) for step in data["steps"]] == [len(trace.tokens) + extra for extra in range(3)]
-    assert tinytf(*given).out.count("looked at, heads averaged") == 3
+    assert "saw: attention, mean of all 4 heads" in tinytf(*given).out
     one = json.loads(tinytf(*given, "--json", "--head", "L1H0").out)["steps"][0]["attention"]
     assert one == [pytest.approx(trace["L1H0.weights"][-1].tolist(), abs=1e-5)]
-    assert tinytf(*given, "--head", "L1H0").out.count("looked at, L1H0") == 3
+    assert "saw: attention, L1H0" in tinytf(*given, "--head", "L1H0").out
     layer = json.loads(tinytf(*given, "--json", "--head", "L1").out)["steps"][0]["attention"]
     assert layer == [pytest.approx(mean[1], abs=1e-5)]
+    assert "saw: attention, mean of the 2 heads of L1" in tinytf(*given, "--head", "L1").out
     assert "attention" not in json.loads(tinytf(*given[:-1], "--json").out)["steps"][0]
+
+
+@pytest.mark.parametrize("prompt", [SENTENCE, SENTENCE * 2], ids=["short", "long"])
+def test_what_a_token_saw_is_the_text_in_colours_with_its_largest_shares(
+    tinytf: Tinytf, decoder: Path, opened: Model, prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text of more than 24 tokens the beginning is one number, unless a share of it is among the four largest."""
+    trace = opened.trace(prompt)
+    shares = np.mean([trace[f"L{layer}.weights"][:, -1].mean(0).numpy() for layer in range(2)], axis=0)
+    names = [token.shown for token in trace.tokens]
+    largest = sorted(range(len(names)), key=lambda place: -shares[place])[:4]
+    kept = [place for place in range(len(names)) if place in largest or place >= len(names) - 24]
+    given = ("generate", prompt, "-m", decoder, "--max-tokens", "1", "--watch", "--width", "1000")
+    (line,) = [line for line in tinytf(*given).lines if line.startswith(f"  {names[-1]} saw  ")]
+    _, *shown = line.split("  ")[1:]
+    told = [word for word in shown if not word.startswith("…")]
+    assert told == [f"{names[place]} {shares[place]:.2f}" if place in largest else names[place] for place in kept]
+    hidden = sum(float(word.removeprefix("… ")) for word in shown if word.startswith("…"))
+    assert hidden == pytest.approx(1 - sum(shares[kept]), abs=0.02)
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    coloured = tinytf(*given, "--color", "always", "--theme", "dark").lines
+    painted = Text.from_ansi(next(line for line in coloured if " saw  " in without_colour(line)))
+    ground = painted.get_style_at_offset(Console(), painted.plain.rindex(told[-1])).bgcolor
+    colour = ramp("unit", Terminal(depth="truecolor"))[round(255 * float(shares[-1]))]
+    assert ground is not None
+    assert ground.get_truecolor() == colour.get_truecolor()
 
 
 def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
@@ -135,8 +169,33 @@ def test_the_cache_is_explained_with_times_and_the_counts_of_the_formulas(
     assert data["steps"][0]["with_cache"]["multiply_adds"] == data["steps"][0]["without_cache"]["multiply_adds"]
     text = tinytf(*given).out
     assert "checked: the logits of both differ by at most" in text
-    assert "16 of 20 steps" in text
-    assert len(events_of(tinytf(*given, "--format", "ndjson").out)) == 21
+    assert "8 of 20; " in text
+    first, *steps, end = events_of(tinytf(*given, "--format", "ndjson").out)
+    assert (first["runs"], len(steps), end["type"]) == (3, 20, "end")
+
+
+def test_the_cache_is_explained_with_the_sums_of_all_steps_first(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--max-tokens", "20", "--explain-cache")
+    data = json.loads(tinytf(*given, "--json").out)
+    for way in ("with_cache", "without_cache"):
+        for name, total in data[way].items():
+            assert total == pytest.approx(sum(step[way][name] for step in data["steps"]))
+    assert data["cache_bytes"] == data["bytes_per_token"] * data["steps"][-1]["tokens"]
+    heading, _, work, *_ = tinytf(*given).out.split("what the cache saves")[1].splitlines()
+    assert "20 tokens after a prompt of" in heading
+    ratio = data["without_cache"]["multiply_adds"] / data["with_cache"]["multiply_adds"]
+    assert work.split()[0] == "multiply-adds"
+    assert work.endswith(f"{ratio:.1f} ×")
+
+
+def test_the_least_time_of_three_runs_counts(opened: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tinytf.generate import compared
+
+    seconds = iter([5, 9, 3, 8, 4, 7, 2, 6, 1, 5, 9, 9])  # with and without in turns; the second step in reverse
+    ticks = iter([tick for number, took in enumerate(seconds) for tick in (100 * number, 100 * number + took)])
+    monkeypatch.setattr(compared, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    steps = list(compared.cached_steps(opened.transformer, [1, 2, 3], max_tokens=2))
+    assert [(step.with_cache, step.without_cache) for step in steps] == [(3, 7), (5, 1)]
 
 
 @pytest.mark.parametrize("text", ["", " "], ids=["empty", "a space"])
@@ -282,7 +341,7 @@ def test_control_c_leaves_what_was_measured(tinytf: Tinytf, decoder: Path, monke
 
     def interrupted(self: Runner, *arguments: object) -> torch.Tensor:
         calls.append(1)
-        if len(calls) == 9:
+        if len(calls) == 4 * 2 * RUNS + 1:
             signal.raise_signal(signal.SIGINT)
         return genuine(self, *arguments)
 
@@ -297,7 +356,9 @@ def test_control_c_leaves_what_was_measured(tinytf: Tinytf, decoder: Path, monke
 
 
 def test_watching_a_head_needs_no_other_word(tinytf: Tinytf, decoder: Path) -> None:
-    assert "looked at, L1H1" in tinytf("generate", SENTENCE, "-m", decoder, "--max-tokens", "2", "--head", "L1H1").out
+    assert (
+        "saw: attention, L1H1" in tinytf("generate", SENTENCE, "-m", decoder, "--max-tokens", "2", "--head", "L1H1").out
+    )
     assert is_a_clean_error(tinytf("generate", SENTENCE, "-m", decoder, "--head", ""))
 
 

@@ -27,15 +27,15 @@ def test_two_texts_on_one_model(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("diff", SENTENCE, OTHER, "-m", decoder)
     assert ran.status == 0, ran.err
     assert "first difference at embed.tokens, beyond 1e-04 of a token's largest number: ·cat / ·dog" in ran.out
-    assert ran.lines[-1].startswith("KL(A‖B) ")
+    assert any(line.startswith("KL(A‖B) ") for line in ran.lines[:12])
 
 
 def rows_of_steps(ran: Ran) -> list[list[str]]:
     """The words of each row of the table of steps."""
     start = next(i for i, line in enumerate(ran.lines) if line.startswith("steps "))
-    end = next(i for i, line in enumerate(ran.lines) if line.startswith("heads apart"))
+    end = next(i for i, line in enumerate(ran.lines) if line.startswith("positions "))
     rows = [line.split() for line in ran.lines[start + 2 : end]]
-    return [row for row in rows if row and row[0] != "the"]
+    return [row for row in rows if row and row[0] != "the" and row[0] != "folded:"]
 
 
 def test_of_each_layer_the_step_that_differs_most_is_shown_and_with_full_all(
@@ -51,12 +51,11 @@ def test_of_each_layer_the_step_that_differs_most_is_shown_and_with_full_all(
     assert f"--full shows {len(steps) - len(shown)} more" in short.out
     full = tinytf("diff", SENTENCE, OTHER, "-m", decoder, "--full")
     assert [row[0] for row in rows_of_steps(full)] == [one.name for one in steps]
-    assert "--full" not in full.out
     assert len(json.loads(tinytf("diff", SENTENCE, OTHER, "-m", decoder, "--json").out)["steps"]) == len(steps)
 
 
 def test_the_map_has_the_numbers_of_the_steps(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
-    ran = tinytf("diff", SENTENCE, OTHER, "-m", decoder)
+    ran = tinytf("diff", SENTENCE, OTHER, "-m", decoder, "--all")
     start = next(i for i, line in enumerate(ran.lines) if line.startswith("relative difference"))
     steps = opened.diff(SENTENCE, OTHER).steps
     names = list(dict.fromkeys(one.step.name for one in steps if one.layer is not None))
@@ -80,8 +79,8 @@ def test_two_models_on_one_text_say_which_weights_moved(tinytf: Tinytf, decoder:
     assert "first difference at L1.ffn," in ran.out
     assert "the 1 that moved most for their size, of 1 that did" in ran.out
     row = next(line for line in ran.lines if line.startswith("  blocks.1.ffn.down.weight"))
-    assert row.split()[-2] == "1.000"
-    assert ran.lines[-1].startswith("loss of the text ")
+    assert row.split()[-2] == "1.00"
+    assert any(line.startswith("loss of the text ") for line in ran.lines[:16])  # the folders have long names
 
 
 def test_two_checkpoints_of_a_run_show_what_was_learnt(

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,16 +96,23 @@ def test_a_full_context_ends_the_text_or_is_an_error_as_asked(tinytf: Tinytf, de
     assert "the context of 64 tokens is full" in ran.err
 
 
-def test_watching_shows_candidates_before_and_after_the_choice_and_the_cache(tinytf: Tinytf, decoder: Path) -> None:
-    ran = tinytf("generate", SENTENCE, "-m", decoder, "--watch", "--max-tokens", "4", "--top", "3", *WARM)
+def test_watching_shows_one_table_a_token_and_the_cache(tinytf: Tinytf, decoder: Path) -> None:
+    given = ("generate", SENTENCE, "-m", decoder, "--watch", "--max-tokens", "4", "--top", "3", *WARM)
+    ran = tinytf(*given)
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.count("entropy") == 4
-    assert ran.out.count("after temperature 1.3, top-p 0.95:") == 4
-    assert sum(line.startswith("  > ") for line in ran.lines) == 8
-    assert "L0" in ran.out
+    assert "as drawn: after temperature 1.3, top-p 0.95" in ran.out
+    heads = [place for place, line in enumerate(ran.lines) if line.split() == ["candidate", "p", "p", "as", "drawn"]]
+    steps = json.loads(tinytf(*given, "--json").out)["steps"]
+    for place, step in zip(heads, steps, strict=True):
+        rows = ran.lines[place + 1 : place + 1 + len(step["candidates"])]
+        for row, one in zip(rows, step["candidates"], strict=True):
+            numbers = re.findall(r"(?<= )\d\.\d{4}|\de-\d\d", row)
+            assert [float(number) for number in numbers] == pytest.approx([one["probability"], one["drawn"]], abs=5e-5)
+            assert row.endswith("drawn") == (one["id"] == step["id"])
     assert "a token" in ran.out
     greedy = tinytf("generate", SENTENCE, "-m", decoder, "--watch", "--max-tokens", "4").out
-    assert "after " not in greedy
+    assert "as drawn" not in greedy
+    assert sum(line.endswith("  taken") for line in greedy.splitlines()) == 4
     assert "cache" not in tinytf("generate", SENTENCE, "-m", decoder, "--watch", "--no-cache").out
 
 
@@ -275,7 +283,7 @@ def test_a_score_has_the_figures_of_the_whole_text(tinytf: Tinytf, decoder: Path
 def test_a_score_is_coloured_by_surprise(tinytf: Tinytf, decoder: Path) -> None:
     ran = tinytf("score", SENTENCE, "-m", decoder, "--color", "always")
     assert "\x1b[38;5;" in ran.out or "48;" in ran.out
-    assert "perplexity" in without_colour(tinytf("score", SENTENCE, "-m", decoder).lines[-1])
+    assert "perplexity" in without_colour("\n".join(tinytf("score", SENTENCE, "-m", decoder).lines[:10]))
 
 
 def test_a_text_of_one_token_has_no_score(tinytf: Tinytf, decoder: Path) -> None:

@@ -87,7 +87,7 @@ def test_an_encoder_has_scores_and_says_why_it_has_no_loss(tinytf: Tinytf, encod
     ran = tinytf(*QUICK, "-m", encoder)
     assert ran.status == 0
     assert "predicts no next token" in ran.out
-    assert "heads by previous" in ran.out
+    assert "by previous, the highest first" in ran.out
 
 
 def test_text_comes_from_a_pipe_too(tinytf: Tinytf, decoder: Path, corpus: Path) -> None:

@@ -38,10 +38,10 @@ def test_the_answer_follows_the_question_and_its_choices(tinytf: Tinytf, decoder
 
 
 def test_a_lesson_is_found_by_its_number_or_name(tinytf: Tinytf, decoder: Path) -> None:
-    by_number = learn(tinytf, "8", model=decoder)
+    by_number = learn(tinytf, "9", model=decoder)
     assert by_number.out == learn(tinytf, "Softmax", model=decoder).out
-    assert "8 softmax" in by_number.out
-    assert "9 values" not in by_number.out
+    assert "9 softmax" in by_number.out
+    assert "10 values" not in by_number.out
 
 
 def test_the_list_names_all_lessons_without_opening_a_model(tinytf: Tinytf) -> None:
@@ -55,9 +55,9 @@ def test_the_list_names_all_lessons_without_opening_a_model(tinytf: Tinytf) -> N
 @pytest.mark.parametrize(
     ("word", "said", "hint"),
     [
-        ("22", "there is no lesson 22: there are 21", "the nearest is 21, optimiser"),
+        ("24", "there is no lesson 24: there are 23", "the nearest is 23, optimiser"),
         ("0", "there is no lesson 0", "the nearest is 1, tokens"),
-        ("9" * 400, "there is no lesson 999999999999", "the nearest is 21"),
+        ("9" * 400, "there is no lesson 999999999999", "the nearest is 23"),
         ("sofmax", "there is no lesson 'sofmax'", "did you mean softmax?"),
         ("\x1b[31mred", "there is no lesson", "tinytf learn --list"),
     ],
@@ -74,7 +74,7 @@ def test_the_data_are_those_of_the_library(tinytf: Tinytf, decoder: Path) -> Non
     live = Live(load(str(decoder)), SENTENCE)
     assert data["kind"] == "lessons"
     assert [one["name"] for one in data["lessons"]] == list(NAMES)
-    softmax = dict(data["lessons"][7])
+    softmax = dict(data["lessons"][8])
     values = softmax.pop("values")
     assert softmax == json.loads(json.dumps(asdict(lesson("softmax", live))))
     assert values["L0H0.masked"][0][1] is None

@@ -12,13 +12,14 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.cells import cell_len
 
-from tinytf.lessons import NAMES
+from tinytf.lessons import NAMES, find
 from tinytf.lessons.live import Live
 from tinytf.loading import load
 from tinytf_cli.learn import Pages, Place, screen_of
 from tinytf_cli.terminal import Terminal as ScreenOf
 
 COLUMNS, ROWS = 80, 24
+COUNT, MASK = len(NAMES), find("mask")
 
 
 class Terminal:
@@ -92,22 +93,24 @@ def the_screen_is_whole(text: str) -> None:
 
 def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     terminal = Terminal("1", "-m", "tiny", state=state)
-    terminal.until("1 of 21")
+    terminal.until(f"1 of {COUNT}")
     for number, name in enumerate(NAMES, 1):
-        text = terminal.until(f"{number} of 21")
+        text = terminal.until(f"{number} of {COUNT}")
         assert text.startswith(f"{name}  ")
         the_screen_is_whole(text)
         assert "1-4 answer" in text
+        assert "e explain" not in text.splitlines()[-1]
         answered = terminal.press("1", "✓")
         the_screen_is_whole(answered)
         assert ("\nright  " in answered) != ("✗" in answered and "\nno, " in answered)
+        assert "e explain" in answered.splitlines()[-1]
         if number < len(NAMES):
             terminal.child.send(" \r"[number % 2])
-    text = terminal.press("b", "20 of 21")
+    text = terminal.press("b", f"{COUNT - 1} of {COUNT}")
     assert "✓" in text  # what was answered stays so
     explained = terminal.press("e", "any key back")
     assert "checked: the terms add up to the recorded" in explained
-    terminal.press("x", "20 of 21")
+    terminal.press("x", f"{COUNT - 1} of {COUNT}")
     terminal.resize(60, 12)
     small = terminal.until("up down scroll")
     assert small.startswith("backward")
@@ -120,18 +123,19 @@ def test_keys_turn_the_lessons_answer_explain_and_leave(state: Path) -> None:
     assert terminal.seen.count(b"\x1b[?1049h") == terminal.seen.count(b"\x1b[?1049l") == 1
     end = terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]
     assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
-    assert b"left at lesson 20, backward" in end
+    assert f"left at lesson {COUNT - 1}, backward".encode() in end
 
 
 def test_the_place_is_remembered_and_ctrl_c_leaves_too(state: Path) -> None:
     (state / "tinytf").mkdir(parents=True)
-    (state / "tinytf" / "learn.json").write_text('{"lesson": 7}', "utf-8")
+    (state / "tinytf" / "learn.json").write_text(f'{{"lesson": {MASK}}}', "utf-8")
     terminal = Terminal(state=state)
-    text = terminal.until("continuing at lesson 7, where you left")
+    text = terminal.until(f"continuing at lesson {MASK}, where you left")
     assert text.startswith("mask  ")
-    terminal.press(" ", "8 of 21")
+    assert "answer   3 " in terminal.press(" ", "space next")  # the answer first, and only then the next lesson
+    terminal.press(" ", f"{MASK + 1} of {COUNT}")
     assert terminal.leave("\x03") == 0
-    assert '"lesson": 8' in (state / "tinytf" / "learn.json").read_text("utf-8")
+    assert f'"lesson": {MASK + 1}' in (state / "tinytf" / "learn.json").read_text("utf-8")
     assert terminal.seen.count(b"\x1b[?1049l") == 1
     assert b"Traceback" not in terminal.seen
 
@@ -158,7 +162,7 @@ def words_of(tmp_path: Path, typed: str) -> list[str]:
 
 
 def test_keys_are_words(tmp_path: Path) -> None:
-    assert words_of(tmp_path, " \rb3eq") == ["next", "next", "back", "3", "explain", "leave"]
+    assert words_of(tmp_path, " \rb3eq") == ["on", "on", "back", "3", "explain", "leave"]
     arrows = words_of(tmp_path, "\x1b[A\x1b[B\x1b[5~\x1b[6~\x1b[C\x1b[D\x03")
     assert arrows == ["up", "down", "page up", "page down", "next", "back", "leave"]
     assert words_of(tmp_path, "Zé0\x1b[15~\x04") == ["other", "other", "other", "other", "leave"]
@@ -166,15 +170,58 @@ def test_keys_are_words(tmp_path: Path) -> None:
 
 def test_keys_that_are_pressed_during_a_computation_wait(state: Path) -> None:
     terminal = Terminal("1", "-m", "tiny", state=state)
-    terminal.child.send("  b")  # long before anything is drawn
-    assert terminal.until("2 of 21").startswith("embeddings  ")
+    terminal.child.send("  2")  # long before anything is drawn: the answer of 1, on to 2, and its answer
+    text = terminal.until(f"2 of {COUNT}")
+    assert text.startswith("embeddings  ")
+    assert "space next" in text
     assert terminal.leave("q") == 0
+
+
+def test_a_key_is_about_a_lesson_that_has_been_computed(tmp_path: Path) -> None:
+    heard = []
+
+    class Slow(Pages):
+        def press(self, key: str) -> bool:
+            heard.append((key, self.number, self.ready))
+            return super().press(key)
+
+    with create_pipe_input() as source:
+        pages = Slow(Live(load("tiny", device="cpu")), 1, ScreenOf(width=80), Place(tmp_path / "learn.json"))
+        source.send_text("  1 q")
+        screen_of(pages, input=source, output=DummyOutput()).run()
+    assert heard == [("on", 1, True), ("on", 1, True), ("1", 2, True), ("on", 2, True), ("leave", 3, True)]
+
+
+def test_space_shows_the_answer_and_then_goes_on_and_e_never_gives_it_away(tmp_path: Path) -> None:
+    pages = Pages(
+        Live(load("tiny", device="cpu")), MASK + 1, ScreenOf(width=80, cuts=True), Place(tmp_path / "learn.json")
+    )
+    pages.lesson()
+    pages.press("explain")
+    assert not pages.explaining
+    before = "\n".join(pages.lines(100, 45))
+    assert "predict first" in before
+    assert "✓" not in before
+    assert "L0H0.weights" not in before
+    pages.press("on")
+    after = "\n".join(pages.lines(100, 45))
+    assert pages.number == MASK + 1
+    assert "L0H0.weights" in after
+    assert "answer   " in after
+    assert "✗" not in after
+    pages.press("3")  # too late
+    assert pages.farewell().startswith(f"left at lesson {MASK + 1}, softmax; tinytf")
+    pages.press("explain")
+    assert pages.explaining
+    pages.press("other")
+    pages.press("on")
+    assert pages.number == MASK + 2
 
 
 def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     place = Place(tmp_path / "file" / "learn.json")
-    assert place.read(21) is None
+    assert place.read(COUNT) is None
     place.write(3)
     said = place.trouble
     assert "cannot remember the place" in said
@@ -188,16 +235,16 @@ def test_a_place_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 def test_a_place_that_makes_no_sense_is_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "learn.json"
     path.write_text(content, "utf-8")
-    assert Place(path).read(21) is None
+    assert Place(path).read(COUNT) is None
 
 
 def test_after_the_last_lesson_the_next_time_starts_at_the_first(tmp_path: Path) -> None:
     place = Place(tmp_path / "learn.json")
-    pages = Pages(Live(load("tiny", device="cpu")), 21, ScreenOf(width=80, cuts=True), place)
+    pages = Pages(Live(load("tiny", device="cpu")), COUNT, ScreenOf(width=80, cuts=True), place)
     pages.press(str(pages.lesson().question.answer + 1))
     assert pages.press("next") is False
-    assert place.read(21) == 1
-    assert pages.farewell() == "that was the last of 21 lessons; 1 of 1 predicted correctly"
+    assert place.read(COUNT) == 1
+    assert pages.farewell() == f"that was the last of {COUNT} lessons; 1 of 1 predicted correctly"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10), (20, 3)])
@@ -208,7 +255,7 @@ def test_a_screen_of_any_size_is_filled_to_its_last_row(
     columns, rows = size
     screen = ScreenOf(width=columns, cuts=True, ascii=seven_bits)
     live = Live(load("tiny", device="cpu"), "The cat 🐈 sat. " * 20)
-    for number in (1, 8, 18):
+    for number in (1, MASK + 1, find("heads"), find("cache")):
         pages = Pages(live, number, screen, Place(tmp_path / "learn.json"))
         for key in ("computing", "shown", "2", "explain", "page down"):
             if key == "shown":

@@ -103,7 +103,7 @@ def test_what_a_screen_has_no_room_for_is_said_and_off_a_screen_nothing_is_left_
     said = re.search(r"omitted: (\d+) of (\d+) positions \(0 to (\d+)\)", screen)
     assert said is not None
     assert (int(said[2]), int(said[3])) == (count, int(said[1]) - 1)
-    pipe = tinytf("lens", LONG, "-m", decoder, "--width", "80")
+    pipe = tinytf("lens", LONG, "-m", decoder, "--width", "80", "--all")
     assert "left out" not in pipe.out
     assert "…" not in pipe.out
     grid = pipe.out[: pipe.out.index("entropy here")]
@@ -160,7 +160,7 @@ def test_a_narrow_coloured_grid_drops_the_numbers_first_then_columns() -> None:
 def test_the_printed_parts_add_up_to_the_printed_logit(tinytf: Tinytf, decoder: Path, opened: Model) -> None:
     ran = tinytf("attribute", SENTENCE, "-m", decoder, "--top", "6")
     assert ran.status == 0, ran.err
-    part = ran.out[ran.out.index("part by part") : ran.out.index("by kind")]
+    part = ran.out[ran.out.index("parts ") : ran.out.index("heads   ")]
     printed = [float(number) for number in re.findall(r"([+-]\d+\.\d{4})", part)]
     assert len(printed) == 8  # six, the rest, the sum
     logits = opened.trace(SENTENCE).recorded_logits[0]
@@ -191,10 +191,10 @@ def test_the_data_of_an_attribution_are_those_of_the_library(tinytf: Tinytf, dec
 def test_the_parts_are_sorted_by_size_and_the_map_has_every_head(tinytf: Tinytf, encoder: Path) -> None:
     ran = tinytf("attribute", "The [MASK] sat", "-m", encoder, "--top", "99")
     assert ran.status == 0, ran.err
-    part = ran.out[ran.out.index("part by part") : ran.out.index("by kind")]
+    part = ran.out[ran.out.index("parts ") : ran.out.index("heads   ")]
     sizes = [abs(float(number)) for number in re.findall(r"([+-]\d+\.\d{4})", part)][:-1]
     assert sizes == sorted(sizes, reverse=True)
-    heads = ran.out[ran.out.index("what each adds") :].splitlines()
+    heads = ran.out[ran.out.index("heads   what each adds") :].splitlines()
     assert [len(re.findall(r"-?\d\.\d+", line)) for line in heads[2:4]] == [2, 2]
     assert "the scale of every norm and the gate of the head's activation" in ran.out
 

@@ -134,7 +134,7 @@ def test_shares_too_small_for_three_digits_are_shown_by_their_size(
 
     monkeypatch.setattr(analysis, "rollout", sunk)
     shown = tinytf("rollout", SENTENCE, "-m", decoder).out
-    assert " 2e-05 " in shown
+    assert " 0.00002 " in shown
     assert "nearly all is of one token" in shown
 
 

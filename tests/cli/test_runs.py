@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from driving import Tinytf, is_a_clean_error, without_colour
 from followed import CONFIG, line, made
@@ -26,7 +27,8 @@ def test_two_runs_are_compared_the_better_one_first(tinytf: Tinytf, two: Path) -
         ["good", "15 of 20", "1.2667", "2.0000", "10", count, "41,000", "at 75 %"],
         ["slow", "20 of 20", "1.2000", "3.0000", "10", count, "41,000", "finished"],
     ]
-    assert "* good   o slow" in ran.out
+    assert ran.out.index("* good") > 0
+    assert ran.out.index("o slow") > 0
     assert "step 15  L1H0 became an induction head, score 0.15" in ran.out
 
 
@@ -120,6 +122,30 @@ def test_of_many_runs_the_best_are_drawn(tinytf: Tinytf, tmp_path: Path) -> None
     out = tinytf("runs", tmp_path).out
     assert "the best 8, 2 more omitted" in out
     assert "& run-7" in out
+
+
+def test_many_runs_fit_one_screen_and_a_pipe_has_them_all(tinytf: Tinytf, tmp_path: Path) -> None:
+    for place in range(30):
+        made(tmp_path / f"run-{place:02}", held_out=1.0 + place)
+    seen = tinytf("runs", tmp_path, screen=True)
+    assert len(seen.lines) <= 45
+    assert "the best 12 of 30 runs" in without_colour(seen.out)
+    assert sum(line.startswith("  run-") for line in tinytf("runs", tmp_path).lines) == 2 * 30  # and a milestone each
+
+
+def test_a_deep_run_fits_one_screen_with_its_strongest_layers(tinytf: Tinytf, tmp_path: Path) -> None:
+    run = made(tmp_path / "deep")
+    scores = np.linspace(0, 0.5, 30 * 9).reshape(30, 9)
+    scores[4, 8] = 0.9
+    heads = {"entropy": (1 - scores).tolist(), "induction": scores.tolist()}
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write(line(21, heads=heads))
+    seen = tinytf("watch", run, "--once", screen=True)
+    assert len(seen.lines) <= 45
+    layers = [int(name) for name in re.findall(r"^  L(\d+)", without_colour(seen.out), re.M)]
+    assert layers == [4, *range(19, 30)]
+    assert "12 of 30 layers" in without_colour(seen.out)
+    assert len(re.findall(r"^  L\d+", tinytf("watch", run, "--once").out, re.M)) == 30
 
 
 @pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 100, 140, 200])

@@ -82,3 +82,9 @@ def test_a_usage_error_imports_nothing_heavy() -> None:
     *said, report = done.stderr.splitlines()
     assert json.loads(report) == {"status": 2, "heavy": []}
     assert said == ["tinytf: error: there is no option --jsno", "hint: did you mean --json?"]
+
+
+def test_a_model_knows_its_questions_without_importing_them() -> None:
+    rooms = ("tinytf.analysis.", "tinytf.generate.", "tinytf.gradients.", "tinytf.training.")
+    found = f"import sys, tinytf.api; print([name for name in sys.modules if name.startswith({rooms})])"
+    assert subprocess.check_output([sys.executable, "-c", found], text=True) == "[]\n"

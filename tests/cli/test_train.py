@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from driving import CORPUS, Tinytf, is_a_clean_error
+from safetensors.torch import load_file
 
 
 def test_a_trained_model_can_be_opened_and_what_it_learned_from_is_reported(
@@ -275,3 +277,55 @@ def test_the_weights_to_write_out_are_chosen(tinytf: Tinytf, corpus: Path, recip
     unknown = tinytf(*train, "--out", tmp_path / "other", "--explain", "2", "--weight", "blocks.0.ffn.upp.weight")
     assert unknown.status == 2
     assert "did you mean blocks.0.ffn.up.weight" in unknown.err
+
+
+def test_a_dry_run_foretells_what_the_training_then_does(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    given = ("train", corpus, "--recipe", recipe, "--out", out, "--steps", "7", "--warmup", "3", "--clip", "0.5")
+    ran = tinytf(*given, "--dry-run", "--json")
+    assert (ran.status, ran.err) == (0, "")
+    assert not out.exists()
+    plan = json.loads(ran.out)
+    assert tinytf(*given).status == 0
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert plan["schedule"] == [{"step": line["step"], "lr": pytest.approx(line["lr"])} for line in metrics]
+    first = plan["first_batch"]
+    assert (first["loss"], first["gradient_norm"]) == pytest.approx((metrics[0]["loss"], metrics[0]["grad_norm"]))
+    assert first["clipped_by"] == pytest.approx(min(1.0, 0.5 / metrics[0]["grad_norm"]), rel=1e-4)
+    index = json.loads((out / "tokens" / "index.json").read_text("utf-8"))
+    assert (plan["tokens"], plan["held_out_tokens"]) == (index["train"]["tokens"], index["held_out"]["tokens"])
+    assert plan["token_bytes"] == sum(path.stat().st_size for path in (out / "tokens").glob("*.bin"))
+    newest = max((out / "checkpoints").iterdir())
+    saved = load_file(newest / "model.safetensors") | load_file(newest / "optimizer.safetensors")
+    numbers = [tensor for tensor in saved.values() if tensor.dtype == torch.float32 and tensor.dim()]
+    assert plan["checkpoint_bytes"] == sum(tensor.nbytes for tensor in numbers)
+    assert plan["parameters"] == sum(tensor.numel() for tensor in load_file(out / "model.safetensors").values())
+    assert plan["checkpoints"] == 4
+    assert plan["seen_tokens"] == 7 * 2 * 8
+
+
+def test_a_dry_run_draws_schedule_and_clipping_on_one_screen(
+    tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path
+) -> None:
+    given = ("train", corpus, "--recipe", recipe, "--out", tmp_path / "run", "--dry-run")
+    for options in ((), ("--steps", "2000", "--schedule", "linear"), ("--schedule", "constant", "--ascii")):
+        ran = tinytf(*given, *options)
+        assert (ran.status, ran.err) == (0, "")
+        assert len(ran.lines) <= 45
+        for words in ("learning rate by step", "factor by gradient norm", "would write", "checkpoints", "first loss"):
+            assert words in ran.out
+    assert "learning rate 0.001 at step 1" in tinytf(*given, "--plain").out
+
+
+def test_a_dry_run_refuses_what_the_training_would(tinytf: Tinytf, tmp_path: Path, recipe: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    given = ("train", corpus, "--recipe", recipe, "--out", out)
+    assert tinytf(*given).status == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert "holds a run already" in tinytf(*given, "--dry-run").err
+    assert is_a_clean_error(tinytf(*given, "--dry-run", "--resume"))
+    assert tinytf(*given, "--dry-run", "--overwrite").status == 0
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert is_a_clean_error(tinytf(*given, "--dry-run", "--overwrite", "--lr", "0"))

@@ -105,6 +105,7 @@ def test_another_text_and_another_model_go_without_it_too(ran: Talk) -> None:
         ("without L0 --how median", "'median'"),
         ("without L0 --how mean --reference nowhere.txt", "nowhere.txt"),
         ("without L0 --how zero --reference nowhere.txt", "zeros have no --reference"),
+        ("without mask --how mean", "--how says what replaces a step"),
     ],
 )
 def test_what_cannot_be_taken_away_leaves_the_session_as_it_was(ran: Talk, line: str, said: str) -> None:
@@ -118,6 +119,25 @@ def test_the_weights_are_held_once(ran: Talk) -> None:
     one_trace = ran.session.trace.recorded_bytes
     ran("without L3H1")
     assert ran.session.models.nbytes <= held + 2 * one_trace
+
+
+@pytest.mark.parametrize("part", ["scaling", "mask", "positions"])
+def test_a_part_of_attention_is_left_out_by_its_name(ran: Talk, part: str) -> None:
+    whole = top(ran)
+    assert ran(f"without {part}") == f"without {part}\ndiff compares this run with the one before\n"
+    assert top(ran) == pytest.approx(_top_five(load("tiny").without(part)), abs=1e-5)
+    assert top(ran) != pytest.approx(whole, abs=1e-3)
+    assert f"without {part}" in ran("trace")
+    assert "checked: 4" in ran("trace --no-detail")
+    ran(f"without L0H1 {part}", "generate --max-tokens 2")
+    assert ran.err.text.endswith(f"tinytf: the model ran without {part}, L0H1.head_out\n")
+    assert f"without {part}, L0H1 (zero)" in ran("where")
+    assert "a lesson is about" in ran.fails("learn softmax").failure.message  # type: ignore[union-attr]
+
+
+def _top_five(model: Model) -> list[float]:
+    best: list[float] = model.trace(SENTENCE).logits_at(4).softmax(dim=-1).sort(descending=True).values[:5].tolist()
+    return best
 
 
 def test_a_saved_session_goes_without_it_again(tinytf: Tinytf, tmp_path: Path, talk: Callable[..., Talk]) -> None:

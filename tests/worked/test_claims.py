@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tinytf.errors import UsageError
+from tinytf.sources import find_source
 from tinytf.worked import parse, verify
 from tinytf.worked.claims import Claim, compare, read_claim
 from tinytf.worked.example import ExampleError
@@ -142,6 +144,34 @@ claim = 1
     assert (found.claims, found.skipped, found.holds) == (1, 3, True)
 
 
+def test_a_claim_of_more_cells_than_the_value_has_is_refused_with_its_line(tmp_path: Path) -> None:
+    step = "[given]\na = [[1, 2], [3, 4]]\n[[step]]\nname = 's'\nvalue = '{}'\nclaim = {}\n"
+    for value, claim, said in (
+        ("a[0]", "[1, 2, 3]", "3 cells claimed, but the value is 2 cells"),
+        ("a", "[[1, 2], [3, 4], [5, 6]]", "3 × 2 claimed, but the value is 2 × 2"),
+        ("sum(a)", "[10, 10]", "2 cells claimed, but the value is one number"),
+    ):
+        with pytest.raises(ExampleError) as refused:
+            verify(example(tmp_path, step.format(value, claim)))
+        assert refused.value.message.endswith(f"own.toml, line 6, field 'claim' of step 's': {said}")
+
+
+def test_an_example_that_takes_too_long_is_refused_with_the_step_it_came_to(tmp_path: Path) -> None:
+    text = "[given]\nA = {random = [40, 40]}\n[[step]]\nname = 'loss'\nvalue = 'sum(A @ A @ A)'\n"
+    slow = example(tmp_path, text + "[[step]]\nname = 'g'\nvalue = 'gradient(loss, A)'\n")
+    with pytest.raises(ExampleError, match="line 8, field 'value' of step 'g': the time is over"):
+        verify(slow, seconds=0.02)
+
+
+def test_a_vocabulary_is_recognised_by_a_text_and_its_ids(tmp_path: Path) -> None:
+    tiny = find_source("tiny").vocabulary().tokenizer
+    ids = list(tiny.encode("The cat").ids)
+    text = "[vocabulary]\nname = 'ours'\ntext = 'The cat'\nids = {}\n[[step]]\nname = 's'\nvalue = '1'\n"
+    assert verify(example(tmp_path, text.format(ids)), tiny).holds
+    with pytest.raises(UsageError, match="own are those of ours, and this tokenizer has another vocabulary"):
+        verify(example(tmp_path, text.format([*ids, 1])), tiny)
+
+
 @pytest.mark.parametrize(
     ("text", "where", "said"),
     [
@@ -170,6 +200,10 @@ claim = 1
         ("[[step]]\nname='a'\nvalue='1'\nrows=[1]", "line 4, field 'rows' of step 'a'", "list of words"),
         ('about = """\nname = 1\n"""\n[[step]]\nnames="a"', "line 5, field 'names' of step 1", "no such field"),
         ("[[step", "not TOML", "expected"),
+        ("[vocabulary]\nname='x'\ntext='x'\nids=[]\n[[step]]\nname='a'\nvalue='1'", "line 1", "the text's ids"),
+        ("[vocabulary]\nname='x'\nwords='x'\nids=[1]\n[[step]]\nname='a'\nvalue='1'", "line 1", "a name, a text"),
+        ("[[step]]\nname='a'\nvalue='1'\nshown=1", "line 4, field 'shown' of step 'a'", "must be a yes or no"),
+        ("[given]\na=[1,2]\n[[step]]\nname='a_'\nvalue='a @ [1,2,3]'", "line 5", "it is given 2 numbers and 3 numbers"),
         ("[given]\na = " + "9" * 400, "line 2, field 'a'", "too large"),
         ("[given]\na = [" + "9" * 400 + "]", "line 2, field 'a'", "too large"),
         ("[[step]]\nname='a'\nvalue='1'\nclaim=" + "9" * 400, "line 4, field 'claim' of step 'a'", "too large"),

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 from tinytf import lazily
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # those that Model has
     from tinytf.analysis import (
         activations,
-        alignment,
         arithmetic,
         attended,
         attribution,
@@ -22,15 +21,9 @@ if TYPE_CHECKING:
         neurons,
         parameters,
         positions,
-        prediction,
         rollout,
         tokens,
         traced,
     )
 
-__all__ = [
-    "activations", "alignment", "arithmetic", "attended", "attribution", "census", "code", "difference", "examples",
-    "interventions", "left_out", "lens", "neighbours", "neurons", "parameters", "positions", "prediction", "rollout",
-    "tokens", "traced",
-]  # fmt: skip
-__getattr__ = lazily.modules(__name__, __all__)
+__getattr__ = lazily.modules(__name__)

@@ -196,6 +196,11 @@ class BothPredict:
     first: tuple[float, ...]
     second: tuple[float, ...]
 
+    @property
+    def change(self) -> tuple[float, ...]:
+        """Second less first."""
+        return tuple(b - a for a, b in zip(self.first, self.second, strict=True))
+
 
 @dataclass(frozen=True)
 class Ends:

@@ -101,6 +101,11 @@ class Difference(Report):
         limit, worst = self.fail_over, self.worst
         return limit is None or (worst is not None and worst.relative <= limit)
 
+    def telling(self, count: int | None) -> list[int]:
+        """Which of ``positions`` differ most (all for None), in their order."""
+        order = sorted(range(len(self.positions)), key=lambda place: -self.positions[place].kl)
+        return sorted(order[:count])
+
     def fields(self) -> dict[str, Any]:
         first, worst = self.first, self.worst
         shown = self.sides[0].model.tokenizer.shown if self.sides else self.shown

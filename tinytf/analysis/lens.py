@@ -14,6 +14,7 @@ from torch import Tensor
 from tinytf.memory import require_free
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Progress, Report, unheard
+from tinytf.steps.operations.operation import wide
 from tinytf.steps.table import Place
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
@@ -177,9 +178,10 @@ def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
     """The token that the lens reads after each layer at one position, and its probability."""
     model, table = trace.model, trace.steps
     states = [trace.step(table.output, layer)[position] for layer in range(trace.config.n_layers)]
-    shares = model.unembed(model.final_norm(torch.stack(states))).softmax(dim=-1, dtype=torch.float64)  # (layers, V)
-    best = shares.max(dim=-1)
-    return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    logits = wide(model.unembed(model.final_norm(torch.stack(states))))  # (layers, V)
+    best = logits.max(dim=-1)
+    shares = (best.values - logits.logsumexp(dim=-1)).exp()
+    return list(zip(best.indices.tolist(), shares.tolist(), strict=True))
 
 
 def _through(trace: Trace) -> str:

@@ -1,7 +1,6 @@
 """The tokens whose vectors point most like a word's, or like the residual stream at a place of a text.
 
-Trained vectors of words that are used alike point alike, "dog" like "pooch" (Mikolov et al. 2013); a random start has
-no such neighbours.
+Trained vectors of words that are used alike point alike (Mikolov et al. 2013); those of a random start do not.
 """
 
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ class Neighbours(Report):
     """The nearest tokens of some words, or of the vectors at the address ``at`` of a text, in each table.
 
     ``tokens`` are the ids of the words, None for a place of a text; ``names`` are words or addresses. The cosine of
-    two random directions is 0 ± ``chance`` (1/√C), one standard deviation. ``note`` is about the tables or the address.
+    two random directions is 0 ± ``chance`` (1/√C), one standard deviation. ``notes`` are for the reader.
     """
 
     KIND = "neighbours"
@@ -59,7 +58,7 @@ class Neighbours(Report):
     tokens: tuple[int | None, ...]
     at: str
     spaces: tuple[Space, ...]
-    note: str
+    notes: tuple[str, ...]
 
     @property
     def chance(self) -> float:
@@ -68,7 +67,7 @@ class Neighbours(Report):
     def fields(self) -> dict[str, Any]:
         return {
             "at": self.at or None,
-            **self.members("chance", "note"),
+            **self.members("chance", "notes"),
             "vectors": [{"name": name, "id": token} for name, token in zip(self.names, self.tokens, strict=True)],
             "similarity": {space.table: space.similarity.tolist() for space in self.spaces},
             "nearest": [
@@ -96,15 +95,21 @@ def _tables(model: Transformer) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def neighbours(
-    model: TextModel, words: Sequence[str] = (), *, text: Text | None = None, at: str | None = None, top: int = 10
+    model: TextModel,
+    words: Sequence[str] = (),
+    *,
+    text: Text | None = None,
+    at: str | None = None,
+    top: int | None = None,
 ) -> Neighbours:
-    """The ``top`` tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
+    """The tokens whose embeddings, and unembeddings, point most like those of ``words``, by cosine.
 
-    Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to the residual stream of a text, or of
-    its trace, there: at one token, at all, or in several layers. The stream is compared as it is, before the final
-    norm; the lens reads it behind that norm. Raises UsageError for words and an address, or neither, for what is not
-    one token of the vocabulary, for a word that comes twice, and for a ``top`` below 1; AddressError for what is not as
-    wide as an embedding.
+    ``top`` of each: 10, or 4 of several. Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to
+    the residual stream of a text, or of its trace, there: at one token, at all, or in several layers. The stream is
+    compared as it is, before the final norm; the lens reads it behind that norm.
+
+    Raises UsageError for words and an address, or neither, for what is not one token of the vocabulary, for a word that
+    comes twice, and for a ``top`` below 1; AddressError for what is not as wide as an embedding.
     """
     if bool(words) == (at is not None) or (at is None) != (text is None):
         raise UsageError("neighbours are of words, or of an address in a text", "name words, or a text with --at")
@@ -116,10 +121,11 @@ def neighbours(
     if twice is not None:
         raise UsageError(f"the word {twice} comes twice", "name each once")
     spaces = tuple(_space(table, rows, rows[ids], top, ids) for table, rows in _tables(model.transformer).items())
-    return Neighbours(tuple(names), tuple(ids), "", spaces, _tied(model.transformer), about=About(model))
+    notes = _about_tables(model.transformer)
+    return Neighbours(tuple(names), tuple(ids), "", spaces, notes, about=About(model))
 
 
-def _at(model: TextModel, trace: Trace, at: str, top: int) -> Neighbours:
+def _at(model: TextModel, trace: Trace, at: str, top: int | None) -> Neighbours:
     where = trace.address(at)
     if where.step is None or where.axes[-1:] != ["d_model"]:
         raise AddressError(
@@ -129,9 +135,9 @@ def _at(model: TextModel, trace: Trace, at: str, top: int) -> Neighbours:
     flat = vectors.reshape(-1, vectors.shape[-1])
     spaces = tuple(_space(table, rows, flat, top) for table, rows in _tables(trace.model).items())
     raw = "the stream is compared as it is, without the final norm through which the lens reads it"
-    note = "; ".join(note for note in (raw, _tied(trace.model), where.note) if note)
+    notes = (raw, *_about_tables(trace.model), *filter(None, [where.note]))
     none = (None,) * len(names)
-    return Neighbours(names, none, str(where), spaces, note, about=About(model, trace.encoding))
+    return Neighbours(names, none, str(where), spaces, notes, about=About(model, trace.encoding))
 
 
 def _names(trace: Trace, where: Address) -> tuple[str, ...]:
@@ -144,14 +150,17 @@ def _names(trace: Trace, where: Address) -> tuple[str, ...]:
     return tuple(f"{where.step.full_name(layer)}[{i}] {trace.tokens[i].shown}" for layer in layers for i in tokens)
 
 
-def _tied(model: Transformer) -> str:
+def _about_tables(model: Transformer) -> tuple[str, ...]:
+    """Why there are no unembeddings, where there are none."""
     if model.head is None:
-        return "this model has no head, so it has no unembeddings"
-    return "" if "W_U" in _tables(model) else "the head is tied, W_U = Eᵀ: the unembeddings are the embeddings"
+        return ("this model has no head, so it has no unembeddings",)
+    tied = model.unembedding is model.embed.tokens.weight
+    return ("the head is tied, W_U = Eᵀ: the unembeddings are the embeddings",) if tied else ()
 
 
-def _space(table: str, rows: Tensor, vectors: Tensor, top: int, own: Sequence[int] = ()) -> Space:
+def _space(table: str, rows: Tensor, vectors: Tensor, top: int | None, own: Sequence[int] = ()) -> Space:
     """Compare ``vectors`` (N, C) with the ``rows`` (V, C) of a table; row ``own[i]`` is no neighbour of vector i."""
+    top = (10 if len(vectors) == 1 else 4) if top is None else top
     if top < 1:
         raise UsageError(f"top {top} is below 1")
     asked = _directions(vectors)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tinytf.config import ModelConfig
 from tinytf.report import Data, Report
 from tinytf.steps.table import wide_norms
-from tinytf.steps.work import cache_bytes_per_token, work_per_token
+from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,22 @@ class Info(Report):
         """Whether the opened model has as many parameters as its configuration says."""
         return self.counted in (None, self.total)
 
+    @cached_property
+    def work(self) -> Work:
+        """What one token costs at the full context."""
+        return work_per_token(self.config, self.config.context)
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        return {"fp32": 4 * self.total, "bf16": 2 * self.total}
+
+    @property
+    def cache_bytes(self) -> dict[str, int]:
+        """Of the key-value cache, for one token; 0 in an encoder, which has none."""
+        sizes = {"fp32": 4, "bf16": 2}
+        return {name: cache_bytes_per_token(self.config, size) * self.config.causal for name, size in sizes.items()}
+
     def fields(self) -> dict[str, Any]:
-        config, work = self.config, work_per_token(self.config, self.config.context)
         return {
             "model": self.name,
             **self.members("family", "notes"),
@@ -123,11 +137,8 @@ class Info(Report):
             "parameters": [{"component": part.name, **part.to_dict()} for part in self.parts],
             "total_parameters": self.total,
             "counted_parameters": self.counted,
-            "memory_bytes": {"fp32": 4 * self.total, "bf16": 2 * self.total},
-            "flops_per_token": {**vars(work), "total": work.total},
-            "kv_cache_bytes_per_token": {
-                "fp32": cache_bytes_per_token(config, 4) if config.causal else 0,
-                "bf16": cache_bytes_per_token(config, 2) if config.causal else 0,
-            },
+            **self.members("memory_bytes"),
+            "flops_per_token": {**vars(self.work), "total": self.work.total},
+            "kv_cache_bytes_per_token": self.cache_bytes,
             "card": self.card,
         }

@@ -7,5 +7,4 @@ from tinytf import lazily
 if TYPE_CHECKING:
     from tinytf.generate import continuing, report, score
 
-__all__ = ["continuing", "report", "score"]
-__getattr__ = lazily.modules(__name__, __all__)
+__getattr__ = lazily.modules(__name__)

@@ -10,10 +10,13 @@ from tinytf.generate.loop import require_prompt
 from tinytf.generate.runner import Runner
 from tinytf.model.transformer import Transformer
 
+RUNS = 3
+"""How often each token is computed in each way; the least time counts, which other programs disturbed least."""
+
 
 @dataclass(frozen=True)
 class CachedStep:
-    """Seconds that one more token took after ``tokens`` others, with a cache and without.
+    """The least seconds that one more token took after ``tokens`` others, with a cache and without, of RUNS each.
 
     ``apart`` is the largest difference between the two sets of logits.
     """
@@ -27,7 +30,7 @@ class CachedStep:
 
 
 def cached_steps(model: Transformer, ids: Sequence[int], max_tokens: int) -> Iterator[CachedStep]:
-    """Continue ``ids`` greedily; compute every token with a cache and again without, in turns.
+    """Continue ``ids`` greedily; compute every token RUNS times with a cache and without, in turns.
 
     The first step is the prompt's, where both do the same work. It ends where the context is full. Raises what
     ``loop.stream`` raises.
@@ -37,17 +40,20 @@ def cached_steps(model: Transformer, ids: Sequence[int], max_tokens: int) -> Ite
 
 
 def _cached_steps(model: Transformer, ids: Sequence[int], steps: int) -> Iterator[CachedStep]:
-    cache = model.cache(min(model.config.context, len(ids) + steps))
-    runners = [Runner(model, ids, cache, compare=False), Runner(model, ids)]  # every token is compared here
+    room = min(model.config.context, len(ids) + steps)
+    cached = [Runner(model, ids, model.cache(room), compare=False) for _ in range(RUNS)]  # every token is compared here
+    plain = [Runner(model, ids) for _ in range(RUNS)]
+    turns = [runner for pair in zip(cached, plain, strict=True) for runner in pair]
     Runner(model, ids).first()  # a warm-up: what torch sets up once is not timed
     chosen = 0
     for number in range(1, steps + 1):
-        found: dict[Runner, tuple[Tensor, float]] = {}
-        for runner in runners if number % 2 else reversed(runners):
+        logits: dict[Runner, Tensor] = {}
+        seconds: dict[Runner, float] = {}
+        for runner in turns if number % 2 else reversed(turns):
             start = time.perf_counter()
-            logits = runner.first() if number == 1 else runner.go_on([0], [chosen])
-            found[runner] = logits, time.perf_counter() - start
-        (logits, with_cache), (again, without) = (found[runner] for runner in runners)
-        apart = float((logits - again).abs().max())
-        chosen = int(logits[0].argmax())
+            logits[runner] = runner.first() if number == 1 else runner.go_on([0], [chosen])
+            seconds[runner] = time.perf_counter() - start
+        apart = float((logits[cached[0]] - logits[plain[0]]).abs().max())
+        chosen = int(logits[cached[0]][0].argmax())
+        with_cache, without = (min(seconds[runner] for runner in runners) for runners in (cached, plain))
         yield CachedStep(number, len(ids) + number - 1, chosen, with_cache, without, apart)

@@ -59,6 +59,11 @@ class Step:
     attention: Tensor | None = None
     note: str = ""
 
+    @property
+    def saw(self) -> Tensor | None:
+        """The mean of the rows of ``attention`` (K,): of all heads that were looked at."""
+        return None if self.attention is None else self.attention.mean(0)
+
 
 @dataclass(frozen=True)
 class Looking:

@@ -1,16 +1,16 @@
 """What follows a prompt, as reports: texts that were drawn, hypotheses of a beam search, a cache compared with none."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from tinytf.config import ModelConfig
 from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
-from tinytf.generate.compared import CachedStep, cached_steps
+from tinytf.generate.compared import RUNS, CachedStep, cached_steps
 from tinytf.generate.continuing import Searching, Streaming, beams_after, encoded, steps_after
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.loop import Step, StreamOptions, cache_for
+from tinytf.generate.loop import Looking, Step, StreamOptions, cache_for
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
@@ -119,6 +119,7 @@ class Generation(Continued[Step]):
     sampling: Sampling
     seed: int = 0
     samples: int = 1
+    looking: Looking | None = None
     times: tuple[float, ...] = ()
     cache: tuple[LayerUse, ...] | None = None
 
@@ -127,7 +128,7 @@ class Generation(Continued[Step]):
         """The report before its first step."""
         return cls(
             about=about, prompt=prompt, kind=options.kind, sampling=options.sampling or Sampling(),
-            seed=options.seed, samples=options.samples,
+            seed=options.seed, samples=options.samples, looking=options.looking,
         )  # fmt: skip
 
     def of(self, sample: int) -> list[Step]:
@@ -255,6 +256,16 @@ class BeamSearch(Continued[BeamStep]):
         }
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What all steps together took in one way: work in multiply-adds, and the least seconds that were measured."""
+
+    keys_values: int
+    attention: int
+    multiply_adds: int
+    seconds: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheComparison(Continued[CachedStep]):
     """Time and work of every step, with a cache and without; ``bytes_per_token`` is what the cache takes for one."""
@@ -276,12 +287,30 @@ class CacheComparison(Continued[CachedStep]):
         return (without if step.number == 1 else step_work(self.config, step.tokens, cached=True)), without
 
     @property
+    def spent(self) -> tuple[Spent, Spent]:
+        """The sums over all steps, with the cache and without."""
+        cached, plain = zip(*map(self.works, self.steps), strict=True)
+        seconds = [(step.with_cache, step.without_cache) for step in self.steps]
+        return _spent(cached, [one for one, _ in seconds]), _spent(plain, [one for _, one in seconds])
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cache holds in the end."""
+        return self.bytes_per_token * self.steps[-1].tokens if self.steps else 0
+
+    @property
     def apart(self) -> float:
         """The largest difference between the logits of both."""
         return max(step.apart for step in self.steps)
 
     def _settings(self) -> dict[str, Any]:
-        return {"bytes_per_token": self.bytes_per_token}
+        return {"bytes_per_token": self.bytes_per_token, "runs": RUNS}
+
+    def _outcome(self) -> dict[str, Any]:
+        if not self.steps:
+            return {}
+        with_cache, without = self.spent
+        return {"cache_bytes": self.cache_bytes, "with_cache": plain(with_cache), "without_cache": plain(without)}
 
     def _step(self, step: CachedStep) -> dict[str, Any]:
         cached, without = self.works(step)
@@ -293,6 +322,13 @@ class CacheComparison(Continued[CachedStep]):
             "with_cache": {"seconds": step.with_cache, **cached.to_dict()},
             "without_cache": {"seconds": step.without_cache, **without.to_dict()},
         }
+
+
+def _spent(works: Sequence[StepWork], seconds: Sequence[float]) -> Spent:
+    keys_values, attention, whole = (
+        sum(getattr(one, name) for one in works) for name in ("keys_values", "attention", "whole")
+    )
+    return Spent(keys_values, attention, whole, sum(seconds))
 
 
 @by_keyword(Streaming)

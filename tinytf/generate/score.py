@@ -31,6 +31,10 @@ class Scored:
     surprise: float
     entropy: float
 
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_probability)
+
 
 @dataclass(frozen=True)
 class QuantizationCost:
@@ -69,6 +73,16 @@ class Score(Report):
     @property
     def loss(self) -> float:
         return -math.fsum(token.log_probability for token in self.tokens) / len(self.tokens)
+
+    @property
+    def bits(self) -> float:
+        """The mean surprise in bits per token: the loss, to another base; 2 to its power is the perplexity."""
+        return self.loss / math.log(2)
+
+    @property
+    def worst(self) -> Scored:
+        """The token that was least expected."""
+        return max(self.tokens, key=lambda one: one.surprise)
 
     @property
     def perplexity(self) -> float:

@@ -7,5 +7,4 @@ from tinytf import lazily
 if TYPE_CHECKING:
     from tinytf.gradients import report, trace
 
-__all__ = ["report", "trace"]
-__getattr__ = lazily.modules(__name__, __all__)
+__getattr__ = lazily.modules(__name__)

@@ -149,6 +149,17 @@ class Backward(Report):
         share = float(probabilities(self.trace.step("logits")[place])[token_id])
         return Target(place, token_id, share, loss, tuple((i, float(gradient[i])) for i in largest))
 
+    @property
+    def worst(self) -> Target:
+        """The target with the largest loss."""
+        return max(self.targets, key=lambda one: one.loss)
+
+    @cached_property
+    def strongest_tokens(self) -> tuple[tuple[int, float], ...]:
+        """Every token's place and what it adds, the largest first; by integrated gradients if they were asked for."""
+        added = self.integrated.attributions if self.integrated else self.first_order
+        return tuple(sorted(enumerate(added), key=lambda one: -abs(one[1])))
+
     @cached_property
     def weights(self) -> tuple[ParameterRow, ...]:
         return table(self.trace, self.lr, self.by)

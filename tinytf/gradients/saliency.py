@@ -171,6 +171,12 @@ class HeadSaliency(Data):
     absolute: tuple[tuple[float, ...], ...]
     signed: tuple[tuple[float, ...], ...]
 
+    @property
+    def ranked(self) -> list[tuple[int, int, float]]:
+        """Layer, head and the absolute sum of every head, the largest first."""
+        found = [(layer, head, one) for layer, row in enumerate(self.absolute) for head, one in enumerate(row)]
+        return sorted(found, key=lambda one: -one[2])
+
 
 def attention_times_gradient(trace: GradientTrace) -> HeadSaliency:
     """How much the loss depends on each head's attention weights (Chefer et al. 2021, without their propagation).

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure, figures
+from tinytf.analysis.heads import measure_heads
+from tinytf.lessons.lesson import Figures, Lesson, Question, bracketed, figure, figures
 from tinytf.lessons.live import Live
 from tinytf.model.attention import FusedCore
 
@@ -49,7 +50,10 @@ def qkv(live: Live) -> Lesson:
         (_TEXTS, heads, length, width),
     )
     read = live.steps["q"].formula.partition("·")[0]
-    return live.lesson("qkv", question, read=read, shared=shared, biases=", each + b" if config.qkv_bias else "")
+    turned = [f"L0H0.{name}[{live.here}]" for name in ("q_rot", "k_rot") if name in live.steps]
+    return live.lesson(
+        "qkv", question, also=turned, read=read, shared=shared, biases=", each + b" if config.qkv_bias else ""
+    )
 
 
 def scores(live: Live) -> Lesson:
@@ -172,36 +176,62 @@ def _signed(value: float) -> str:
     return f"({value:.3f})" if value < 0 else f"{value:.3f}"
 
 
+_LOOKS = ("previous", "first", "self")
+"""Measures of a head that are shares of its weight."""
+_MOST_HEADS = 4
+
+
 def heads(live: Live) -> Lesson:
-    config, row = live.config, live.here
-    count, width = config.n_heads, config.d_head
-    whole = count * width
-    weights = live.at("L0.weights")[:, row]  # (H, K)
-    best = weights.argmax(-1).tolist()
-    rows = tuple((f"L0H{head}", f"{key} {live.token(key)}", float(weights[head, key])) for head, key in enumerate(best))
-    said = f"d_model {config.d_model}" if whole == config.d_model else f"{whole} query numbers per token"
-    question = live.ask("heads").number(
-        f"With {said} and {count} heads, what is d_k, the width of one head?",
-        width,
-        [whole, count, whole * count, whole - count, math.isqrt(whole), 2 * width],
-        f"{whole} / {count} = {width}. The heads share the width, so {count} of them cost no more than one that is "
-        f"{whole} wide.",
-    )
-    groups, shared = config.n_kv_heads, ""
+    config = live.config
+    count, groups = config.n_heads, config.n_kv_heads
+    found = {by: measure_heads(live.trace, by, [0])[0].nan_to_num().tolist() for by in (*_LOOKS, "entropy")}
+    most = [max(_LOOKS, key=lambda by: found[by][head]) for head in range(count)]  # where each looks most
+    drawn = sorted(sorted(range(count), key=lambda head: -found[most[head]][head])[:_MOST_HEADS])
+
+    def looks(head: int) -> str:
+        share = found[most[head]][head]
+        return f"{most[head]} {share:.2f}" if share >= 0.5 else f"many, {found['entropy'][head]:.2f} nats"
+
+    shared = ""
     if groups != count:
         shared = f" Keys and values have only {groups} heads here, each serving {config.heads_per_kv} query heads."
+    if count > len(drawn):
+        shared += f" Of {count} heads those {len(drawn)} are drawn that look most at one place."
     core = live.model.transformer.blocks[0].attention.core  # type: ignore[union-attr]
     fused = isinstance(core, FusedCore) and not config.window and not config.attention_divisor
     return live.lesson(
         "heads",
-        question,
-        Figures(("head", f"{live.token(row)} attends most to", "weight"), rows, share=2),
+        _which_head(live, drawn, found["previous"]),
         variant="" if fused else "stepwise",
+        maps=[live.map(f"head {head}", "block 0", live.trace, head) for head in drawn],
+        revealed_maps=[live.map(f"head {head}", looks(head), live.trace, head) for head in drawn],
         shared=shared,
-        options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if shared else ""),
-        repeated=".repeat_interleave(H // G, 1)" if shared else "",
+        options=(", is_causal=True" if config.causal else "") + (", enable_gqa=True" if groups != count else ""),
+        repeated=".repeat_interleave(H // G, 1)" if groups != count else "",
         last=count - 1,
-        key=best[-1],
+        drawn=drawn[0],
+        key=max(live.seen(live.here), key=lambda key: live.at(f"L0H{drawn[0]}.weights[{live.here},{key}]")),
+    )
+
+
+def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float]) -> Question:
+    """Which head looks at the token before; where there is nothing to choose, how wide a head is."""
+    best = max(drawn, key=lambda head: previous[head])
+    if len(drawn) == 1 or live.length == 1:
+        width, count = live.config.d_head, live.config.n_heads
+        whole = width * count
+        return live.ask("heads").number(
+            f"A query is {whole} numbers in {count} head{'s' if count > 1 else ''}. How many of them has one head?",
+            width,
+            [2 * whole, whole + count, width + 1, whole * count],
+            f"{whole} / {count} = {width}.",
+        )
+    return live.ask("heads").words(
+        "Each map has queries down and keys across. Which of these heads looks most at the token before?",
+        f"head {best}",
+        [f"head {head}" for head in drawn if head != best],
+        f"Head {best}: {figure(previous[best])} of its weight lies on the token before, left of the diagonal.",
+        (best,),
     )
 
 
@@ -210,20 +240,26 @@ def concat(live: Live) -> Lesson:
     count, width = config.n_heads, config.d_head
     head, dimension = ask.random.randrange(count), ask.random.randrange(width)
     place = head * width + dimension
-    value = float(live.at(f"L0.concat[{here},{place}]"))
+    columns = sorted({0, width - 1, place, width % (count * width), count * width - 1})
+    values = live.at(f"L0.concat[{here}]")
     wrong = [
-        (dimension % count, place % count),
-        (place % count, place // count),
-        (head + 1, dimension),
-        (head, place),
-        (head, dimension + 1),
-    ]
+        (count, place % count), (width, (head + 1) % count), (count * width, 0), (count, place // count),
+        (config.d_model + count, head), (2 * width, head // 2), (2 * width, head + 1),
+    ]  # fmt: skip
     question = ask.words(
-        f"{count} heads of {width} lie side by side, counted from 0. Column {place} of concat holds {figure(value)} "
-        f"for token {here}, {live.token(here)}. Which head does it come from, and which dimension?",
-        f"head {head}, dimension {dimension}",
-        [f"head {h}, dimension {d}" for h, d in wrong],
-        f"{place} = {head} × {width} + {dimension}. W_O then mixes all {count * width} columns into {config.d_model}.",
-        (head, dimension),
+        f"{count * width} columns hold {count} head{'s' if count > 1 else ''} side by side, counted from 0. So what is "
+        f"d_k, the width of one head, and which head does column {place} come from, with its {figure(values[place])}?",
+        f"d_k {width}, head {head}",
+        [f"d_k {w}, head {h}" for w, h in wrong],
+        f"{count * width} / {count} = {width}, and {place} = {head} × {width} + {dimension}. W_O then mixes all "
+        f"{count * width} columns into {config.d_model}.",
+        (width, head),
     )
-    return live.lesson("concat", question)
+    rows = [(f"d{column}", float(values[column])) for column in columns]
+    told = [(*row, f"{column // width}, d{column % width}") for row, column in zip(rows, columns, strict=True)]
+    return live.lesson(
+        "concat",
+        question,
+        Figures(("column", f"concat of {live.token(here)}"), tuple(rows)),
+        Figures(("column", f"concat of {live.token(here)}", "head"), tuple(told)),
+    )

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tinytf.lessons.lesson import Figure, Figures, Lesson, bracketed, figure
+from tinytf.lessons.lesson import SEEN, Figure, Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations import Norm
 
@@ -14,7 +14,7 @@ def residual(live: Live) -> Lesson:
     total = steps["mid" if live.trace.steps.has("mid", 0) else "out"]
     added = total.inputs[1]
     before, adds = live.at("L0.in")[here], live.at(f"L0.{added}")[here]
-    place = int(np.abs(adds).argmax())
+    place = int(np.abs(adds[:SEEN]).argmax())
     x, attn = float(before[place]), float(adds[place])
     question = live.ask("residual").number(
         f"In dimension {place} of token {here}, {live.token(here)}, x is {figure(x)} and attention adds "
@@ -47,7 +47,7 @@ def norm(live: Live) -> Lesson:
     x = live.at(source)[here]
     mean = float(x.mean()) if layer_norm else 0.0
     size = math.sqrt(float(((x - mean) ** 2).mean()) + config.norm_eps)
-    place = int(np.abs(x - mean).argmax())
+    place = int(np.abs(x[:SEEN] - mean).argmax())
     value, got = float(x[place]), float(live.at(f"{own}[{here},{place}]"))
     right = (value - mean) / size
     if layer_norm:
@@ -86,12 +86,24 @@ def feed_forward(live: Live) -> Lesson:
         f"same block has {live.parameters('blocks.0.attention'):,}.",
     )
     act = np.abs(live.at("L0.ffn.act")[live.here])
+    weights = dict(live.model.transformer.named_parameters())
+    names = {"gate": "W_gate", "up": "W_up" if gated else "W₁", "down": "W_down" if gated else "W₂"}
+    rows = []
+    for part, said in names.items():
+        for kind, of in (("weight", said), ("bias", f"b of {said}")):
+            weight = weights.get(f"blocks.0.ffn.{part}.{kind}")
+            if weight is not None:  # torch keeps (out, in); in n·W it is (in, out)
+                rows.append((of, " × ".join(f"{size:,}" for size in reversed(weight.shape)), weight.numel()))
     return live.lesson(
         "feed-forward",
         question,
+        Figures(("weights", "shape"), tuple(row[:2] for row in rows)),
+        Figures(("weights", "shape", "parameters"), tuple(rows)),
         variant="gated" if gated else "",
         quiet=float((act < 0.01 * max(act.max(), 1e-30)).mean()),
         bias=" + b" if config.ffn_bias else "",
+        gate=live.steps["ffn.gate"].formula if gated else "",
+        hidden=live.steps["ffn.hidden"].formula,
         curve=f"F.{config.activation.removesuffix('_tanh')}",
         how=', approximate="tanh"' if config.activation == "gelu_tanh" else "",
     )
@@ -112,11 +124,12 @@ def stack(live: Live) -> Lesson:
     for layer in range(layers):
         x, attn, ffn, after = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
         sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, after)]
-        rows.append((f"L{layer}", *sizes, float(x @ after / max(sizes[0] * sizes[-1], 1e-30))))
+        cosine = float(x @ after / max(sizes[0] * sizes[-1], 1e-30))
+        rows.append((f"L{layer}", live.parameters(f"blocks.{layer}"), *sizes, cosine))
     return live.lesson(
         "stack",
         question,
-        Figures(("block", "in", "attention", "ffn", "out", "cosine of in, out"), tuple(rows), layers=True),
+        Figures(("block", "parameters", "in", "attention", "ffn", "out", "cosine"), tuple(rows), keep="spread"),
         last=layers - 1,
         out=out,
         end="final norm" if live.config.final_norm else "the last norm2",

@@ -3,15 +3,15 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tinytf.lessons import NAMES, attention, block, find, inputs, output, training
+from tinytf.lessons import NAMES, attention, block, find, inputs, output, training, without
 from tinytf.lessons.lesson import Lesson
 from tinytf.lessons.live import Live
 from tinytf.report import About, Report
 
 _MAKERS = (
-    inputs.tokens, inputs.embeddings, inputs.positions,
+    inputs.tokens, inputs.embeddings, inputs.neighbours, inputs.positions,
     attention.qkv, attention.scores, attention.scaling, attention.mask, attention.softmax, attention.values,
-    attention.heads, attention.concat,
+    attention.heads, attention.concat, without.without,
     block.residual, block.norm, block.feed_forward, block.stack,
     output.logits, output.sampling, output.cache,
     training.loss, training.backward, training.optimiser,

@@ -1,20 +1,25 @@
 """Lessons from the text to the first block: tokens, embeddings, positions."""
 
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 
-from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
+from tinytf.analysis.neighbours import neighbours as nearest_tokens
+from tinytf.lessons.lesson import SEEN, Figure, Figures, Lesson, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations.rotate import rotary_frequencies
 
+_NEAREST = 5
+
 
 def tokens(live: Live) -> Lesson:
-    count = live.length
+    count, text, vocab = live.length, live.encoding.text, live.model.tokenizer.vocab_size
     question = live.ask("tokens").number(
-        f"This text has {count} token{'s' if count > 1 else ''}, and each head compares each token with each: "
-        f"{count:,} × {count:,} = {count**2:,} scores. How many scores does a text with twice as many tokens have?",
-        4 * count**2,
-        [2 * count**2, 8 * count**2, count**2 + 2 * count, 3 * count**2],
-        f"{2 * count:,} × {2 * count:,} = {4 * count**2:,}: attention grows with the square of the length.",
+        f"This text has {len(text):,} characters, and the vocabulary {vocab:,} pieces. How many numbers of this table "
+        "go into the model?",
+        count,
+        [len(text), vocab, len(text) + count, count + 1, 3 * count],
+        f"{count}: an id for each token and nothing else, {figure(len(text) / count)} characters an id here.",
     )
     rows = tuple(
         (place, token.shown, token.id, "added" if token.special else f"{token.start}:{token.end}")
@@ -24,23 +29,66 @@ def tokens(live: Live) -> Lesson:
 
 
 def embeddings(live: Live) -> Lesson:
-    config, count = live.config, live.length
+    config, here = live.config, live.here
     vocab, width, scale = config.vocab_size, config.d_model, config.embed_scale
+    column = live.at("embed.tokens")[:, 0].tolist()
+    value = column.pop(here)
     question = live.ask("embeddings").number(
-        f"The table has a row of {width:,} numbers for each of {vocab:,} tokens, and this text looks up {count:,} of "
-        "them. How many numbers does the table hold?",
-        vocab * width,
-        [count * width, vocab + width, width * width, vocab * vocab],
-        f"{vocab:,} × {width:,} = {vocab * width:,}. A text reads only {count:,} × {width:,} = {count * width:,} "
-        "of them.",
+        f"d0 of token {here}, {live.token(here)}, is {figure(value)}. What would it be if this token came first in "
+        "another text?",
+        value,
+        [column[0] if here and column else 0.0, value / (here + 1), value * (here + 1), *column],
+        f"{figure(value)} again. The table has one row for each token, {vocab:,} × {width:,} = {vocab * width:,} "
+        "numbers, and asks for the id alone: not for the place, and not for the other tokens.",
     )
-    scaled = ""
+    scaled, times, root = "", "", ""
     if scale != 1:
-        root = f"√{width} = " if math.isclose(scale, math.sqrt(width), rel_tol=1e-3) else ""
+        is_root = math.isclose(scale, math.sqrt(width), rel_tol=1e-3)
+        root, times = (f"√{width}", f"math.sqrt({width})") if is_root else (f"{scale:.4g}", f"{scale:.4g}")
+        said = f"{root} = {scale:.4g}" if is_root else root
         why = "" if config.positions == "rotary" else ", so that the positions to be added do not drown it"
-        scaled = f" This model multiplies the vector by {root}{scale:.4g}{why}."
-    times = f" * {scale:.4g}" if scale != 1 else ""
-    return live.lesson("embeddings", question, id=live.encoding.ids[live.here], scaled=scaled, times=times)
+        scaled, root, times = f" This model multiplies the vector by {said}{why}.", f" · {root}", f" * {times}"
+    return live.lesson("embeddings", question, id=live.encoding.ids[here], scaled=scaled, root=root, times=times)
+
+
+def neighbours(live: Live) -> Lesson:
+    """The nearest embeddings of a word of the text, among the words beside it and among all."""
+    encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.d_model
+    words = [i for i, one in enumerate(encoding.tokens) if not one.special and one.id != live.model.tokenizer.mask_id]
+    place = words[-1] if words else live.here
+    own = encoding.ids[place]
+    ids = list(dict.fromkeys([own, *(encoding.ids[i] for i in words)]))
+    found = nearest_tokens(live.model, [f"#{token}" for token in ids], top=_NEAREST).spaces[0]
+    beside = sorted(zip(found.similarity[0, 1:].tolist(), ids[1:], strict=True), reverse=True)
+    near = list(zip(found.cosines[0].tolist(), found.ids[0].tolist(), strict=True))
+    best, nearest = near[0]
+    others = [token for _, token in [*beside, *near[1:]] if token != nearest][:3]
+    word, right = live.piece(own), live.piece(nearest)
+    question = live.ask("neighbours").words(
+        f"Which of these tokens is used most like {word}, so that its vector points most like that one?",
+        right,
+        map(live.piece, others),
+        f"{right}, with a cosine of {figure(best)}: of all {vocab:,} tokens it is the nearest.",
+        (best,),
+    )
+    rows = _first_numbers(live, [own, *sorted([nearest, *others])])
+    beside_it, of_all = ([(live.piece(token), cosine) for cosine, token in part] for part in (beside, near))
+    told = [(*a, *b) for a, b in zip_longest(beside_it[:_NEAREST], of_all, fillvalue=("", ""))]
+    return live.lesson(
+        "neighbours",
+        question,
+        Figures(("token", *(f"d{i}" for i in range(SEEN))), rows),
+        Figures(("in this text", "cosine", f"of all {vocab:,}", "cosine"), tuple(told)),
+        place=place,
+        width=width,
+        chance=f"{width**-0.5:.2g}",
+    )
+
+
+def _first_numbers(live: Live, ids: Sequence[int]) -> tuple[tuple[Figure, ...], ...]:
+    """The first numbers of some embeddings."""
+    table = live.model.transformer.embed.tokens.weight.detach()[list(ids), :SEEN].double().tolist()
+    return tuple((live.piece(token), *row) for token, row in zip(ids, table, strict=True))
 
 
 def positions(live: Live) -> Lesson:
@@ -67,7 +115,14 @@ def _added(live: Live) -> Lesson:
         [first - place, first * place, place - first, first, place],
         f"They are added: {figure(first)} + {' + '.join(map(bracketed, others))} = {figure(total)}. {reveal}",
     )
-    return live.lesson("positions", question, variant=live.config.positions, sum=name, waves=live.config.d_model // 2)
+    return live.lesson(
+        "positions",
+        question,
+        variant=live.config.positions,
+        also=[f"{step}[{here}]" for step in words if step in live.steps and step != "embed.positions"],
+        sum=name,
+        waves=live.config.d_model // 2,
+    )
 
 
 def _rotary(live: Live) -> Lesson:
@@ -76,20 +131,24 @@ def _rotary(live: Live) -> Lesson:
     half, pair = len(turns), min(1, len(turns) - 1)
     place, turn, before = live.here, turns[pair], min(2, live.here)
     question = live.ask("positions").number(
-        f"RoPE rotates pair {pair} of every query and key, d{pair} with d{pair + half}, by {figure(turn)} radians per "
-        f"position. By how many radians is the query of token {place}, {live.token(place)}, rotated?",
+        f"RoPE rotates pair {pair}, d{pair} with d{pair + half}, by {figure(turn)} radians per position. By how many "
+        f"radians does it rotate that pair of token {place}, {live.token(place)}?",
         place * turn,
         [turn, place + turn, place * turn / 2, (place + 1) * turn, turn / max(1, place)],
-        f"{place} × {figure(turn)} = {figure(place * turn)}. The key {before} positions earlier is rotated by "
-        f"{figure((place - before) * turn)}: a score depends only on the difference of the two angles.",
+        f"{place} × {figure(turn)} = {figure(place * turn)}. {before} positions earlier the pair is rotated by "
+        f"{figure((place - before) * turn)}: what two tokens make of each other depends only on the difference.",
     )
-    rows = tuple((i, f"d{i}, d{i + half}", turns[i], 2 * math.pi / turns[i]) for i in sorted({0, pair, half - 1}))
+    told = [(i, f"d{i}, d{i + half}", turns[i], 2 * math.pi / turns[i]) for i in sorted({0, pair, half - 1})]
+    titles = ("pair", "rotates", "radians per position", "positions per turn")
     return live.lesson(
         "positions",
         question,
-        Figures(("pair", "rotates", "radians per position", "positions per turn"), rows),
+        Figures(titles, tuple(told)),
+        Figures((*titles, f"radians at {place}"), tuple((*row, place * row[2]) for row in told)),
         variant="rotary",
         half=half,
         pair=pair,
-        bare="q_norm" if live.config.qk_norm else "q",
+        width=rope.width,
+        last=half - 1,
+        partner=2 * half - 1,
     )

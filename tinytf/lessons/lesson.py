@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 Figure: TypeAlias = "str | int | float"
 
+SEEN = 4
+"""Dimensions of a vector that are numbers on any screen; questions are about these."""
 _MOST_CHOICES = 4
 _APART = 0.05
 
@@ -16,13 +18,22 @@ _APART = 0.05
 class Figures:
     """A small table of live numbers; the column ``share``, if any, holds shares of 1.
 
-    Where there is no room for all rows, the first are shown, or of ``layers`` some from all depths.
+    Where there is no room for all rows, those are shown that ``keep`` says: the first, the last, or a spread of all.
     """
 
     titles: tuple[str, ...]
     rows: tuple[tuple[Figure, ...], ...]
     share: int | None = None
-    layers: bool = False
+    keep: str = "first"
+
+
+@dataclass(frozen=True)
+class Map:
+    """Attention weights (Q, K), None where they are masked, under a title and a word on what they do."""
+
+    title: str
+    word: str
+    weights: tuple[tuple[float | None, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,8 @@ class Lesson:
 
     ``why`` says what the step is for, ``pytorch`` is the line that does it. ``shown`` are addresses of the trace and
     ``figures`` a table, to look at before the question is answered; ``revealed`` and ``revealed_figures`` hold its
-    answer. ``cell`` is a number of this step to explain, ``focus`` the place of the token that is asked about.
+    answer. ``cell`` is a number of this step to explain, ``focus`` the place of the token that is asked about. ``maps``
+    are small pictures, and ``revealed_maps`` those of the answer.
     """
 
     number: int
@@ -62,6 +74,8 @@ class Lesson:
     figures: Figures | None
     revealed: tuple[str, ...]
     revealed_figures: Figures | None
+    maps: tuple[Map, ...] = ()
+    revealed_maps: tuple[Map, ...] = ()
 
 
 def figure(value: float) -> str:

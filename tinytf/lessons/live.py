@@ -1,18 +1,23 @@
 """The text and the model that lessons are about, run when a lesson first asks for it."""
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tinytf.config import LEFT_OUT
+from tinytf.errors import UsageError
 from tinytf.generate.samplers import with_temperature
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.lessons import NAMES, TEXTS
-from tinytf.lessons.lesson import Asker, Figures, Lesson, Question
+from tinytf.lessons.lesson import Asker, Figures, Lesson, Map, Question
 from tinytf.loading import Model
+from tinytf.model.without import removable
+from tinytf.steps.operations.mask import Sight
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Encoding
@@ -28,11 +33,15 @@ class Live:
     """One text through one model, from which every number of every lesson is taken.
 
     Lessons follow one head, the first of the first block, and one token, ``here``: a decoder's last, of an encoder the
-    first mask, or the last word where there is none. ``row`` is the query whose attention is worked through.
+    first mask, or the last word where there is none. ``row`` is the query whose attention is worked through. Raises
+    UsageError for a model without scaling, without positions, and for a decoder without its mask.
     """
 
     def __init__(self, model: Model, text: str | None = None, *, seed: int = 0, truncate: bool = False) -> None:
         self.model, self.config, self.seed = model, model.config, seed
+        has = removable(model.config)
+        if missing := [part for part in LEFT_OUT if part not in has and (part != "mask" or model.config.causal)]:
+            raise UsageError(f"a lesson is about {missing[0]}, and this model has none", "take a whole model")
         if text is None:
             fills = not model.config.causal and model.tokenizer.mask_id is not None
             text = "the little dog [MASK] to the park" if fills else "The cat sat on the mat"
@@ -63,9 +72,15 @@ class Live:
         revealed_figures: Figures | None = None,
         *,
         variant: str = "",
+        also: Sequence[str] = (),
+        maps: Sequence[Map] = (),
+        revealed_maps: Sequence[Map] = (),
         **words: object,
     ) -> Lesson:
-        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``."""
+        """A lesson with its texts of assets/lessons.toml, as ``variant`` has them, filled in with ``words``.
+
+        The addresses ``also`` are shown after the others.
+        """
         texts = {"role": "residual", "focus": "0", "shown": (), "revealed": ()} | TEXTS[name]
         texts |= texts.get(variant, {})
         own = {"live": self, "config": self.config, "here": self.here, "row": self.row, "token": self.token(self.here)}
@@ -84,16 +99,26 @@ class Live:
             question=question,
             role=texts["role"],
             focus=int(fill(texts["focus"])),
-            shown=tuple(map(fill, texts["shown"])),
+            shown=(*map(fill, texts["shown"]), *also),
             figures=figures,
             revealed=tuple(map(fill, texts["revealed"])),
             revealed_figures=revealed_figures,
+            maps=tuple(maps),
+            revealed_maps=tuple(revealed_maps),
         )
 
     def at(self, address: str) -> Numbers:
         """The numbers at an address, in float64."""
         found: Numbers = self.trace[address].detach().double().cpu().numpy()
         return found
+
+    def map(self, title: str, word: str, trace: Trace, head: int) -> Map:
+        """The weights of a head of the first block as a small picture."""
+        weights = trace[f"L0H{head}.weights"].detach().double().cpu()
+        seen = Sight.of(trace.config.at(0)).allowed(len(weights), None, weights.device)
+        shown = torch.ones_like(weights, dtype=torch.bool) if seen is None else seen
+        rows = (zip(row, can, strict=True) for row, can in zip(weights.tolist(), shown.tolist(), strict=True))
+        return Map(title, word, tuple(tuple(weight if can else None for weight, can in row) for row in rows))
 
     def parameters(self, module: str) -> int:
         """How many parameters a module of the model has."""

@@ -15,8 +15,8 @@ def logits(live: Live) -> Lesson:
     if not live.has_head:
         return _no_logits(live)
     config, place, chosen = live.config, live.open, live.likeliest
-    first, second = live.piece(chosen[0]), live.piece(chosen[-1])
-    larger, smaller = float(live.logits[chosen[0]]), float(live.logits[chosen[-1]])
+    first, second = live.piece(chosen[0]), live.piece(chosen[1])
+    larger, smaller = float(live.logits[chosen[0]]), float(live.logits[chosen[1]])
     gap = larger - smaller
     times = math.exp(min(gap, 700.0))
     question = live.ask("logits").number(

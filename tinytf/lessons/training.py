@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from tinytf.lessons.lesson import Figure, Figures, Lesson, figure
+from tinytf.lessons.lesson import Figures, Lesson, figure
 from tinytf.lessons.live import Live
+from tinytf.steps.operations.softmax import probabilities
 from tinytf.training.optimiser import make_optimiser
 from tinytf.training.recipe import Recipe
 from tinytf.training.update import Chosen, Update, UpdateWatch
 
 _RECIPE = Recipe()
+_MOST_TOKENS = 6
 
 
 def loss(live: Live) -> Lesson:
@@ -36,8 +38,8 @@ def loss(live: Live) -> Lesson:
     return live.lesson(
         "loss",
         question,
-        Figures(("at", "right", "probability"), tuple(row[:3] for row in told), share=2),
-        Figures(("at", "right", "probability", "loss"), told, share=2),
+        Figures(("at", "right", "probability"), tuple(row[:3] for row in told), share=2, keep="last"),
+        Figures(("at", "right", "probability", "loss"), told, share=2, keep="last"),
         variant="" if live.config.causal else "encoder",
         goal=live.asked[2],
         cell=f"probs[{place},{token_id}]" if found.encoding is live.encoding else f"L0.ffn[{live.here},0]",
@@ -73,13 +75,25 @@ def backward(live: Live) -> Lesson:
         f"(p − 1){over} = ({figure(p)} − 1){over} = {figure(right)}: below 0, so a larger logit makes the loss "
         f"smaller. Autograd found {figure(float(found.grad['logits'][place, token_id]))}.",
     )
-    parts = ("in", "attn", "ffn")
-    rows: list[tuple[Figure, ...]] = []
-    for layer in range(live.config.n_layers):
-        rows.append((f"L{layer}", *(float(found.grad[f"L{layer}.{name}"].double().norm()) for name in parts)))
     asked = token_id if found.encoding is live.encoding else live.likeliest[0]
-    figures = Figures(("gradient's length at", *parts), tuple(rows), layers=True)
-    return live.lesson("backward", question, figures, cell=f"logits[{place},{asked}]")
+    shares, slopes = probabilities(found.logits_at(place).double()), found.grad["logits"][place]
+    tokens = dict.fromkeys([token_id, *shares.topk(min(_MOST_TOKENS, len(shares))).indices.tolist()])
+    rows = [(live.piece(token), "" if token != token_id else "right", float(shares[token])) for token in tokens]
+    told = tuple((*row, float(slopes[token])) for row, token in zip(rows, tokens, strict=True))
+    return live.lesson(
+        "backward",
+        question,
+        Figures(("token", "", "probability"), tuple(rows), share=2),
+        Figures(("token", "", "probability", "gradient of the logit"), told, share=2),
+        cell=f"logits[{place},{asked}]",
+        lengths=_lengths(live),
+    )
+
+
+def _lengths(live: Live) -> str:
+    """How long the gradient is where it goes into the first block and into the last."""
+    places = dict.fromkeys((f"L{live.config.n_layers - 1}.in", "L0.in"))
+    return ", ".join(f"{figure(float(live.gradients.grad[name].double().norm()))} at {name}" for name in places)
 
 
 def _no_backward(live: Live) -> Lesson:
@@ -129,19 +143,20 @@ def optimiser(live: Live) -> Lesson:
         f"With weight decay torch's AdamW moved the weight to {figure(step.torch)}.",
     )
     told = (
+        ("before", step.before, "as it is now"),
         ("gradient g", step.g, ""),
         ("m", step.m, f"{step.beta1:g} × 0 + {1 - step.beta1:.3g} × g"),
         ("v", step.v, f"{step.beta2:g} × 0 + {1 - step.beta2:.3g} × g²"),
         ("m_hat", step.m_hat, f"m / (1 − {step.beta1:g})"),
         ("v_hat", step.v_hat, f"v / (1 − {step.beta2:g})"),
         ("weight decay", step.decayed - step.before, f"−{step.lr:g} × {step.weight_decay:g} × weight"),
-        ("after", step.after, f"{figure(step.before)} before"),
+        ("after", step.after, "before + weight decay − lr·m_hat / √v_hat"),
     )
     titles = (f"{step.name}[{','.join(map(str, step.index))}]", "value", "from")
     return live.lesson(
         "optimiser",
         question,
-        Figures(titles, told[:3]),
+        Figures(titles, told[:4]),
         Figures(titles, told),
         lr=step.lr,
         betas=f", betas=({step.beta1:g}, {step.beta2:g})",

@@ -421,6 +421,10 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
             yield replace(step, matrix=step.matrix.format_map(words), operation=step.make(operations, config))
 
 
+def _parameters(step: Step) -> "tuple[Parameter, ...]":
+    return step.operation.parameters(step) if step.operation else ()
+
+
 def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
     return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
 
@@ -558,12 +562,13 @@ class StepTable:
 
         Those of a layer are named as in one, ``W_Q``; those that this model lacks say why.
         """
-        lacking, own = (
-            {one.name: (step, one) for step in rows if step.operation for one in step.operation.parameters(step)}
-            for rows in (_absent(self.config), self.by_name.values())
-        )
-        why = {name: replace(one, absent=self.why_absent(step.name) or "") for name, (step, one) in lacking.items()}
-        return own | {name: (lacking[name][0], one) for name, one in why.items() if name not in own}
+        found: dict[str, tuple[Step, Parameter]] = {}
+        for step in _absent(self.config):
+            reason = self.why_absent(step.name) or ""
+            found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
+        for step in self.by_name.values():
+            found |= {one.name: (step, one) for one in _parameters(step)}
+        return found
 
     def why_absent(self, name: str) -> str | None:
         """Why a step of the table does not exist in this model; None for a name that no model has."""

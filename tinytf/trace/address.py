@@ -73,6 +73,14 @@ def read_numbers(text: str | None, count: int, what: str) -> tuple[int, ...] | N
     return tuple(range(low, high + 1))
 
 
+def parse_block(text: str, table: StepTable) -> Address:
+    """Read the address of whole blocks, such as L1H2 or L0-3. Raises AddressError for others, and for a step."""
+    where = parse_address(text, table)
+    if where.step is not None:
+        raise AddressError(f"{text!r} is a step, and not a layer and head such as L0H0", f"--at {text} shows it")
+    return where
+
+
 def parse_address(text: str, table: StepTable) -> Address:
     """Read an address for the model of ``table``.
 

@@ -55,7 +55,7 @@ def train(
     another process trains it; TrainingError when a number is not finite or a checkpoint cannot be written (the last
     good one stays).
     """
-    _require_place(out, resume=resume, overwrite=overwrite)
+    require_place(out, resume=resume, overwrite=overwrite)
     if shard and (explain or recipe.compile):
         what = "explains an update" if explain else "compiles"
         raise UsageError(f"--shard leaves no process a whole model, so none {what}", "leave out one of them")
@@ -114,7 +114,7 @@ def _locked(out: Path, group: Processes) -> Iterator[None]:
         lock.release()
 
 
-def _require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
+def require_place(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Raise UsageError where a run must not write: over another one unasked, or beside files that no run wrote."""
     if not out.is_dir() or is_free(out):
         return

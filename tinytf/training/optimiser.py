@@ -37,3 +37,8 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     progress = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
     low = recipe.lr * recipe.final_lr
     return low + (recipe.lr - low) * SCHEDULES[recipe.schedule](progress)
+
+
+def clip_factor(norm: float, most: float) -> float:
+    """What ``torch.nn.utils.clip_grad_norm_`` multiplies gradients of this global norm by."""
+    return min(1.0, most / (norm + 1e-6))

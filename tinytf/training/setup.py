@@ -23,12 +23,16 @@ from tinytf.training.tokens import tokenise
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a run starts from: the model with its first weights, the tokenizer, the examples, their fingerprint."""
+    """All that a run starts from: the model with its first weights, the tokenizer, the examples, their fingerprint.
+
+    ``counts`` are the tokens to train on, and those held out.
+    """
 
     model: Transformer
     tokenizer: Tokenizer
     examples: Examples
     fingerprint: str = ""
+    counts: tuple[int, int] = (0, 0)
 
 
 def prepare(
@@ -64,7 +68,7 @@ def prepare(
     examples: Examples = (
         MaskedTokens(*streams, tokenizer) if masked else NextToken(*streams, tokenizer.vocab_size, tokenizer.end_id)
     )
-    return Setup(model, tokenizer, examples, fingerprint_of(corpus))
+    return Setup(model, tokenizer, examples, fingerprint_of(corpus), (len(tokens.train), len(tokens.held_out)))
 
 
 def fingerprint_of(corpus: Corpus) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.training.optimiser import clip_factor
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class UpdateWatch:
 
     def updates(self, norm: float, most: float) -> list[Update]:
         """After the step; ``norm`` is that of all gradients, clipped to ``most``."""
-        factor = min(1.0, most / (norm + 1e-6))
+        factor = clip_factor(norm, most)
         return [self._update(parameter, known, factor) for parameter, known in self.entries]
 
     def _update(self, parameter: nn.Parameter, known: Mapping[str, Any], factor: float) -> Update:

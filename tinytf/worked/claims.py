@@ -32,6 +32,12 @@ class Claim:
     def shape(self) -> tuple[int, ...]:
         return self.shown.shape
 
+    def surplus(self, shape: tuple[int, ...]) -> bool:
+        """Whether it has cells that a value of this shape has not."""
+        return len(self.shape) > len(shape) or (
+            len(self.shape) == len(shape) and any(said > true for said, true in zip(self.shape, shape, strict=True))
+        )
+
 
 def read_claim(data: Any, tolerance: float | None) -> Claim:
     """A claim from what TOML gives: numbers, booleans or words, alone or in nested lists.

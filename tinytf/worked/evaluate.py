@@ -1,6 +1,7 @@
 """Every step of a worked example, computed with tinytf's operations and again in float64 numpy."""
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,19 +24,27 @@ class Evaluation:
     """The values of an example's names, each computed when it is first asked for.
 
     This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
-    ``instead`` replaces values: what the author claims, or a tensor with one entry moved.
+    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. Past ``until``, a time of
+    ``time.monotonic``, nothing more is computed.
     """
 
     def __init__(
-        self, example: Example, tokenizer: Tokenizer | None = None, instead: Mapping[str, Any] | None = None
+        self,
+        example: Example,
+        tokenizer: Tokenizer | None = None,
+        instead: Mapping[str, Any] | None = None,
+        *,
+        until: float = math.inf,
     ) -> None:
-        self.example, self.tokenizer = example, tokenizer
+        self.example, self.tokenizer, self.until = example, tokenizer, until
         self.formulas = {step.name: step.formula for step in example.steps}
         given = {name: self.taken(value) for name, value in {**example.given, **(instead or {})}.items()}
         self.values: dict[str, Any] = {**CONSTANTS, **given}
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a name. Raises LanguageError where it cannot be computed."""
+        """The value of a name. Raises LanguageError where it cannot be computed or the time is over."""
+        if time.monotonic() > self.until:
+            raise LanguageError("the time is over", "--seconds gives more")
         if name not in self.values:
             self.values[name] = self.formulas[name].compute(self)
         return self.values[name]
@@ -106,7 +115,8 @@ class Evaluation:
         value = np.array(self[name], dtype=np.float64)
         value[place] += by
         kept = {given: self.values[given] for given in self.example.given}
-        return float(Evaluation(self.example, self.tokenizer, kept | {name: value})[loss])
+        moved = Evaluation(self.example, self.tokenizer, kept | {name: value}, until=self.until)
+        return float(moved[loss])
 
 
 class ByTinytf(Evaluation):

@@ -15,6 +15,7 @@ import numpy as np
 from tinytf.errors import UsageError
 from tinytf.files import SMALL, read_bytes
 from tinytf.nearest import did_you_mean
+from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Claim, read_claim
 from tinytf.worked.language import Formula, LanguageError
 from tinytf.worked.operations import CONSTANTS, OPERATIONS
@@ -35,6 +36,7 @@ class ClaimedStep:
     """One operation and what the author says that it gives; without a ``claim`` it is only computed.
 
     ``note`` says what is wrong with the claim and why. ``rows`` and ``columns`` name the cells of the last two axes.
+    ``shown`` is true for a result that the example is read for, even where nothing is wrong with it.
     """
 
     name: str
@@ -45,6 +47,21 @@ class ClaimedStep:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     line: int
+    claim_line: int
+    shown: bool
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizer that an example's ids are of: its name, and a text with its ids, by which it is recognised."""
+
+    name: str
+    text: str
+    ids: tuple[int, ...]
+
+    def fits(self, tokenizer: Tokenizer) -> bool:
+        """Whether a tokenizer has this vocabulary."""
+        return tuple(tokenizer.encode(self.text).ids) == self.ids
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,7 @@ class Example:
     steps: tuple[ClaimedStep, ...]
     path: Path
     seed: int = 0
+    vocabulary: Vocabulary | None = None
 
 
 def shipped() -> tuple[str, ...]:
@@ -134,12 +152,14 @@ _TOP: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("title", "source", "about"), (str,)),
     "seed": (int,),
     "given": (dict,),
+    "vocabulary": (dict,),
     "step": (list,),
 }
 _STEP: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "title", "value", "note"), (str,)),
     "claim": (int, str, Decimal, list),
     "tolerance": (int, Decimal),
+    "shown": (bool,),
     **dict.fromkeys(("rows", "columns"), (list,)),
 }
 _WORDS: dict[type, str] = {
@@ -188,7 +208,17 @@ class _Reader:
             steps=tuple(self._step(place, step, known) for place, step in enumerate(self.data["step"])),
             path=self.path,
             seed=seed,
+            vocabulary=self._vocabulary(),
         )
+
+    def _vocabulary(self) -> Vocabulary | None:
+        match self.data.get("vocabulary"):
+            case None:
+                return None
+            case {"name": str(name), "text": str(text), "ids": [*ids], **rest} if not rest and _whole_numbers(ids):
+                return Vocabulary(name, text, tuple(ids))
+        said = "must be a name, a text, and the text's ids, which are whole numbers"
+        raise self.fault(said, 'name = "GPT-2", text = "Hello", ids = [15496]', table="vocabulary")
 
     def _given(self, name: str, value: Any, generator: np.random.Generator) -> Any:
         fault = partial(self.fault, table="given", field=name)
@@ -234,14 +264,20 @@ class _Reader:
             rows=tuple(step.get("rows", ())),
             columns=tuple(step.get("columns", ())),
             line=self.lines.of("step", place, "value"),
+            claim_line=self.lines.of("step", place, "claim"),
+            shown=step.get("shown", False),
         )
+
+
+def _whole_numbers(values: list[Any]) -> bool:
+    return bool(values) and all(type(value) is int for value in values)
 
 
 def _require_fields(data: Mapping[str, Any], known: Mapping[str, tuple[type, ...]], fault: _Fault) -> None:
     for field, value in data.items():
         if field not in known:
             raise fault("there is no such field", did_you_mean(field, known), field=field)
-        if not isinstance(value, known[field]) or (isinstance(value, bool) and field != "claim"):
+        if not isinstance(value, known[field]) or (isinstance(value, bool) and field not in ("claim", "shown")):
             kinds = " or ".join(dict.fromkeys(_WORDS[kind] for kind in known[field]))
             kind = _WORDS.get(type(value), type(value).__name__)
             raise fault(f"is a {kind}, but must be a {kinds}", field=field)

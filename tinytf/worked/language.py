@@ -14,6 +14,8 @@ LONGEST = 2_000
 """Characters of a formula."""
 DEEPEST = 150
 """How deeply a formula may be nested."""
+_LONGEST_SHOWN = 60
+"""Characters of a formula that an error shows."""
 _MOST_BITS = 1_024
 """Of a power of whole numbers."""
 
@@ -105,13 +107,8 @@ class Formula:
         """The value of the formula. Raises LanguageError where there is none."""
         try:
             return _value(self.tree, values)
-        except ZeroDivisionError:
-            raise LanguageError("divides by 0") from None
-        except OverflowError:
-            raise LanguageError("gives a number that is too large") from None
-        except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise LanguageError(f"cannot be computed: {said[:160]}") from None
+        except RecursionError:
+            raise LanguageError("rests on too long a chain of steps") from None
 
 
 def _require_sound(
@@ -159,22 +156,49 @@ def _value(node: ast.AST, values: Values) -> Any:
             first, second = _value(left, values), _value(right, values)
             if isinstance(first, str) or isinstance(second, str):
                 raise LanguageError("cannot compute with words")
-            return _BINARY[type(op)](first, second)
+            return _applied(node, _BINARY[type(op)], first, second)
         case ast.UnaryOp(op=op, operand=operand):
-            return _UNARY[type(op)](_value(operand, values))
+            return _applied(node, _UNARY[type(op)], _value(operand, values))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _COMPARED[type(op)](_value(left, values), _value(right, values))
+            return _applied(node, _COMPARED[type(op)], _value(left, values), _value(right, values))
         case ast.Attribute(value=of):
-            return values.transposed(_value(of, values))
+            return _applied(node, values.transposed, _value(of, values))
         case ast.Subscript(value=of, slice=index):
-            return _value(of, values)[_index(index, values)]
+            place = _index(index, values)
+            return _applied(node, lambda whole: whole[place], _value(of, values))
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return values.tensor([_value(part, values) for part in parts])
+            return _applied(node, lambda *made: values.tensor(list(made)), *(_value(part, values) for part in parts))
         case ast.Call(func=ast.Name(id=name), args=parts):
             by_name = name in BY_NAME
             arguments = [part.id if by_name and isinstance(part, ast.Name) else _value(part, values) for part in parts]
-            return values.call(name, arguments)
+            return _applied(node, lambda *made: values.call(name, list(made)), *arguments)
     raise LanguageError(f"{type(node).__name__} has no value")
+
+
+def _applied(node: ast.AST, function: Callable[..., Any], *taken: Any) -> Any:
+    """What a part of a formula gives. Raises LanguageError, in our own words, where torch or numpy raise theirs."""
+    try:
+        return function(*taken)
+    except ZeroDivisionError:
+        raise LanguageError("divides by 0") from None
+    except OverflowError:
+        raise LanguageError("gives a number that is too large") from None
+    except RecursionError:
+        raise
+    except (ArithmeticError, AttributeError, IndexError, MemoryError, RuntimeError, TypeError, ValueError):
+        formula, given = ast.unparse(node), " and ".join(map(_in_words, taken)) or "nothing"
+        shown = formula if len(formula) <= _LONGEST_SHOWN else f"{formula[:_LONGEST_SHOWN]}…"
+        raise LanguageError(f"{shown} cannot be computed: it is given {given}") from None
+
+
+def _in_words(value: Any) -> str:
+    """The shape of a tensor, or the number or text itself."""
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return repr(value)[:40]
+    if len(shape) < 2:
+        return f"{shape[0]} number{'s' * (shape[0] != 1)}" if shape else "a number"
+    return " × ".join(map(str, shape))
 
 
 def _index(node: ast.AST, values: Values) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
-from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 
 from tinytf.analysis.size import parameter_count, parameter_parts
 from tinytf.errors import TinytfError
@@ -22,6 +22,7 @@ from tinytf.steps.operations.softmax import attention_weights
 from tinytf.training.optimiser import learning_rate
 from tinytf.training.recipe import Recipe
 from tinytf.worked import plainly
+from tinytf.worked.language import LanguageError
 
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "inf": math.inf}
 
@@ -74,7 +75,7 @@ def _normed(name: str) -> Callable[..., Any]:
 
 def _sinusoidal(length: int, d_model: int) -> Any:
     if d_model % 2:
-        raise ValueError(f"d_model must be even, with a sine and a cosine per frequency, and is {d_model}")
+        raise LanguageError(f"d_model must be even, with a sine and a cosine per frequency, and is {d_model}")
     _require(length * d_model)
     return sinusoidal_table(length, d_model, torch.device("cpu"), torch.float64)
 
@@ -82,20 +83,20 @@ def _sinusoidal(length: int, d_model: int) -> Any:
 def _causal_mask(x: torch.Tensor) -> Any:
     queries, keys = x.shape[-2:]
     if queries > keys:
-        raise ValueError(f"there are more queries than keys: {' × '.join(map(str, x.shape))}")
+        raise LanguageError(f"there are more queries than keys: {' × '.join(map(str, x.shape))}")
     allowed = Sight(causal=True).allowed(keys, None, x.device)
     assert allowed is not None
     return mask_scores(x, allowed[:queries])
 
 
 def _adam(
-    theta: Any, g: Any, m: Any, v: Any, t: int, lr: float, beta1: float, beta2: float, eps: float
+    theta: Any, g: Any, m: Any, v: Any, t: int, lr: float, beta1: float, beta2: float, eps: float, decay: float = 0.0
 ) -> torch.Tensor:
     """torch's own step, as a function: making an optimiser imports torch's compiler, which takes seconds."""
     weight, first, second = (value.detach().clone() for value in (theta, m, v))
-    adam(
+    adamw(
         [weight], [g.detach()], [first], [second], [], [torch.tensor(float(t - 1))],
-        foreach=False, amsgrad=False, beta1=beta1, beta2=beta2, lr=lr, weight_decay=0.0, eps=eps, maximize=False,
+        foreach=False, amsgrad=False, beta1=beta1, beta2=beta2, lr=lr, weight_decay=decay, eps=eps, maximize=False,
     )  # fmt: skip
     return torch.stack([first, second, first / (1 - beta1**t), second / (1 - beta2**t), weight])
 
@@ -115,11 +116,11 @@ def _parameters(name: str, part: str = "") -> int:
     try:
         config = preset(name)
     except TinytfError as error:
-        raise ValueError(error.message) from None
+        raise LanguageError(error.message, error.hint) from None
     if not part:
         return parameter_count(config)
     if part not in plainly.PARTS:
-        raise ValueError(f"there is no part {part!r}: {', '.join(plainly.PARTS)}")
+        raise LanguageError(f"there is no part {part!r}: {', '.join(plainly.PARTS)}")
     begins = plainly.PARTS[part][0]
     return sum(one.total for one in parameter_parts(config) if one.name.startswith(begins))
 
@@ -130,7 +131,7 @@ def _split_heads(x: torch.Tensor, n_heads: int) -> Any:
 
 def _require(numbers: int) -> None:
     if numbers > LARGEST:
-        raise ValueError(f"this would make {numbers:,} numbers, more than {LARGEST:,}")
+        raise LanguageError(f"this would make {numbers:,} numbers, more than {LARGEST:,}")
 
 
 def _ones(*shape: int) -> Any:
@@ -189,8 +190,8 @@ _ALL = (
     Operation("windows(ids, length)", "every run of length ids", lambda x, n: x.unfold(0, n, 1), sliding_window_view),
     Operation("parameters(preset, part)", "weights of a preset or a part", _parameters, plainly.parameters, tensors=0),
     Operation(
-        "adam(theta, g, m, v, t, lr, beta1, beta2, eps)",
-        "m, v, m̂, v̂ and θ after step t",
+        "adam(theta, g, m, v, t, lr, beta1, beta2, eps, decay)",
+        "m, v, m̂, v̂ and θ after step t; with weight decay that of AdamW",
         _adam,
         plainly.adam,
         tensors=4,

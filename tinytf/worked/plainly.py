@@ -62,10 +62,12 @@ def causal_mask(x: Array) -> Array:
     return np.where(keys > queries, -math.inf, x)
 
 
-def adam(theta: Any, g: Any, m: Any, v: Any, t: int, lr: float, beta1: float, beta2: float, eps: float) -> Array:
+def adam(
+    theta: Any, g: Any, m: Any, v: Any, t: int, lr: float, beta1: float, beta2: float, eps: float, decay: float = 0.0
+) -> Array:
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
     m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
-    return np.array([m, v, m_hat, v_hat, theta - lr * m_hat / (np.sqrt(v_hat) + eps)])
+    return np.array([m, v, m_hat, v_hat, theta - lr * decay * theta - lr * m_hat / (np.sqrt(v_hat) + eps)])
 
 
 def learning_rate(step: int, lr: float, warmup: int, steps: int) -> float:

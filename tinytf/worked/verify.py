@@ -1,5 +1,7 @@
 """What of a worked example holds: every claimed cell beside the true one."""
 
+import time
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -7,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tinytf.errors import UsageError
 from tinytf.report import Report
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.worked.claims import Claim, Numbers, compare
@@ -18,6 +21,8 @@ AGREEMENT = 1e-9
 """How far tinytf and numpy may differ, in units of the number or of 1."""
 GRADIENT_AGREEMENT = 1e-7
 """The same for gradients, where numpy takes finite differences."""
+SECONDS = 60.0
+"""How long one example may take."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,11 @@ class CheckedStep:
     @property
     def carrying(self) -> int:
         return 0 if self.carried is None else int(self.carried.sum())
+
+    @property
+    def wrong(self) -> int:
+        """Claimed cells that neither hold nor are carried."""
+        return self.claims - self.holding - self.carrying
 
     @property
     def of_one_shape(self) -> bool:
@@ -111,6 +121,14 @@ class Verification(Report):
         return sum(step.holding for step in self.steps)
 
     @cached_property
+    def carrying(self) -> int:
+        return sum(step.carrying for step in self.steps)
+
+    @cached_property
+    def wrong(self) -> int:
+        return sum(step.wrong for step in self.steps)
+
+    @cached_property
     def skipped(self) -> int:
         """Claimed cells that were not checked."""
         return sum(step.step.claim.shown.size for step in self.steps if step.skipped and step.step.claim is not None)
@@ -134,6 +152,8 @@ class Verification(Report):
             "source": example.source,
             "claims": self.claims,
             "hold": self.holding,
+            "carried": self.carrying,
+            "wrong": self.wrong,
             "not_checked": self.skipped,
             "holds": self.holds,
         }
@@ -165,17 +185,24 @@ class ExampleScores(Report):
         return {"worked_examples": [one.summary() for one in self.examples]}
 
 
-def verify(example: Example, tokenizer: Tokenizer | None = None) -> Verification:
+def verify(example: Example, tokenizer: Tokenizer | None = None, *, seconds: float = SECONDS) -> Verification:
     """Recompute every step, by tinytf and by numpy, and compare the claims with it.
 
     ``tokenizer`` is for steps that ask for token ids; without one those are skipped. Raises ExampleError, with line and
-    field, for a step that cannot be computed.
+    field, for a step that cannot be computed within ``seconds`` of the start, and for a claim of more cells than the
+    value has; UsageError for a tokenizer of another vocabulary than the example's.
     """
+    wanted = example.vocabulary
+    if tokenizer is not None and wanted is not None and not wanted.fits(tokenizer):
+        said = f"the token ids of {example.name} are those of {wanted.name}, and this tokenizer has another vocabulary"
+        raise UsageError(said, "without --tokenizer they are not checked")
+    until = time.monotonic() + seconds
     claims = {step.name: step.claim for step in example.steps if step.claim is not None}
     claimed = {name: claim.values for name, claim in claims.items() if not claim.words}
-    ours, theirs = ByTinytf(example, tokenizer), Evaluation(example, tokenizer)
+    ours, theirs = (kind(example, tokenizer, until=until) for kind in (ByTinytf, Evaluation))
     author = Evaluation(example, tokenizer, claimed)
-    with np.errstate(all="ignore"):  # infinities and NaN are shown as such
+    with np.errstate(all="ignore"), warnings.catch_warnings():  # infinities and NaN are shown as such
+        warnings.simplefilter("ignore")
         return Verification(example, tuple(_check(step, ours, theirs, author) for step in example.steps))
 
 
@@ -185,15 +212,26 @@ def _check(step: ClaimedStep, ours: Evaluation, theirs: Evaluation, author: Eval
     except NeedsTokenizer as error:
         return CheckedStep(step, skipped=error.message)
     except LanguageError as error:
-        where = f"{ours.example.path}, line {step.line}, field 'value' of step {step.name!r}"
-        raise ExampleError(f"{where}: {error.message}", error.hint) from None
+        raise _fault(ours.example, step, "value", error.message, error.hint) from None
     allowed = GRADIENT_AGREEMENT if "gradient" in step.formula.calls else AGREEMENT
     checked = CheckedStep(step, true=true, apart=largest_difference(true, again), allowed=allowed)
     if step.claim is None:
         return checked
+    if step.claim.surplus(true.shape):
+        said = f"{_size(step.claim.shape)} claimed, but the value is {_size(true.shape)}"
+        raise _fault(ours.example, step, "claim", said)
     holds, off = compare(step.claim, true)
     carried = ~holds if holds.all() else ~holds & _follows(step, step.claim, author)
     return replace(checked, holds=holds, off=off, carried=carried)
+
+
+def _fault(example: Example, step: ClaimedStep, field: str, said: str, hint: str = "") -> ExampleError:
+    line = step.claim_line if field == "claim" else step.line
+    return ExampleError(f"{example.path}, line {line}, field {field!r} of step {step.name!r}: {said}", hint)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape)) if len(shape) > 1 else f"{shape[0]} cells" if shape else "one number"
 
 
 def _follows(step: ClaimedStep, claim: Claim, author: Evaluation) -> NDArray[np.bool_]:

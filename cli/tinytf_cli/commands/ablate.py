@@ -8,7 +8,7 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -39,7 +39,7 @@ class Asked:
 
 
 @command("ablate")
-def ablate(asked: Asked, on: Traced) -> int:
+def ablate(asked: Asked, extent: Extent, on: Traced) -> int:
     """Name what to ablate with --at or --sweep. The prediction is the one after TEXT; in an encoder, that of the
     first [MASK].
     """
@@ -62,7 +62,7 @@ def ablate(asked: Asked, on: Traced) -> int:
         with progress_line(on.output.stderr, what) as on_progress:
             if asked.sweep is not None:
                 sweep = model.ablation_sweep(trace, asked.sweep, on_progress=on_progress, **settings)
-                return AblationSweepView(model, trace, sweep, asked.top or 8)
+                return AblationSweepView(model, trace, sweep, asked.top or 8, extent.all)
             found = model.ablate(trace, asked.addresses, top=asked.top or 5, on_progress=on_progress, **settings)
             return AblationView(model, trace, found)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -25,7 +25,7 @@ class Asked:
 
 
 @command("attribute")
-def attribute(asked: Asked, on: Traced) -> int:
+def attribute(asked: Asked, extent: Extent, on: Traced) -> int:
     """The logit is that of the predicted token of TEXT. With the scale of the norms held at its value, the parts sum to
     it, which is checked.
     """
@@ -37,6 +37,6 @@ def attribute(asked: Asked, on: Traced) -> int:
 
     def view_of(trace: "Trace") -> AttributionView:
         found = model.attribute(trace, token=asked.token, versus=asked.versus, position=asked.position)
-        return AttributionView(model, found, asked.top)
+        return AttributionView(model, found, asked.top, extent.all)
 
     return on.show(view_of, "attributions")

@@ -9,7 +9,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts, with_session_text
-from tinytf_cli.options import DTYPES, Opening
+from tinytf_cli.options import DTYPES, Extent, Opening
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Asked:
         metavar="ADDRESS", help="Show the weights of this head, such as L3H5.  [default: the head that differs most]"
     )
     top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of each side.")
-    rows: int | None = option(type=click.IntRange(0), help="Table rows; 0 for all.  [default: 16 on a screen]")
+    rows: int | None = option(type=click.IntRange(0), help="Positions shown; 0 for all.  [default: 6]")
     fail_over: float | None = option(
         type=click.FloatRange(0), callback=_no_nan, metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
@@ -52,7 +52,7 @@ class Asked:
 
 
 @command("diff")
-def diff(asked: Asked, opening: Opening, output: Output) -> int:
+def diff(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     """\b
     Two texts, one model   tinytf diff "The cat sat" "The dog sat"
     Two models, one text   tinytf diff --model A --versus B "The cat sat"
@@ -71,7 +71,13 @@ def diff(asked: Asked, opening: Opening, output: Output) -> int:
         tolerance=asked.tolerance, head=asked.head, top=asked.top, fail_over=asked.fail_over,
         truncate=asked.truncate, force=asked.force,
     )  # fmt: skip
-    output.show(Result.of(DifferenceView((model, other), found, asked.rows, asked.full)))
+    output.show(
+        Result.of(
+            DifferenceView(
+                (model, other), found, extent.rows(asked.rows), asked.full, asked.head is not None, asked.top
+            )
+        )
+    )
     return 0 if found.holds else 1
 
 

@@ -146,7 +146,7 @@ def generate(
             )
         if beams is None:
             generation = Generation.begin(about, encoding, streaming)
-            return GenerateView(model, generation, lambda: start(encoding), watch, head)
+            return GenerateView(model, generation, lambda: start(encoding), watch)
         searching = BeamOptions(
             **decoded, beams=beams, length_penalty=search.length_penalty,
             repetition_penalty=draws.repetition_penalty,

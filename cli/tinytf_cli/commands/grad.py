@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Detail, Faults, Traced
+from tinytf_cli.host import given
+from tinytf_cli.options import Detail, Faults, Sections, Traced
 
 if TYPE_CHECKING:
     from tinytf_cli.views.grad import GradView
@@ -56,10 +57,10 @@ class Asked:
 
 
 @command("grad")
-def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -> int:
+def grad(asked: Asked, loss: Loss, sections: Sections, detail: Detail, faults: Faults, on: Traced) -> int:
     """The loss is the cross-entropy of each next token, or of --target. TEXT comes from the argument or from a pipe."""
     from tinytf.steps.table import StepTable
-    from tinytf.trace.address import parse_address
+    from tinytf.trace.address import parse_address, parse_block
     from tinytf_cli.joining import show_views
     from tinytf_cli.progress_line import progress_line
     from tinytf_cli.views.grad import GradView
@@ -68,6 +69,11 @@ def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -
     table = StepTable(model.config)
     layers = detail.layers(model)
     at, derived = ([parse_address(text, table) for text in named] for named in (asked.addresses, asked.derived))
+    at += [parse_block(text, table) for text in sections.blocks]
+    shown = sections.shown(detail) or (frozenset() if at or derived else frozenset({"summary"}))
+    if sections.every or given("by", "lr"):
+        shown |= {"weights"}
+    rows = 0 if sections.every and detail.rows is None else detail.rows
 
     def view_of(text: str) -> "GradView":
         trace = model.grad(
@@ -81,6 +87,6 @@ def grad(asked: Asked, loss: Loss, detail: Detail, faults: Faults, on: Traced) -
                 by=asked.by, lr=asked.lr, integrated=asked.integrated, check=asked.check, seed=on.opening.seed,
                 fail_on=fail_on, on_point=on_point, on_entry=on_entry, force=on.force,
             )  # fmt: skip
-        return GradView(model, found, detail.dims, detail.rows)
+        return GradView(model, found, detail.dims, rows, shown, on.again(text))
 
     return show_views(on.output, map(view_of, on.texts), "grads", on.texts.lines)

@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import Opening
+from tinytf_cli.options import Extent, Opening
 from tinytf_cli.output import Output, Result
 
 _BY = ("induction", "duplicate", "previous", "first", "self", "offset", "entropy", "entropy-share", "distance",
@@ -25,7 +25,7 @@ class Asked:
         help="Score to map, and to sort the table by.  [default: induction; in an encoder previous]",
     )  # fmt: skip
     top: int | None = option(
-        type=click.IntRange(1), help="Heads in the table and in JSON.  [default: all; 16 on a screen]"
+        type=click.IntRange(1), help="Heads in the table and in JSON.  [default: all; 8 on a screen]"
     )
     length: int | None = option(
         type=click.IntRange(1), help="Random tokens before they repeat.  [default: 50, or what fits]"
@@ -35,7 +35,7 @@ class Asked:
 
 
 @command("heads")
-def heads(asked: Asked, opening: Opening, output: Output) -> int:
+def heads(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     """Scores are measured on repeated random tokens, and on the text of CORPUS. Names each head as induction,
     duplicate, previous, self, offset, first or broad, and says why. CORPUS is a text file, a folder of them, or - for
     standard input. Without it the text is the one that the model was trained on, where that is known; otherwise all
@@ -55,5 +55,5 @@ def heads(asked: Asked, opening: Opening, output: Output) -> int:
         )  # fmt: skip
     if text is not None:
         found = replace(found, corpus="standard input")
-    output.show(Result.of(HeadsView(model, found)))
+    output.show(Result.of(HeadsView(model, found, asked.by is not None, extent.all)))
     return 0

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.host import given
+from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -29,7 +30,7 @@ class Asked:
 
 
 @command("lens")
-def lens(asked: Asked, on: Traced) -> int:
+def lens(asked: Asked, extent: Extent, on: Traced) -> int:
     """The residual stream of TEXT goes through the model's own final norm and head, so the last row is the model's own
     output, to the last bit.
     """
@@ -45,6 +46,6 @@ def lens(asked: Asked, on: Traced) -> int:
                 trace, position=asked.position, top=asked.top, track=asked.track, sublayers=asked.sublayers,
                 on_progress=on_progress, force=on.force,
             )  # fmt: skip
-        return LensView(on.model, found, asked.position is not None)
+        return LensView(on.model, found, asked.position is not None, given("top"), extent.all)
 
     return on.show(view_of, "lenses")

@@ -6,34 +6,42 @@ import click
 
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
-from tinytf_cli.options import Opening, Texts
-from tinytf_cli.output import Output, Result
+from tinytf_cli.options import Opening, OptionalTexts
+from tinytf_cli.output import Output
+
+
+@dataclass(frozen=True)
+class Words(OptionalTexts):
+    """Words, or with an address the texts that it is of."""
+
+    words: tuple[str, ...] = argument(nargs=-1, metavar="WORD… | TEXT")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The words and options of this command alone."""
+    """The options of this command alone."""
 
-    words: tuple[str, ...] = argument(nargs=-1, metavar="WORD… | TEXT --at ADDRESS")
     at: str | None = option(
         metavar="ADDRESS", help="Find the tokens nearest to this vector in TEXT, such as 'L2.out[sat]' or L*.out."
     )
-    top: int = option(type=click.IntRange(1), shown=10, help="Neighbours of each.")
+    top: int | None = option(type=click.IntRange(1), help="Neighbours of each.  [default: 10, or 4 of several]")
     rows: int | None = option(type=click.IntRange(0), help="Vectors in a table; 0 for all.  [default: 16 on a screen]")
 
 
 @command("neighbours")
-def neighbours(asked: Asked, opening: Opening, output: Output) -> int:
+def neighbours(asked: Asked, on: Words, opening: Opening, output: Output) -> int:
     """Compares embeddings, and unembeddings where the head has its own, by cosine. Of several words it also shows how
-    similar each pair is. A word is one token, by its text or its number: cat, '#514'.
+    similar each pair is. A word is one token, by its text or its number: cat, '#514'. With --at, give a TEXT.
     """
+    from tinytf_cli.joining import show_views
     from tinytf_cli.views.neighbours import NeighboursView
 
-    if asked.at is None and not asked.words:
+    if asked.at is None and not on.words:
         raise UsageError("there is no word", "name one or more, such as: tinytf neighbours cat dog")
-    text = None if asked.at is None else Texts(asked.words, lines=False, truncate=False).given[0]
-    words = asked.words if text is None else ()
+    texts = on.given if asked.at is not None else ()
     model = opening.open()
-    found = model.neighbours(words, text=text, at=asked.at, top=asked.top)
-    output.show(Result.of(NeighboursView(model, found, asked.rows)))
-    return 0
+    traces = (model.trace(text, truncate=on.truncate) for text in texts)
+    found = (model.neighbours(text=trace, at=asked.at, top=asked.top) for trace in traces)
+    if asked.at is None:
+        found = (model.neighbours(words, top=asked.top) for words in [on.words])
+    return show_views(output, (NeighboursView(model, one, asked.rows) for one in found), "neighbours", on.lines)

@@ -9,7 +9,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.inputs import read_texts
-from tinytf_cli.options import Traced
+from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
     from tinytf.text.corpus import Corpus
@@ -37,11 +37,13 @@ class Asked:
     )  # fmt: skip
     examples: int = option(type=click.IntRange(1, 1000), shown=5, help="Examples kept per unit.")
     window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
-    rows: int | None = option(type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: 16 on a screen]")
+    rows: int | None = option(
+        type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: what suits a screen]"
+    )
 
 
 @command("neurons")
-def neurons(asked: Asked, on: Traced) -> int:
+def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
     """Shows the most active ones at each token of TEXT. A unit is a column of ffn.act: L3.17 is unit 17 of layer 3. Its
     row of W₂ is read through the unembedding.
     """
@@ -72,7 +74,7 @@ def neurons(asked: Asked, on: Traced) -> int:
                 )
             corpus = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
             found = replace(found, examples=replace(places, corpus=corpus))
-        return NeuronsView(model, trace, found, bool(asked.units), asked.rows)
+        return NeuronsView(model, trace, found, bool(asked.units), extent.rows(asked.rows))
 
     return on.show(view_of, "neurons", layers)
 

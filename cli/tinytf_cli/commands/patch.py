@@ -8,7 +8,7 @@ import click
 from tinytf.errors import UsageError
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.inputs import with_session_text
-from tinytf_cli.options import Opening
+from tinytf_cli.options import Extent, Opening
 from tinytf_cli.output import Output, Result, View
 
 
@@ -42,7 +42,7 @@ class Asked:
 
 
 @command("patch")
-def patch(asked: Asked, opening: Opening, output: Output) -> int:
+def patch(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int:
     """Runs CORRUPT with activations of CLEAN patched in. Measured by the difference of two logits, A − B, after the
     last token (in an encoder at [MASK]): 1 is the clean run, 0 the corrupt one. Both texts must have the same number
     of tokens.
@@ -78,6 +78,6 @@ def patch(asked: Asked, opening: Opening, output: Output) -> int:
     else:
         with progress_line(output.stderr, "patches:") as on_progress:
             swept = model.patch_sweep(clean, corrupt, asked.sweep or "residual", on_progress=on_progress, **tokens)
-        view = PatchSweepView(model, clean, corrupt, swept, asked.top or 8)
+        view = PatchSweepView(model, clean, corrupt, swept, asked.top or 8, extent.all)
     output.show(Result.of(view))
     return 0 if view.found.holds else 1

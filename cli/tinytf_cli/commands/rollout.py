@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Traced
+from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
     from tinytf.trace.trace import Trace
@@ -28,11 +28,11 @@ class Asked:
         type=click.Choice(["auto", "query", "all", "none"]), shown="auto",
         help="Compute attention flow to the query, to all positions, or not; auto: to the query, where that is quick.",
     )  # fmt: skip
-    rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 24 on a screen]")
+    rows: int | None = option(type=click.IntRange(0), help="Tokens in the table; 0 for all.  [default: 12]")
 
 
 @command("rollout")
-def rollout(asked: Asked, on: Traced) -> int:
+def rollout(asked: Asked, extent: Extent, on: Traced) -> int:
     """Attention rollout multiplies the maps of all layers; attention flow is the most that they can carry (Abnar and
     Zuidema 2020). Only attention counts, and half of every layer comes from the residual connection.
     """
@@ -45,6 +45,6 @@ def rollout(asked: Asked, on: Traced) -> int:
                 trace, heads=asked.heads, layer=asked.layer, query=asked.query, flow=asked.flow,
                 force=on.force, progress=progress,
             )  # fmt: skip
-        return RolloutView(on.model, found, asked.rows)
+        return RolloutView(on.model, found, extent.rows(asked.rows))
 
     return on.show(view_of, "rollouts")

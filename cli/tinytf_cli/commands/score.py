@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import click
 
 from tinytf_cli.command import command, option
-from tinytf_cli.options import Opening, Texts
+from tinytf_cli.options import Extent, Opening, Texts
 from tinytf_cli.output import Output
 
 
@@ -19,11 +19,11 @@ class Asked:
 
 
 @command("score")
-def score(asked: Asked, texts: Texts, opening: Opening, output: Output) -> int:
-    """Then the perplexity of all of TEXT."""
+def score(asked: Asked, extent: Extent, texts: Texts, opening: Opening, output: Output) -> int:
+    """First the perplexity of all of TEXT."""
     from tinytf_cli.joining import show_views
     from tinytf_cli.views.score import ScoreView
 
     model = opening.open()
     found = (model.score(text, truncate=texts.truncate, int8=asked.quantize is not None) for text in texts)
-    return show_views(output, (ScoreView(model, one) for one in found), "scores", texts.lines)
+    return show_views(output, (ScoreView(model, one, extent.all) for one in found), "scores", texts.lines)

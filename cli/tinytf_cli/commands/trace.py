@@ -88,7 +88,7 @@ def trace(asked: Asked, instead: Instead, detail: Detail, faults: Faults, on: Ad
             Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
         )
         return 0
-    if (other := instead.view_of(model, detail, chosen, asked.top or 10)) is not None:
+    if (other := instead.view_of(model, detail, chosen, asked.top or 5)) is not None:
         return on.show(other, "traces")
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 

@@ -29,6 +29,7 @@ class Asked:
 
     GROUP: ClassVar = "Training"
 
+    dry_run: bool = option(is_flag=True, help="Show schedule, sizes and the first gradient; train and write nothing.")
     skip_unreadable: bool = option(is_flag=True, help="Skip files of a folder that are not text, and name them.")
     explain: int | None = option(
         type=click.IntRange(1), metavar="STEP", help="Write out Adam's update of some weights."
@@ -52,10 +53,12 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     from tinytf.checkpoints.run import load_run
     from tinytf.loading import pick_device
     from tinytf.training.loop import train as trained
+    from tinytf.training.plan import plan
     from tinytf.training.recipe import USUAL_VOCABULARY
     from tinytf.training.report import report_of
     from tinytf.training.tensorboard import summary_writer
     from tinytf_cli.progress import TrainingProgress
+    from tinytf_cli.views.plan import PlanView
     from tinytf_cli.views.train import TrainView
 
     if run.out is None and (run.resume or run.overwrite):
@@ -65,6 +68,8 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         raise UsageError("--out names no folder", "give a new one, such as --out runs/first")
     if asked.explained and asked.explain is None:
         raise UsageError("--weight needs --explain", "name the step, such as --explain 100")
+    if asked.dry_run and (run.resume or asked.explain or asked.tensorboard or asked.shard):
+        raise UsageError("--dry-run plans a new run", "leave out --resume, --explain, --tensorboard and --shard")
     if run.resume and run.overwrite:
         raise UsageError("--resume continues a run, and --overwrite removes it", "leave out one of them")
     if asked.tensorboard:
@@ -73,6 +78,11 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
     resolved = resolved_recipe(given, run, resumed)
     own_tokenizer, model = _begin(resolved.begun_from, run.tokenizer, asked.device)
     files = _read(run.corpus, asked.skip_unreadable, resumed, output)
+    device = pick_device(asked.device)
+    if asked.dry_run:
+        found = plan(files, resolved, out, device, tokenizer=own_tokenizer, model=model, overwrite=run.overwrite)
+        output.show(Result.of(PlanView(found)))
+        return 0
     progress = TrainingProgress(resolved.steps, out)
 
     setups: list[Setup] = []
@@ -93,7 +103,7 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
             resolved,
             out,
             on_metrics,
-            pick_device(asked.device),
+            device,
             resume=run.resume,
             overwrite=run.overwrite,
             interrupted=lambda: stop.happened,
@@ -110,7 +120,8 @@ def train(run: RunOptions, given: Given, asked: Asked, output: Output) -> int:
         if setups:
             # A divided model is whole in the checkpoint.
             setup = replace(setups[0], model=load_run(out)) if asked.shard else setups[0]
-            output.show(Result.of(TrainView(report_of(out, resolved, setup, updates))))
+            report = Result.of(TrainView(report_of(out, resolved, setup, updates)))
+            output.show(replace(report, live=True))  # nobody may be there to leave a pager
         if asked.explain and not updates:
             output.note(f"step {asked.explain:,} was not among the steps of this run, so there is no update to show")
     return 130 if last.step < resolved.steps else 0

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import click
+
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.output import Output, Result
 
@@ -11,18 +13,20 @@ class Asked:
     """The options of this command alone."""
 
     files: tuple[str, ...] = argument(nargs=-1, metavar="[FILE]...")
-    full: bool = option(is_flag=True, help="Show the numbers of claims that hold too.")
-    wrong: bool = option(is_flag=True, help="Only what does not hold.")
+    full: bool = option(is_flag=True, help="Show every number of every step, also of those that hold.")
+    wrong: bool = option(is_flag=True, help="Show every number of the steps that do not hold.")
     tokenizer: str | None = option(
         metavar="MODEL",
         help="Check token ids with the tokenizer of a folder, a tokenizer.json, or any name that --model takes.",
     )
+    seconds: float = option(type=click.FloatRange(0, min_open=True), shown=60.0, help="How long each may take.")
 
 
 @command("verify")
 def verify(asked: Asked, output: Output) -> int:
     """A FILE is TOML (see samples/worked/README.md), or the name of an example that comes with tinytf; without a FILE
-    these are listed with their scores. The status is 1 where a claim is off by more than its printed digits allow.
+    these are listed with their scores. A claim holds, is carried (right of the author's own earlier numbers, wrong in
+    the end), or is wrong; the status is 1 where one is off by more than its printed digits allow.
     """
     from tinytf.sources import open_tokenizer
     from tinytf.worked import ExampleScores, open_example, shipped
@@ -32,7 +36,11 @@ def verify(asked: Asked, output: Output) -> int:
 
     words = open_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None
     examples = [open_example(name) for name in asked.files or shipped()]  # all of them before the first takes its time
-    found = [checked(example, words) for example in examples]
+    found = []
+    for example in examples:
+        # In the list, an example of another vocabulary goes without its ids; by its name it is refused.
+        fits = words is None or asked.files or example.vocabulary is None or example.vocabulary.fits(words)
+        found.append(checked(example, words if fits else None, seconds=asked.seconds))
     if not asked.files:
         output.show(Result.of(ScoresView(ExampleScores(tuple(found)))))
         return 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.segment import Segment
 
 from tinytf_cli.paint.colour import role_style
@@ -20,6 +21,8 @@ _BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 _POINT = "•"
 _LEAST, _WIDEST = 4, 160
 _TICK_ROWS = 3
+_NAMES = 0.3
+"""Most of the width that the names of the curves may take beside them."""
 _TICK_COLUMNS = 4
 
 
@@ -129,6 +132,20 @@ def _tick_line(across: _Axis, width: int) -> tuple[set[int], str]:
     return places, text[:width]
 
 
+def _ends(block: Curves, up: _Axis) -> dict[int, int]:
+    """The row in which each curve ends, by its place; where several end in one, the others take the nearest free."""
+    wanted = {}
+    for place, curve in enumerate(block.curves):
+        _, y = finite_points(curve)
+        if y.size:
+            wanted[place] = int(_cells(1 - up.share(y[-1:]), block.height, 4, 1)[0])
+    taken: dict[int, int] = {}
+    for place, row in sorted(wanted.items(), key=lambda item: item[1]):
+        free = (one for one in range(block.height) if one not in taken.values())
+        taken[place] = min(free, key=lambda one: abs(one - row))
+    return taken
+
+
 def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) -> list[PaintedLine]:
     """The names of the curves, as many per line as fit."""
     lines: list[PaintedLine] = []
@@ -145,7 +162,10 @@ def _legend(block: Curves, marks: list[str], indent: int, terminal: Terminal) ->
 
 
 def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
-    """A chart as wide as the terminal: numbers, axes, curves, legend; one line of text if there is no point."""
+    """A chart as wide as the terminal: numbers, axes, and curves with their names at their right ends.
+
+    Where the names have no room there, a legend lists them. Without any point there is one line of text.
+    """
     points = [finite_points(curve) for curve in block.curves]
     dim = role_style("dim", terminal)
     if not any(x.size for x, _ in points):
@@ -154,15 +174,19 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     up = value_axis(float(min(lows)), float(max(highs)), block.height)
     labels = _tick_rows(up, block.height)
     label_width = max(map(len, labels.values()))
-    width = max(_LEAST, min(_WIDEST, terminal.width - label_width - 4))
-    first, last = (float(end(x[at] for x, _ in points if x.size)) for end, at in ((min, 0), (max, -1)))
-    whole = all(np.issubdtype(x.dtype, np.integer) for x, _ in points)
-    across = step_axis(first, last, width) if whole else value_axis(first, last, width // _TICK_COLUMNS)
     side, tick, corner, flat, mark = "|++-+" if terminal.ascii else "│┤└─┬"
     braille = not terminal.ascii and (terminal.coloured or len(block.curves) == 1)
     marks = [MARKS[i % len(MARKS)] for i in range(len(block.curves))]
     if braille:
         marks = [_POINT if curve.points else "──" for curve in block.curves]
+    names = [f"{sign} {shown(curve.label, terminal)}" for curve, sign in zip(block.curves, marks, strict=True)]
+    beside = 2 + max(map(cell_len, names))
+    if beside > _NAMES * terminal.width or len(names) > block.height:
+        names, beside = [], 0
+    width = max(_LEAST, min(_WIDEST, terminal.width - label_width - 4 - beside))
+    first, last = (float(end(x[at] for x, _ in points if x.size)) for end, at in ((min, 0), (max, -1)))
+    whole = all(np.issubdtype(x.dtype, np.integer) for x, _ in points)
+    across = step_axis(first, last, width) if whole else value_axis(first, last, width // _TICK_COLUMNS)
     cells = (
         _braille_cells(block, across, up, width, terminal)
         if braille
@@ -170,13 +194,18 @@ def paint_curves(block: Curves, terminal: Terminal) -> list[PaintedLine]:
     )
     places, beneath = _tick_line(across, width)
     lines: list[PaintedLine] = [[Segment(shown(f"  {block.y_title} by {block.x_title}", terminal), dim)]]
+    ends = {row: place for place, row in _ends(block, up).items()} if names else {}
     for row, line in enumerate(cells):
         label = labels.get(row, "")
-        lines.append([Segment(f"  {label:>{label_width}} {tick if label else side}", dim), *line])
+        name = []
+        if row in ends:
+            place = ends[row]
+            name = [Segment("  "), Segment(names[place], role_style(block.curves[place].role, terminal))]
+        lines.append([Segment(f"  {label:>{label_width}} {tick if label else side}", dim), *line, *name])
     foot = "".join(mark if place in places else flat for place in range(width))
     lines.append([Segment(" " * (label_width + 3) + corner + foot, dim)])
     lines.append([Segment(" " * (label_width + 4) + beneath, dim)])
-    return lines + _legend(block, marks, label_width + 4, terminal)
+    return lines if names else lines + _legend(block, marks, label_width + 4, terminal)
 
 
 def _braille_cells(block: Curves, across: _Axis, up: _Axis, width: int, terminal: Terminal) -> list[PaintedLine]:

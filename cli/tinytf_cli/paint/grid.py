@@ -10,14 +10,16 @@ from rich.segment import Segment
 from tinytf_cli.numbers import number
 from tinytf_cli.paint.colour import cell_style, level, role_style
 from tinytf_cli.paint.heat import legend
-from tinytf_cli.paint.text import PaintedLine, pad_text, shown, wrap
+from tinytf_cli.paint.text import PaintedLine, figure_text, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Grid
 
 _LONGEST = (14, 10, 7)
 """Widest words on a screen; the first that fits is taken."""
+_RANKED = 3
+"""Columns of a ranking that are worth more with their numbers than all columns without."""
 _LABEL = 14
-_NUMBER = 5  # a space and 0.00
+_SHARE = "%.2f"
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,18 @@ class _Layout:
 
     columns: range
     widths: tuple[int, ...]
-    written: bool
+    number: int  # the width of a share with the space before it; 0 where none is written
 
     def cells(self, column: int) -> int:
-        return self.widths[column] + (_NUMBER if self.written else 0) + 1
+        return self.widths[column] + self.number + 1
 
 
 def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
-    """On a screen as much as fits, and a note of what is omitted; elsewhere everything, in strips of columns."""
+    """As many columns as fit, and a note of what is omitted; off a screen all that were asked for, in strips."""
     label_width = max((cell_len(shown(label, terminal)) for label in block.row_labels), default=0)
     label_width = min(label_width, _LABEL) if terminal.cuts else label_width
-    beside = [(title, cells, max(len(text) for text in (title, *cells))) for title, cells in block.beside]
+    written = [(title, [figure_text(cell, terminal) for cell in cells]) for title, cells in block.beside]
+    beside = [(title, cells, max(len(text) for text in (title, *cells))) for title, cells in written]
     room = max(1, terminal.width - label_width - 3 - sum(width + 1 for _, _, width in beside) - bool(beside))
     lines: list[PaintedLine] = []
     for layout in _layouts(block, room, terminal):
@@ -73,25 +76,28 @@ def _layouts(block: Grid, room: int, terminal: Terminal) -> Iterator[_Layout]:
     if block.above:
         widths = tuple(max(w, len(text)) for w, text in zip(widths, block.above, strict=True))
     everything = range(len(widths))
-    if not terminal.cuts:
+    number_width = 1 + len(number(1.0, terminal.form(_SHARE)))
+    if block.asked and not terminal.cuts:
         start = 0
         while start < len(widths):
-            layout = _Layout(everything, widths, written=True)
+            layout = _Layout(everything, widths, number_width)
             fitting = _fitting(layout, everything[start:], room)
-            yield _Layout(everything[start : start + fitting], widths, written=True)
+            yield _Layout(everything[start : start + fitting], widths, number_width)
             start += fitting
         return
-    tries = [(longest, True) for longest in _LONGEST[:1]] if terminal.coloured else []
-    tries += [(longest, not terminal.coloured) for longest in _LONGEST]
-    for longest, written in tries:
-        layout = _Layout(everything, tuple(min(width, longest) for width in widths), written)
-        if sum(layout.cells(c) for c in everything) <= room:
+    tries = [(longest, number_width) for longest in _LONGEST[:1]] if terminal.coloured else []
+    tries += [(longest, 0 if terminal.coloured else number_width) for longest in _LONGEST]
+    for longest, each in tries:
+        layout = _Layout(everything, tuple(min(width, longest) for width in widths), each)
+        fitting = _fitting(layout, everything, room)
+        if fitting == len(widths) or (each and not block.keep_last and fitting >= _RANKED):
+            layout = _Layout(everything[:fitting], layout.widths, each)
             break
     else:
         order = everything[::-1] if block.keep_last else everything
         fitting = _fitting(layout, order, room)
         kept = everything[len(widths) - fitting :] if block.keep_last else everything[:fitting]
-        layout = _Layout(kept, layout.widths, layout.written)
+        layout = _Layout(kept, layout.widths, layout.number)
     yield layout
 
 
@@ -104,8 +110,8 @@ def _fitting(layout: _Layout, order: range, room: int) -> int:
 def _cell(block: Grid, row: int, column: int, layout: _Layout, terminal: Terminal) -> Iterator[Segment]:
     share = float(block.shares[row, column])
     text = pad_text(shown(block.words[row][column], terminal), layout.widths[column], terminal)
-    if layout.written:
-        text += " " + number(share, "%.2f").rjust(_NUMBER - 1)
+    if layout.number:
+        text += number(share, terminal.form(_SHARE)).rjust(layout.number)
     if not terminal.coloured:
         yield Segment(text + " ")
         return
@@ -117,9 +123,9 @@ def _left_out(block: Grid, layout: _Layout, terminal: Terminal) -> list[PaintedL
     """Say which columns a screen has no room for."""
     count = len(block.column_labels)
     missing = [c for c in range(count) if c not in layout.columns]
-    if not terminal.cuts or not missing:
+    if not missing or (block.asked and not terminal.cuts):
         return []
     names = block.above or block.column_labels
-    ends = names[missing[0]] if len(missing) == 1 else f"{names[missing[0]]} to {names[missing[-1]]}"
-    said = f"omitted: {len(missing)} of {count} {block.many} ({ends.rstrip('.')}); {block.remedy}"
+    ends = " to ".join(names[place].rstrip(".") for place in dict.fromkeys((missing[0], missing[-1])))
+    said = f"omitted: {len(missing)} of {count} {block.many} ({ends}); {block.remedy}"
     return wrap([Segment("  " + shown(said, terminal), role_style("dim", terminal))], terminal.width, 2)

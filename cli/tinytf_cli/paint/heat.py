@@ -23,8 +23,8 @@ def shades(terminal: Terminal) -> str:
 
 
 def signed_shades(terminal: Terminal) -> str:
-    """The characters for a signed scale without colour, from lowest to highest; 0 is in the middle."""
-    return "=- +#" if terminal.ascii else "▁▂▃ ▅▆▇"
+    """The characters for a signed scale without colour, from lowest to highest: down below 0, up above it."""
+    return "=- +#" if terminal.ascii else "▼▾ ▴▲"
 
 
 def shade(share: float, terminal: Terminal) -> str:
@@ -76,7 +76,8 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     room = max(1, (terminal.width - label_width - 2) // width)
     if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
         width += 1  # a space on either side of a number
-    if len(columns) > room and not (block.asked and not terminal.cuts):
+    tall = block.most and len(rows) > block.most
+    if tall or (len(columns) > room and not (block.asked and not terminal.cuts)):
         return [*_small_cells(block, rows, label_width, terminal), *_heat_legend(block, terminal)]
     texts = numbers(block.values, form)
     lines: list[PaintedLine] = []
@@ -127,7 +128,8 @@ def _small_cells(block: Heat, rows: list[str], label_width: int, terminal: Termi
     """Two columns per value, or per max-pooled rectangle where even that is too wide; no taller than it may be wide."""
     label_width = max(label_width, 7)  # room for a range of tokens
     room = max(1, (terminal.width - label_width - 4) // 2)
-    factor, across = (-(-len(labels) // room) for labels in (block.row_labels, block.column_labels))
+    factor = -(-len(block.row_labels) // min(room, block.most or room))
+    across = -(-len(block.column_labels) // room)
     values, visible = pool(block.values, block.visible, factor, across)
     small = Heat(values, (), (), block.scale, visible, block.limit)
     lines: list[PaintedLine] = []

@@ -9,8 +9,8 @@ import numpy as np
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.paint.curves import finite_points
 from tinytf_cli.paint.heat import number_form
-from tinytf_cli.paint.tables import bar_text, figure_text
-from tinytf_cli.paint.text import shown, spans
+from tinytf_cli.paint.tables import bar_text, beside_bar
+from tinytf_cli.paint.text import figure_text, shown, spans
 from tinytf_cli.paint.thumbnails import heads_shown
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
@@ -24,13 +24,13 @@ def _said(cell: blocks.Cell, terminal: Terminal) -> str:
         return ""
     if isinstance(cell, blocks.Figure):
         return figure_text(cell, terminal)
-    if isinstance(cell, blocks.Meter):
-        return cell.shown.strip()
-    return "".join(span.text for span in spans(cell)).strip()
+    if isinstance(cell, (blocks.Meter, blocks.Signed)):
+        return beside_bar(cell, terminal).strip()
+    return "".join(span.text for span in spans(cell, terminal)).strip()
 
 
 def _line(block: blocks.Line, terminal: Terminal) -> list[str]:
-    text = block.said or "".join(span.text for span in spans(block.words)).strip()
+    text = block.said or "".join(span.text for span in spans(block.words, terminal)).strip()
     return [text] if text else []
 
 
@@ -48,19 +48,20 @@ def _table(block: blocks.Table, terminal: Terminal) -> list[str]:
                 title = column.title if column.said is None else column.said
                 parts.append(f"{title} {text}".strip())
         lines.append(", ".join(parts) + ".")
-        if row in block.notes:
-            lines.append(f"{block.notes[row].strip()}.")
     return lines
 
 
 def _values(block: blocks.Values, terminal: Terminal) -> list[str]:
     first = min(block.first, block.values.shape[1])
-    return [
-        f"{label}: {', '.join(number(float(v), terminal.form(number_format(like))) for v in row[:first])}"
-        + (f", and {len(row) - first} more dimensions." if len(row) > first else ".")
-        for label, row in zip(block.labels, block.values, strict=True)
-        for like in (row if block.several else block.values,)
-    ]
+    lines = []
+    for label, row in zip(block.labels, block.values, strict=True):
+        form = terminal.form(number_format(row if block.several else block.values))
+        said, rest = [number(float(value), form) for value in row], ""
+        if len(row) > first:
+            low, high = (number(float(end), form) for end in (row.min(), row.max()))
+            rest = f", and {len(row) - first} more dimensions, all from {low} to {high}"
+        lines.append(f"{label}: {', '.join(said[:first])}{rest}.")
+    return lines
 
 
 def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
@@ -78,10 +79,10 @@ def _heat(block: blocks.Heat, terminal: Terminal) -> list[str]:
 def _grid(block: blocks.Grid, terminal: Terminal) -> list[str]:
     lines = []
     for row, label in enumerate(block.row_labels):
-        parts = [f"{title} {cells[row]}" for title, cells in block.beside]
+        parts = [f"{title} {figure_text(cells[row], terminal)}" for title, cells in block.beside]
         for column, name in enumerate(block.column_labels):
             before = f"{block.above[column]} " if block.above else ""
-            share = number(float(block.shares[row, column]), "%.2f")
+            share = number(float(block.shares[row, column]), terminal.form("%.2f"))
             parts.append(f"{before}{name} {block.verb} {block.words[row][column]} {share}".replace("  ", " "))
         lines.append(f"Row {label}: {', '.join(parts)}.")
     return lines
@@ -128,12 +129,12 @@ def _curves(block: blocks.Curves, terminal: Terminal) -> list[str]:
     for curve in block.curves:
         x, y = finite_points(curve)
         if x.size:
-            low = int(y.argmin())
-            lines.append(
-                f"{curve.label}: {block.y_title} {number(float(y[0]), '%.4g')} at {block.x_title} {x[0]:,}, "
-                f"{number(float(y[-1]), '%.4g')} at {block.x_title} {x[-1]:,}, "
-                f"lowest {number(float(y[low]), '%.4g')} at {block.x_title} {x[low]:,}."
-            )
+            form = ",d" if np.issubdtype(x.dtype, np.integer) else ",.4g"
+            said = [
+                f"{number(float(y[at]), '%.4g')} at {block.x_title} {x[at]:{form}}" for at in (0, -1, int(y.argmin()))
+            ]
+            more = f", {said[1]}, lowest {said[2]}" if x.size > 1 else ""
+            lines.append(f"{curve.label}: {block.y_title} {said[0]}{more}.")
     return lines
 
 

@@ -9,9 +9,24 @@ from rich.segment import Segment
 from tinytf_cli.numbers import SHARE, number, number_format, numbers
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
 from tinytf_cli.paint.heat import scale_bar, signed_shades
-from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, pad_text, segments, shown
+from tinytf_cli.paint.text import PaintedLine, cut, figure_text, fit, line_width, pad_text, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Bar, Bars, Cell, Figure, Histogram, Meter, Pieces, RowBars, Table, Values
+from tinytf_cli.views.blocks import (
+    ABOVE,
+    BELOW,
+    Array,
+    Bar,
+    Bars,
+    Cell,
+    Figure,
+    Histogram,
+    Meter,
+    Pieces,
+    RowBars,
+    Signed,
+    Table,
+    Values,
+)
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS = " .:-=+*#%"
@@ -37,25 +52,72 @@ def bar(share: float, width: int, terminal: Terminal) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def figure_text(figure: Figure, terminal: Terminal) -> str:
-    """The number as this terminal shows it."""
-    return number(figure.value, terminal.form(figure.form))
+def signed_bar(share: float, half: int, terminal: Terminal, both: bool = True) -> PaintedLine:
+    """A bar of ``share`` (−1…1) of ``half`` cells on its side of a zero axis, in halves of a cell, and padded.
+
+    Anything but 0 is visible. Without ``both`` sides there is no room left of the axis.
+    """
+    share = max(-1.0, min(1.0, share)) if share == share else 0.0
+    style = role_style(ABOVE if share > 0 else BELOW, terminal)
+    whole, rest = divmod(round(abs(share) * half * 2), 2)
+    block, above, below, least = ("#", "", "", "#") if terminal.ascii else ("█", "▌", "▐", "▏" if share > 0 else "▕")
+    drawn = block * whole + (above if share > 0 else "") * rest
+    if share < 0:
+        drawn = below * rest + block * whole
+    drawn = drawn or (least if share else "")
+    left, right = (drawn, "") if share < 0 else ("", drawn)
+    axis = Segment(shown("│", terminal), role_style("dim", terminal))
+    before = [Segment(left.rjust(half), style)] if both else []
+    return [*before, axis, Segment(right.ljust(half), style)]
 
 
 def bar_text(bar: Bar, terminal: Terminal) -> str:
     """The text beside a bar: its own, or its value as a share of 1."""
-    return bar.shown or number(bar.value, terminal.form(SHARE))
+    return figure_text(bar.shown, terminal) or number(bar.value, terminal.form(SHARE))
 
 
-def _cell(cell: Cell, terminal: Terminal) -> PaintedLine:
+def beside_bar(cell: Cell, terminal: Terminal) -> str:
+    """The number beside the bar of a cell, where it has one."""
+    if isinstance(cell, Signed):
+        return number(cell.value, terminal.form(cell.form))
+    return figure_text(cell.shown, terminal) if isinstance(cell, Meter) else ""
+
+
+def _cells(cells: Sequence[Cell], terminal: Terminal, bars: bool = True) -> list[PaintedLine]:
+    """The cells of a column; numbers beside bars are aligned, and signed bars have one zero axis."""
+    texts = [beside_bar(cell, terminal) for cell in cells]
+    if any(texts):  # numbers without a bar end where the others do
+        texts = [
+            figure_text(cell, terminal) if isinstance(cell, Figure) else text
+            for cell, text in zip(cells, texts, strict=True)
+        ]
+    width = max(map(cell_len, texts), default=0)
+    if not bars and width:
+        cells = [text.rjust(width) if text else cell for cell, text in zip(cells, texts, strict=True)]
+    both = any(isinstance(cell, Signed) and cell.value < 0 for cell in cells)
+    return [_cell(cell, text.rjust(width), both, terminal) for cell, text in zip(cells, texts, strict=True)]
+
+
+def _cell(cell: Cell, text: str, both: bool, terminal: Terminal) -> PaintedLine:
     if isinstance(cell, Histogram):
         return [Segment(histogram(cell.counts, terminal, cell.full), role_style(cell.role, terminal))]
     if isinstance(cell, Figure):
-        return [Segment(figure_text(cell, terminal), role_style(cell.role, terminal))]
+        return [Segment(text or figure_text(cell, terminal), role_style(cell.role, terminal))]
     if isinstance(cell, Meter):
         drawn = bar(cell.share, _METER, terminal)
-        return [Segment(cell.shown + " "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
+        return [Segment(text + " "), Segment(drawn.ljust(_METER), role_style(cell.role, terminal))]
+    if isinstance(cell, Signed):
+        return [Segment(text + " "), *signed_bar(cell.value / cell.full, _METER, terminal, both)]
     return segments(cell, terminal)
+
+
+def _title(title: str, cells: Sequence[Cell], terminal: Terminal) -> str:
+    """The title of a column, with what a whole bar stands for where its bars are signed."""
+    full = next((cell.full for cell in cells if isinstance(cell, Signed)), None)
+    if full is not None:
+        both = any(isinstance(cell, Signed) and cell.value < 0 for cell in cells)
+        title = f"{title} {'±' if both else '0 … '}{number(full, '%.3g')}".strip()
+    return shown(title, terminal)
 
 
 class _Layout:
@@ -64,11 +126,12 @@ class _Layout:
     def __init__(self, table: Table, terminal: Terminal) -> None:
         self.table, self.terminal, self.gap = table, terminal, 2
         self.columns = list(table.columns)
-        self.cells = [[_cell(cell, terminal) for cell in column.cells] for column in self.columns]
+        self.cells = [_cells(column.cells, terminal) for column in self.columns]
+        self.titles = [_title(column.title, column.cells, terminal) for column in self.columns]
         self.widths = [self._width(i) for i in range(len(self.columns))]
 
     def _width(self, i: int) -> int:
-        title = cell_len(shown(self.columns[i].title, self.terminal)) if self.table.header else 0
+        title = cell_len(self.titles[i]) if self.table.header else 0
         return max([title, *(line_width(cell) for cell in self.cells[i])])
 
     @property
@@ -83,13 +146,13 @@ class _Layout:
         )
 
     def fit(self) -> None:
-        """If the table is too wide, use narrow cells, a smaller gap and fewer columns; then shrink columns."""
+        """If the table is too wide, use narrow cells, no bars, a smaller gap and fewer columns; then shrink columns."""
         room = self.terminal.width
         if self.total > room:
             for i, column in enumerate(self.columns):
-                if column.narrow is not None:
-                    self.cells[i] = [_cell(cell, self.terminal) for cell in column.narrow]
-                    self.widths[i] = self._width(i)
+                self.cells[i] = _cells(column.cells if column.narrow is None else column.narrow, self.terminal, False)
+                self.titles[i] = shown(column.title, self.terminal)
+                self.widths[i] = self._width(i)
         if not self.terminal.cuts:
             return
         if self.least > room:
@@ -99,6 +162,7 @@ class _Layout:
                 keep = [i for i, column in enumerate(self.columns) if column.drop != drop]
                 self.columns = [self.columns[i] for i in keep]
                 self.cells = [self.cells[i] for i in keep]
+                self.titles = [self.titles[i] for i in keep]
                 self.widths = [self.widths[i] for i in keep]
         for i, column in enumerate(self.columns):
             if column.shrink and self.total > room:
@@ -119,11 +183,9 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
     lines: list[PaintedLine] = []
     if block.header:
         dim = role_style("dim", terminal)
-        lines.append(layout.line([[Segment(shown(c.title, terminal), dim)] for c in layout.columns]))
+        lines.append(layout.line([[Segment(title, dim)] for title in layout.titles]))
     for row in range(len(block.columns[0].cells)):
         lines.append(layout.line([cells[row] for cells in layout.cells]))
-        if row in block.notes:
-            lines.append([Segment("  " + shown(block.notes[row], terminal), role_style("dim", terminal))])
         if row in block.rule_after:
             lines.append([])
     return lines
@@ -154,8 +216,9 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
         head = (
             "  " + " " * label_width + "".join(" " + pad_text(columns[d], width - 1, terminal, "right") for d in strip)
         )
-        over = _strip_head(block, left - 1, terminal) if with_strip else []
-        lines.append([Segment(head, role_style("dim", terminal)), *over])
+        about = _strip_head(block, left - 1, terminal) if with_strip else []
+        above = not about or line_width(about) <= left
+        lines.append([Segment(head, role_style("dim", terminal)), *([Segment("   "), *about] if above else [])])
         for r, label in enumerate(labels):
             line = [Segment("  " + pad_text(label, label_width, terminal))]
             line.append(Segment("".join(texts[r][d].rjust(width) for d in strip)))
@@ -163,6 +226,8 @@ def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
                 line.append(Segment("   "))
                 line += _strip(block.values[r], _largest(alike[r if block.several else 0]), left - 1, terminal)
             lines.append(line)
+        if not above:
+            lines += wrap([Segment("  " + " " * label_width + " strip: "), *about], terminal.width, label_width + 3)
     return lines
 
 
@@ -172,18 +237,12 @@ def _largest(values: Array) -> float:
 
 
 def _strip_head(block: Values, room: int, terminal: Terminal) -> PaintedLine:
-    """How many values a strip shows, how they are pooled, and the ends of its scale, as far as there is room."""
-    dims, factor, dim = block.values.shape[1], _pooled_by(block.values.shape[1], room), role_style("dim", terminal)
-    if block.several:
-        return cut([Segment(f"   all {dims}, each row on a scale of its own", dim)], room + 3, terminal)
-    ends = shown(f"±{number(_largest(block.values), terminal.form(''))} ", terminal)
-    pooled = shown(f", each cell the strongest of {factor}", terminal) if factor > 1 else ""
-    for title in (f"all {dims}{pooled}   ", f"all {dims}  ", ""):
-        for cells in (16, 8, 4):
-            bar = scale_bar("signed", cells, terminal, "▀")
-            if len(title + ends) + line_width(bar) <= room:
-                return [Segment(f"   {title}{ends}", dim), *bar]
-    return [Segment(f"   {ends}", dim)]
+    """How many values a strip shows, how many share a cell, and the ends of its scale."""
+    dims, factor = block.values.shape[1], _pooled_by(block.values.shape[1], room)
+    said = f"all {dims}" + (f", strongest of {factor}" if factor > 1 else "")
+    limit = number(_largest(block.values), terminal.form("%.3g"))
+    said += ", each row on its own scale" if block.several else f" ±{limit}"
+    return [Segment(shown(f"{said} ", terminal), role_style("dim", terminal)), *scale_bar("signed", 5, terminal, "▀")]
 
 
 def _pooled_by(dims: int, room: int) -> int:
@@ -214,6 +273,8 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
     texts = [bar_text(b, terminal) for b in block.bars]
     value_width = max(map(len, texts), default=0)
     room = max(4, min(40, terminal.width - label_width - value_width - 6))
+    if block.signed:
+        return _signed_bars(block, labels, label_width, texts, value_width, room, terminal)
     return [
         [
             Segment("  " + pad_text(label, label_width, terminal) + "  "),
@@ -221,6 +282,28 @@ def paint_bars(block: Bars, terminal: Terminal) -> list[PaintedLine]:
             Segment(bar(b.value / block.full if block.full else 0, room, terminal), role_style(b.role, terminal)),
         ]
         for label, text, b in zip(labels, texts, block.bars, strict=True)
+    ]
+
+
+def _signed_bars(
+    block: Bars, labels: list[str], label_width: int, texts: list[str], value_width: int, room: int, terminal: Terminal
+) -> list[PaintedLine]:
+    """The scale, then one labelled bar per line on its side of zero."""
+    both = any(b.value < 0 for b in block.bars)
+    half = (room - 1) // 2 if both else room - 1
+    high = number(block.full, terminal.form(""))
+    low = shown(f"-{high}", terminal).ljust(half) if both else ""
+    scale = f"{low}0{high.rjust(half)}"
+    head = Segment(" " * (label_width + value_width + 6) + scale, role_style("dim", terminal))
+    return [
+        [head],
+        *(
+            [
+                Segment("  " + pad_text(label, label_width, terminal) + "  " + text.rjust(value_width) + "  "),
+                *signed_bar(b.value / block.full if block.full else 0.0, half, terminal, both),
+            ]
+            for label, text, b in zip(labels, texts, block.bars, strict=True)
+        ),
     ]
 
 

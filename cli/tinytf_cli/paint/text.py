@@ -6,9 +6,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
+from tinytf_cli.numbers import number
 from tinytf_cli.paint.colour import SYSTEMS, role_style
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Span, Words
+from tinytf_cli.views.blocks import Figure, Span, Words
 
 PaintedLine = list[Segment]
 
@@ -35,16 +36,27 @@ def shown(text: str, terminal: Terminal) -> str:
     )
 
 
-def spans(words: Words) -> Sequence[Span]:
+def figure_text(figure: str | Figure, terminal: Terminal) -> str:
+    """A number as this terminal shows it; text as it is."""
+    return figure if isinstance(figure, str) else number(figure.value, terminal.form(figure.form))
+
+
+def spans(words: Words, terminal: Terminal) -> Sequence[Span]:
     """Words in any of their forms, as spans."""
     if isinstance(words, str):
         return [Span(words)]
-    return [words] if isinstance(words, Span) else words
+    return [words] if isinstance(words, Span) else [_span(one, terminal) for one in words]
+
+
+def _span(word: str | Span | Figure, terminal: Terminal) -> Span:
+    if isinstance(word, Span):
+        return word
+    return Span(word) if isinstance(word, str) else Span(figure_text(word, terminal), word.role)
 
 
 def segments(words: Words, terminal: Terminal) -> PaintedLine:
     """Words as styled segments."""
-    return [Segment(shown(span.text, terminal), role_style(span.role, terminal)) for span in spans(words)]
+    return [Segment(shown(span.text, terminal), role_style(span.role, terminal)) for span in spans(words, terminal)]
 
 
 def line_width(line: PaintedLine) -> int:

@@ -2,11 +2,7 @@
 
 import contextlib
 import io
-import os
 import re
-import shlex
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +13,7 @@ from typing import TextIO
 from tinytf.errors import TinytfError, UsageError
 from tinytf_cli.joining import show_all
 from tinytf_cli.output import EXTENSIONS, Output, Result, require_place, write_file
+from tinytf_cli.pager import page
 from tinytf_cli.repl.line import Typed
 from tinytf_cli.repl.state import Settings
 from tinytf_cli.terminal import Terminal
@@ -105,7 +102,7 @@ class Streams:
 
     def output(self, terminal: Terminal, form: str, file: Path | None) -> Output:
         """An output to the session's streams."""
-        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, self._now)
+        return CapturingOutput(terminal, form, file, sys.stdout, self.stderr, captured=self._now)
 
     @contextlib.contextmanager
     def capturing(self, typed: Typed, settings: Settings, *, live: bool) -> Iterator[Capture]:
@@ -187,32 +184,3 @@ def _to_file(
     data = captured.as_piped(settings).encode("utf-8", "backslashreplace")
     write_file(path, data)
     output.note(f"wrote {path} ({len(data):,} bytes)")
-
-
-def page(text: str) -> None:
-    """Show ``text`` in the pager of PAGER, or in less; all at once where neither is there."""
-    try:
-        command = shlex.split(os.environ.get("PAGER", "")) or ["less"]
-    except ValueError:  # a quote that is not closed
-        command = ["less"]
-    found = shutil.which(command[0])
-    if found is None or os.environ.get("TERM", "") == "dumb":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    # R shows colours, F does not wait for a text that fits on the screen, X leaves it there.
-    environment = {**os.environ, "LESS": f"{os.environ.get('LESS', '-FX')} -R"}
-    sys.stdout.flush()
-    with _interrupts_for_the_pager():
-        subprocess.run([found, *command[1:]], input=text.encode("utf-8", "backslashreplace"), env=environment)
-
-
-@contextlib.contextmanager
-def _interrupts_for_the_pager() -> Iterator[None]:
-    """While the pager runs, Ctrl-C is for the pager and not for the session."""
-    # The pager would inherit SIG_IGN, but not a function.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator
-
-import numpy as np
+from dataclasses import replace
 
 from tinytf.analysis.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
@@ -11,12 +10,11 @@ from tinytf.report import Verified
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number, probability
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table
-from tinytf_cli.views.parts import first_of, head_map, note, numbered, verdict
-from tinytf_cli.views.steps import as_array, largest, signed_role
+from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.parts import first_of, head_map, note, numbered, one_form, share_column, signed_bars, verdict
+from tinytf_cli.views.steps import as_array, largest
 
 SITES = 12
 """Sites named in a heading."""
@@ -51,42 +49,41 @@ class AblationView:
                 Column("change", [Figure(after - before, "%+.4f") for _, before, after in known], "right"),
             ]
         )
-        yield Line([Span("KL(before ‖ after) = "), Span(number(effect.kl, "%.4f"), "strong"), Span(" nats")], indent=2)
+        yield Line(["KL(before ‖ after) = ", Figure(effect.kl, "%.4f", "strong"), " nats"], indent=2)
         yield from check_line(found.check)
 
 
 class AblationSweepView:
-    """A map of ablations, drawn, with its ``top`` strongest in a table."""
+    """Ablations, each alone: the ``top`` strongest in a table, then a map of all."""
 
-    def __init__(self, model: Model, trace: Trace, found: AblationSweep, top: int) -> None:
-        self.model, self.trace, self.found, self.top = model, trace, found, top
+    def __init__(self, model: Model, trace: Trace, found: AblationSweep, top: int, whole: bool = False) -> None:
+        self.model, self.trace, self.found, self.top, self.whole = model, trace, found, top, whole
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, shown = self.found, self.model.tokenizer.shown
         yield from banner(self.model, self.trace.encoding)
         yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
-        before = number(found.effects[0].log_p_before, "%.3f")
         where = where_predicted(self.trace, found.position)
-        yield note(f"change of ln p({shown(found.target)}) {where}; it is {before}")
-        values = as_array(found.change)
-        if found.what == "heads":
-            yield head_map(values, "signed", largest(values), digits_for(values))
-        else:
-            columns = numbered("L", values.shape[1])
-            yield Heat(values, [found.what], columns, "signed", None, largest(values), True, digits_for(values))
-        yield Heading("strongest", "by the change; KL(before ‖ after) of all tokens, in nats")
+        before = Figure(found.effects[0].log_p_before, "%.3f")
+        yield note([f"change of ln p({shown(found.target)}) {where}; it is ", before])
         strongest = found.strongest(self.top)
-        most = max((abs(effect.change) for _, effect in strongest), default=0.0)
-        form = f"%+.{digits_for(np.array([most], dtype=np.float32)) + 1}f"
+        changes = [effect.change for _, effect in strongest]
         yield Table(
             [
                 Column("", [Span(name, "strong") for name, _ in strongest], said=""),
-                Column("change", [coloured(effect.change, most, form) for _, effect in strongest], "right"),
-                Column("p after", [_probability(math.exp(effect.log_p_after)) for _, effect in strongest]),
+                signed_bars("change", changes, one_form(changes, sign=True)),
+                share_column("p after", [effect.p_after for _, effect in strongest], "output"),
                 Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
                 Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),
             ]
         )
+        values = as_array(found.change)
+        yield Heading(f"all {values.size} {found.what}", "the change without each; KL above: nats, of all tokens")
+        if found.what == "heads":
+            yield from head_map(values, "signed", largest(values), digits_for(values), whole=self.whole)
+        else:
+            columns = numbered("L", values.shape[1])
+            yield Heat(values, [found.what], columns, "signed", None, largest(values), True, digits_for(values))
         yield from check_line(found.check)
 
 
@@ -104,15 +101,6 @@ def where_predicted(trace: Trace, position: int) -> str:
     return f'after "{"…" if start else ""}{shown}"'
 
 
-def _probability(p: float) -> Meter:
-    return Meter(p, probability(p), "output")
-
-
-def coloured(value: float, most: float, form: str) -> Span:
-    """A number in the colour of its place between −most and most."""
-    return Span(number(value, form), signed_role(value, most))
-
-
 def digits_for(values: Array) -> int:
     """Digits after the point of a map: two, or as many as show two figures of the largest number."""
     most = largest(values)
@@ -123,15 +111,14 @@ def choice_table(
     found: tuple[Choice, ...], tokenizer: Tokenizer, target: int, titles: tuple[str, str] = ("p before", "p after")
 ) -> Table:
     """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
-    changes = [math.log(one.after / one.before) if one.after and one.before else math.nan for one in found]
-    most = max((abs(change) for change in changes if math.isfinite(change)), default=0.0)
+    before, after = [one.before for one in found], [one.after for one in found]
     tokens: list[Cell] = [Span(tokenizer.shown(one.id), "strong" if one.id == target else "") for one in found]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),
-            Column(titles[0], [_probability(one.before) for one in found]),
-            Column(titles[1], [_probability(one.after) for one in found]),
-            Column("change of ln p", [coloured(change, most, "%+.3f") for change in changes], "right", drop=1),
+            share_column(titles[0], before, "output", like=after),
+            share_column(titles[1], after, "output", like=before),
+            replace(signed_bars("change of ln p", [one.change for one in found]), drop=1),
         ]
     )
 

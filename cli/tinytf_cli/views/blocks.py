@@ -1,7 +1,7 @@
 """What a view is made of: plain data, without colour codes, widths or printing."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float32]
 Visible: TypeAlias = NDArray[np.bool_] | None
+
+ABOVE, BELOW = "k", "q"
+"""The roles of numbers above and below 0: orange and blue, as in every map."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,17 @@ class Span:
     role: str = ""
 
 
-Words: TypeAlias = "str | Span | Sequence[Span]"
+@dataclass(frozen=True)
+class Figure:
+    """A number in a printf format (if empty, one that suits it), or with the digits asked for."""
+
+    value: float
+    form: str = ""
+    role: str = ""
+
+
+Piece: TypeAlias = "str | Span | Figure"
+Words: TypeAlias = "str | Span | Sequence[Piece]"
 
 
 @dataclass(frozen=True)
@@ -46,15 +59,6 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A cell of a table: a number in a printf format (if empty, one that suits it), or with the digits asked for."""
-
-    value: float
-    form: str = ""
-    role: str = ""
-
-
-@dataclass(frozen=True)
 class Histogram:
     """A cell of a table: counts as small bars; ``full`` is the count of a whole bar, by default the largest."""
 
@@ -68,19 +72,31 @@ class Meter:
     """A cell of a table: a number, with its share of 1 as a short bar."""
 
     share: float
-    shown: str
+    shown: "str | Figure"
     role: str = ""
 
 
-Cell: TypeAlias = "str | Span | Sequence[Span] | Figure | Histogram | Meter"
+@dataclass(frozen=True)
+class Signed:
+    """A cell of a table: a number, and a bar to the left of a zero axis if it is negative, else to the right.
+
+    A bar of ``full`` is whole; a column has one ``full``, which its title says.
+    """
+
+    value: float
+    full: float
+    form: str = ""
+
+
+Cell: TypeAlias = "str | Span | Sequence[Piece] | Figure | Histogram | Meter | Signed"
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table; ``said`` replaces the title in sentences.
 
-    If the table is too wide, ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest first, and
-    a ``shrink`` column is cut to no less than that width.
+    If the table is too wide, bars go and ``narrow`` cells replace ``cells``, columns with a ``drop`` number go, highest
+    first, and a ``shrink`` column is cut to no less than that width.
     """
 
     title: str
@@ -94,12 +110,24 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length; an empty line follows each row in ``rule_after``, a line of ``notes`` its row."""
+    """Columns of equal length; an empty line follows each row in ``rule_after``."""
 
     columns: Sequence[Column]
     header: bool = True
     rule_after: frozenset[int] = frozenset()
-    notes: Mapping[int, str] = field(default_factory=dict)
+
+    def only(self, keep: Sequence[int]) -> "Table":
+        """The same with only these of its rows."""
+
+        def of(cells: Sequence[Cell]) -> list[Cell]:
+            return [cells[row] for row in keep]
+
+        columns = [
+            replace(one, cells=of(one.cells), narrow=None if one.narrow is None else of(one.narrow))
+            for one in self.columns
+        ]
+        rules = frozenset(place for place, row in enumerate(keep) if row in self.rule_after)
+        return replace(self, columns=columns, rule_after=rules)
 
 
 @dataclass(frozen=True)
@@ -123,6 +151,7 @@ class Heat:
 
     ``scale`` is ``unit`` (from 0 to ``limit``) or ``signed`` (from −limit to ``limit``). ``asked`` keeps the
     numbers off a screen even if they need several strips. ``digits`` is the usual number of digits after the point.
+    A map of more than ``most`` rows, where that is not 0, is drawn small and pooled to as many.
     """
 
     values: Array
@@ -133,15 +162,24 @@ class Heat:
     limit: float = 1.0
     asked: bool = False
     digits: int | None = None
+    most: int = 0
+
+    def only(self, keep: Sequence[int]) -> "Heat":
+        """The same with only these of its rows."""
+        rows = list(keep)
+        visible = None if self.visible is None else self.visible[rows]
+        return replace(
+            self, values=self.values[rows], visible=visible, row_labels=[self.row_labels[row] for row in rows]
+        )
 
 
 @dataclass(frozen=True)
 class Grid:
     """A word in every cell, coloured by its share of 1; without colour the share is written.
 
-    ``above`` is a line above the column labels; ``beside`` are columns of text (title, cells) before the words. A
-    screen shows as many columns as fit, the last ones with ``keep_last``, and says how many of ``many`` are omitted,
-    and with ``remedy`` how to see them. ``verb`` is used in sentences.
+    ``above`` is a line above the column labels; ``beside`` are columns of numbers (title, cells) before the words. As
+    many columns are shown as fit, the last ones with ``keep_last``; a line says how many of ``many`` are omitted, and
+    with ``remedy`` how to see them. ``asked`` shows all of them off a screen. ``verb`` is used in sentences.
     """
 
     words: Sequence[Sequence[str]]
@@ -149,11 +187,23 @@ class Grid:
     row_labels: Sequence[str]
     column_labels: Sequence[str]
     above: Sequence[str] = ()
-    beside: Sequence[tuple[str, Sequence[str]]] = ()
+    beside: Sequence[tuple[str, Sequence[Figure]]] = ()
     keep_last: bool = False
+    asked: bool = False
     many: str = "columns"
     remedy: str = "--width widens"
     verb: str = ""
+
+    def only(self, keep: Sequence[int]) -> "Grid":
+        """The same with only these of its rows."""
+        rows = list(keep)
+        return replace(
+            self,
+            words=[self.words[row] for row in rows],
+            shares=self.shares[rows],
+            row_labels=[self.row_labels[row] for row in rows],
+            beside=[(title, [cells[row] for row in rows]) for title, cells in self.beside],
+        )
 
 
 @dataclass(frozen=True)
@@ -162,16 +212,24 @@ class Bar:
 
     label: str
     value: float
-    shown: str = ""
+    shown: "str | Figure" = ""
     role: str = ""
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars; ``full`` is the value of a whole bar."""
+    """Horizontal bars; ``full`` is the value of a whole bar.
+
+    ``signed`` bars have a scale above them and a zero axis: negative ones go to the left of it.
+    """
 
     bars: Sequence[Bar]
     full: float = 1.0
+    signed: bool = False
+
+    def only(self, keep: Sequence[int]) -> "Bars":
+        """The same with only these of its rows."""
+        return replace(self, bars=[self.bars[row] for row in keep])
 
 
 @dataclass(frozen=True)
@@ -252,9 +310,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines in one chart with axes and a legend, ``height`` rows high; where lines meet, the first is on top.
+    """Lines in one chart, ``height`` rows high, each with its name at its right end.
 
-    Points that share a column are drawn as their mean; straight lines connect points that are further apart.
+    Where lines meet, the first is on top. Points that share a column are drawn as their mean; straight lines connect
+    points that are further apart.
     """
 
     curves: Sequence[Curve]

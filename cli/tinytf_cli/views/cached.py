@@ -1,19 +1,18 @@
 """What a cache saves: time and work of every step, with it and without."""
 
 from collections.abc import Iterator
-from statistics import median
 
-from tinytf.generate.compared import CachedStep
+from tinytf.generate.compared import RUNS, CachedStep
 from tinytf.generate.report import CacheComparison
 from tinytf.steps.work import step_work
-from tinytf_cli.numbers import count, in_bytes
+from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Table
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import note
+from tinytf_cli.views.parts import note, titled
 
-_ROWS = 16
+_ROWS = 8
 
 
 class CachedView(LiveView[CacheComparison]):
@@ -30,42 +29,67 @@ class CachedView(LiveView[CacheComparison]):
         return [self.steps[round(i * last / (_ROWS - 1))] for i in range(_ROWS)]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """Measured times beside the counts of the formulas, what the last step is made of, and the price in memory."""
+        """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
         yield from banner(self.model, self.encoding)
         found = self.whole
         if not found.steps:
             return
-        rows = self._chosen()
+        yield from self._saved()
+        yield from self._formulas(found.steps[-1].tokens)
+        yield from self._steps()
+        yield Line("")
+        yield titled("checked", f": the logits of both differ by at most {found.apart:.1e}")
+
+    def _saved(self) -> Iterator[Block]:
+        """The sums with the cache and without: first what is counted, then what was measured."""
+        found, config = self.whole, self.model.config
+        cached, plain = found.spent
+        yield Heading(
+            "what the cache saves",
+            f"{plural(len(found.steps), 'token')} after a prompt of {len(found.prompt.ids):,}",
+            "k",
+        )
+        names = {
+            "multiply-adds": "multiply_adds",
+            "of these, for keys and values": "keys_values",
+            "for attention": "attention",
+        }
+        works = [[getattr(way, name) for name in names.values()] for way in (plain, cached)]
+        rows = [*names, "bytes kept", f"time, least of {RUNS} runs a token"]
+        ratios = [without / with_it for without, with_it in zip(*works, strict=True)]
+        yield Table(
+            [
+                Column("", rows, said=""),
+                Column(
+                    "with the cache", [*map(count, works[1]), in_bytes(found.cache_bytes), _ms(cached.seconds)], "right"
+                ),
+                Column("without", [*map(count, works[0]), "0", _ms(plain.seconds)], "right"),
+                Column(
+                    "ratio",
+                    [*(f"{one:.1f} ×" for one in ratios), "", f"{plain.seconds / cached.seconds:.1f} ×"],
+                    "right",
+                ),
+            ]
+        )
+        each = f"{in_bytes(found.bytes_per_token)} a token: 2 · {config.n_layers} layers · {config.n_kv_heads} heads"
+        yield note(f"{each} · {config.d_head} numbers; the times of both ways were taken in turns")
+
+    def _steps(self) -> Iterator[Block]:
+        found, rows = self.whole, self._chosen()
         works = [found.works(step) for step in rows]
-        left = "" if len(rows) == len(found.steps) else f", {len(rows)} of {len(found.steps)} steps"
-        yield Heading("a step", f"measured ms and multiply-adds (ops), with the cache and without{left}", "k")
+        left = "" if len(rows) == len(found.steps) else f"{len(rows)} of {len(found.steps)}; "
+        yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
         yield Table(
             [
                 Column("step", [str(step.number) for step in rows], "right"),
                 Column("token", [self.model.tokenizer.shown(step.id) for step in rows], shrink=2, drop=2),
                 Column("tokens t", [f"{step.tokens:,}" for step in rows], "right"),
-                Column("with ms", [f"{step.with_cache * 1e3:.2f}" for step in rows], "right"),
-                Column("without", [f"{step.without_cache * 1e3:.2f}" for step in rows], "right"),
-                Column("ratio", [f"{step.without_cache / step.with_cache:.1f}" for step in rows], "right"),
                 Column("ops with", [count(cached.whole) for cached, _ in works], "right", said="multiply-adds with"),
                 Column("without", [count(plain.whole) for _, plain in works], "right", said="multiply-adds without"),
                 Column("ratio", [f"{plain.whole / cached.whole:.1f}" for cached, plain in works], "right", drop=1),
-            ]
-        )
-        last = found.steps[-1]
-        yield from self._formulas(last.tokens)
-        later = found.steps[1:] or found.steps
-        times = [median(step.with_cache for step in later), median(step.without_cache for step in later)]
-        yield Heading("median of the steps after the prompt", "", "k")
-        named = zip(("with", "without"), times, ("k", "dim"), strict=True)
-        yield Bars([Bar(name, seconds, f"{seconds * 1e3:.2f} ms", role) for name, seconds, role in named], max(times))
-        config = self.model.config
-        yield Line(
-            [
-                Span("checked", "strong"),
-                Span(f": the logits of both differ by at most {found.apart:.1e} · "),
-                Span(f"the cache holds {in_bytes(found.bytes_per_token * last.tokens)} after {last.tokens:,} tokens, "),
-                Span(f"2 · {config.n_layers} layers · {config.n_kv_heads} heads · {config.d_head} numbers per token"),
+                Column("ms with", [f"{step.with_cache * 1e3:.2f}" for step in rows], "right"),
+                Column("without", [f"{step.without_cache * 1e3:.2f}" for step in rows], "right"),
+                Column("ratio", [f"{step.without_cache / step.with_cache:.1f}" for step in rows], "right"),
             ]
         )
 
@@ -92,3 +116,7 @@ class CachedView(LiveView[CacheComparison]):
         yield Table(columns)
         share = f"{plain.attention / plain.whole:.1%}"
         yield note(f"attention is {share} of the uncached step; the rest are its matrices, which grow with t")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"

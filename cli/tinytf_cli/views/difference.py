@@ -1,30 +1,53 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from tinytf.analysis.compared import Compared
 from tinytf.analysis.difference import Attention, Difference
 from tinytf.loading import Model
-from tinytf_cli.numbers import number, plural
+from tinytf_cli.numbers import SHARE, plural
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner, model_words, notes, tokenizer_words
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import bar_column, full_scale, head_map, row_limit, titled, verdict
-from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.parts import (
+    bar_column,
+    figures,
+    folded,
+    full_scale,
+    head_map,
+    middle_out,
+    most_rows,
+    note,
+    one_form,
+    share_column,
+    signed_bars,
+    titled,
+    verdict,
+)
+from tinytf_cli.views.steps import as_array, largest
 
-_MOVED = 10
+_STEPS, _ROWS, _MOVED, _TEXT = 8, 5, 5, 20
+"""How many steps, rows, parameters and tokens of the texts are shown, unless more are asked for."""
 _FIRST, _SECOND = "q", "k"  # blue and orange, the ends of every diverging map
 
 
 class DifferenceView:
-    """Two runs side by side, A and B, drawn."""
+    """Two runs side by side, A and B, drawn; ``full`` shows every step, ``head`` the weights of the compared head."""
 
-    def __init__(self, models: tuple[Model, Model], found: Difference, rows: int | None, full: bool = False) -> None:
-        self.models, self.found, self.rows, self.full = models, found, rows, full
+    def __init__(
+        self,
+        models: tuple[Model, Model],
+        found: Difference,
+        rows: int | None,
+        full: bool = False,
+        head: bool = False,
+        top: int = 0,
+    ) -> None:
+        self.models, self.found, self.rows, self.full, self.head, self.top = models, found, rows, full, head, top
+        self.whole = rows == 0
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
         self.shown, self.causal = models[0].tokenizer.shown, models[0].config.causal
         self.one_text = texts[0].ids == texts[1].ids
@@ -46,16 +69,24 @@ class DifferenceView:
             yield from self._limit()
             return
         yield from self._first()
-        yield from self._map()
+        yield from self._outcome()
+        yield from self._predictions()
+        if self.whole:
+            yield from self._map()
         yield from self._steps()
         if self.found.attention is not None:
-            yield from self._attention(self.found.attention)
-        yield from self._positions(row_limit(terminal, self.rows))
-        yield from self._predictions()
+            if self.whole:
+                yield from self._apart(self.found.attention)
+            if self.whole or self.head:
+                yield from self._weights(self.found.attention)
+        yield from self._positions()
         if self.two_models:
             yield from self._moved()
         yield from self._incomparable()
-        if outcome := [*self._outcome(), *self._limit()]:
+        if not self.whole:
+            yield Line("")
+            yield note("--all shows the map of every step and layer, every head and every row; --full every step")
+        if outcome := list(self._limit()):
             yield Line("")
             yield from outcome
 
@@ -70,9 +101,16 @@ class DifferenceView:
         changed = set(self.found.alignment.changed)
         both, each = [("A and B ", self.texts[0], "")], zip(("A ", "B "), self.texts, (_FIRST, _SECOND), strict=True)
         for letter, text, role in both if self.one_text else each:
+            keep = set(middle_out(len(text.tokens), None if self.whole else _TEXT))
+            keep |= set(sorted(changed)[:_TEXT])
             spans = [Span(letter, role or "strong")]
             for i, token in enumerate(text.tokens):
-                spans += [Span(f" {token.shown}", role if i in changed and role else "dim" if token.special else "")]
+                if i in keep:
+                    spans += [
+                        Span(f" {token.shown}", role if i in changed and role else "dim" if token.special else "")
+                    ]
+                elif i - 1 in keep:
+                    spans.append(Span(" …", "dim"))
             yield Line([*spans, Span(f"   {plural(len(text.tokens), 'token')}", "dim")])
         if self.found.alignment.note:
             yield titled("note", f": {self.found.alignment.note}")
@@ -87,25 +125,40 @@ class DifferenceView:
             yield titled("within the tolerance", f": no step by more than {limit}", "good")
         else:
             one = found.first
-            a, b = (number(value, "%.4g") for value in one.values)
-            said = f" at {one.name}, beyond {limit}: {self._cell(one)} is {a} in A and {b} in B"
-            yield titled("first difference", said)
+            a, b = (Figure(value, "%.4g") for value in one.values)
+            said = f" at {one.name}, beyond {limit}: {self._cell(one)} is "
+            yield Line([Span("first difference", "strong"), said, a, " in A and ", b, " in B"])
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
             at = f" at {self._token(worst)}" if worst.token is not None else ""
-            yield titled("largest difference", f" at {worst.name}: {figure(worst.relative)} of the largest number{at}")
+            size = Figure(worst.relative, "%.3g")
+            yield Line(
+                [Span("largest difference", "strong"), f" at {worst.name}: ", size, f" of the largest number{at}"]
+            )
+        if (heads := found.attention) is not None and (apart := heads.apart[heads.layer]) is not None:
+            name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
+            which = "" if self.head else ", more than in any other head"
+            yield Line(
+                [Span("attention", "strong"), ": in ", name, " ", share, f" of the weights are on other keys{which}"]
+            )
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
         divergence = next((one.kl for one in found.steps if one.name == "logits"), None)
         if divergence is not None:
-            said = f" {number(divergence, '%.4g')} nats, the mean over the positions"
+            words: list[Piece] = [Figure(divergence, "%.4g"), " nats, the mean over the positions"]
             if found.predictions:
-                where = "next token" if self.causal else "first mask"
-                said += f"; {number(found.predictions[0].kl, '%.4g')} at the {where}"
-            yield titled("KL(A‖B)", said)
+                words += [
+                    "; ",
+                    Figure(found.predictions[0].kl, "%.4g"),
+                    f" at the {'next token' if self.causal else 'first mask'}",
+                ]
+            yield Line([Span("KL(A‖B)", "strong"), " ", *words])
         if found.losses is not None:
-            a, b = found.losses
-            yield titled("loss", f" of the text {a:.4f} nats per token in A, {b:.4f} in B ({b - a:+.4f})")
+            a, b = (Figure(loss, "%.4f") for loss in found.losses)
+            change = Figure(found.losses[1] - found.losses[0], "%+.4f")
+            yield Line(
+                [Span("loss", "strong"), " of the text ", a, " nats per token in A, ", b, " in B (", change, ")"]
+            )
 
     def _position(self, place: int) -> str:
         """``1 ·cat``, or the tokens of both texts where they differ."""
@@ -138,8 +191,8 @@ class DifferenceView:
         values = np.full((len(names), len(layers)), np.nan, dtype=np.float32)
         for one in inside:  # no finite one is above 2
             values[names.index(one.step.name), layers.index(one.layer or 0)] = min(2.0, one.relative)
-        note = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
-        yield Heading("relative difference", note)
+        said = f"within a token, in units of its largest number; layers {layers[0]} to {layers[-1]} across"
+        yield Heading("relative difference", said)
         seen, columns = ~np.isnan(values), [f"L{layer}" for layer in layers]
         most = float(values[seen].max()) or 1.0
         shown = None if seen.all() else seen
@@ -166,13 +219,15 @@ class DifferenceView:
             return
         yield Heading("steps", f"relative: in units of the largest number of that token; tolerance {limit:.0e}")
         shares = [min(1.0, one.relative) if one.relative > limit else 0.0 for one in steps]
-        divergence = Column("KL", ["" if one.kl is None else Figure(one.kl, "%.4g") for one in steps], "right")
+        form = one_form(one.relative for one in steps)
+        divergence = Column("KL", figures([one.kl for one in steps]), "right")
         numbers = [str(one.token) if self._token(one) else "" for one in steps]
-        yield Table(
+        a, b = (figures([one.values[side] if one.largest else None for one in steps]) for side in (0, 1))
+        table = Table(
             [
                 Column("step", [Span(one.name, one.step.role) for one in steps], said=""),
-                Column("largest", [figure(one.largest) for one in steps], "right", said="largest difference"),
-                bar_column("relative", shares, [figure(one.relative) for one in steps], _SECOND),
+                Column("largest", figures([one.largest for one in steps]), "right", said="largest difference"),
+                bar_column("relative", shares, [Figure(one.relative, form) for one in steps], _SECOND),
                 Column("token", [self._token(one) for one in steps], narrow=numbers, shrink=8, drop=1),
                 Column("cosine", [Figure(one.cosine, "%.6f") for one in steps], "right"),
                 *([divergence] if any(divergence.cells) else []),
@@ -183,63 +238,75 @@ class DifferenceView:
                     shrink=10,
                     drop=2,
                 ),
-                Column("A", [Figure(one.values[0]) if one.largest else "" for one in steps], "right", drop=3),
-                Column("B", [Figure(one.values[1]) if one.largest else "" for one in steps], "right", drop=3),
+                Column("A", a, "right", drop=3),
+                Column("B", b, "right", drop=3),
             ],
             rule_after=frozenset(
-                i for i in range(len(steps) - 1) if _parted(steps[i].layer, steps[i + 1].layer, self.full)
+                i for i in range(len(steps) - 1) if self.full and steps[i].layer != steps[i + 1].layer
             ),
         )
+        yield from folded(table, [one.name for one in steps], None if self.whole or self.full else _STEPS, "steps")
         if missing:
-            yield Line(Span(f"  the step that differs most in each layer; --full shows {missing} more", "dim"))
+            yield note(f"the step that differs most in each layer; --full shows {missing} more")
 
-    def _attention(self, found: Attention) -> Iterator[Block]:
+    def _apart(self, found: Attention) -> Iterator[Block]:
+        """How far the weights of each head are apart."""
         if any(heads is not None for heads in found.apart):
             n_heads = max(len(heads) for heads in found.apart if heads is not None)
             values = np.nan_to_num(np.array([heads or (np.nan,) * n_heads for heads in found.apart], dtype=np.float32))
-            note = "0: the same weights, 1: weights on other keys; the mean over the queries"
-            yield Heading("heads apart", note, "attention")
+            said = "0: the same weights, 1: weights on other keys; the mean over the queries"
+            yield Heading("heads apart", said, "attention")
             most = float(values.max()) or 1.0
-            yield head_map(values, "unit", most, _digits(most))
+            yield from head_map(values, "unit", most, _digits(most), whole=True)
+
+    def _weights(self, found: Attention) -> Iterator[Block]:
+        """What one head looks at more, or less, in B."""
         change = as_array(found.second - found.first)
         seen = None if found.seen is None else found.seen.cpu().numpy()
-        note = "B − A, query down, key across; --head chooses another"
-        yield Heading(f"L{found.layer}H{found.head}.weights", note, "attention")
+        said = "B − A, query down, key across; --head chooses another"
+        yield Heading(f"L{found.layer}H{found.head}.weights", said, "attention")
         yield Heat(change, self.names, self.names, "signed", seen, largest(change, seen) or 1.0)
 
-    def _positions(self, rows: int | None) -> Iterator[Block]:
+    def _positions(self) -> Iterator[Block]:
         found = self.found.positions
         if not found:
             return
-        keep = shown_rows(len(found), rows)
-        kept = [found[i] for i in keep]
-        full = full_scale(one.kl for one in found)
+        kl = [one.kl for one in found]
+        form, full = one_form(kl), full_scale(kl)
         yield Heading("positions", "KL(A‖B) in nats, and what is most probable there", "output")
-        yield Table(
+        table = Table(
             [
-                Column("#", [str(one.index) for one in kept], "right", said="position"),
-                Column("token", [self.names[one.index] for one in kept], shrink=10, said=""),
-                bar_column("KL", [one.kl / full for one in kept], [number(one.kl, "%.4f") for one in kept], "output"),
-                Column("A", [f"{self.shown(one.first[0])} {one.first[1]:.3f}" for one in kept], shrink=10),
-                Column("B", [f"{self.shown(one.second[0])} {one.second[1]:.3f}" for one in kept], shrink=10),
+                Column("#", [str(one.index) for one in found], "right", said="position"),
+                Column("token", [self.names[one.index] for one in found], shrink=10, said=""),
+                bar_column("KL", [one / full for one in kl], [Figure(one, form) for one in kl], "output"),
+                Column("A", [[self.shown(one.first[0]), " ", Figure(one.first[1], SHARE)] for one in found], shrink=10),
+                Column(
+                    "B", [[self.shown(one.second[0]), " ", Figure(one.second[1], SHARE)] for one in found], shrink=10
+                ),
             ]
         )
-        yield from left_out(len(found), keep)
+        keep = self.found.telling(most_rows(self.rows, _ROWS))
+        yield table.only(keep)
+        if len(keep) < len(found):
+            yield note(f"the {len(keep)} of {len(found)} positions that differ most; --all shows the others")
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.predictions:
             text = "the text" if self.one_text else "either text"
             where = f"after {text}" if self.causal else f"at the mask, position {one.position}"
-            note = f"{where}, KL(A‖B) {number(one.kl, '%.4g')} nats"
-            yield Heading("next" if self.causal else "fill", note, "output")
-            yield Table(
+            yield Heading("next" if self.causal else "fill", where, "output")
+            table = Table(
                 [
                     Column("token", [self.shown(i) for i in one.ids], shrink=10, said=""),
-                    bar_column("A", one.first, _four(one.first), _FIRST),
-                    bar_column("B", one.second, _four(one.second), _SECOND),
-                    Column("B − A", [f"{b - a:+.4f}" for a, b in zip(one.first, one.second, strict=True)], "right"),
+                    share_column("A", one.first, _FIRST, like=one.second),
+                    share_column("B", one.second, _SECOND, like=one.first),
+                    signed_bars("B − A", one.change, one_form(one.change, sign=True)),
                 ]
             )
+            keep = range(len(one.ids) if self.whole else min(len(one.ids), max(_ROWS, self.top)))
+            yield table.only(keep)
+            if len(keep) < len(one.ids):
+                yield note(f"the first {len(keep)} of {len(one.ids)} tokens; --all shows the others")
 
     def _moved(self) -> Iterator[Block]:
         moved = [one for one in self.found.moved if one.change]
@@ -247,15 +314,16 @@ class DifferenceView:
             same = "all parameters that both have in one shape are the same"
             yield Heading("weights", same if self.found.moved else "no parameter is in both models in one shape")
             return
-        kept, full = moved[:_MOVED], moved[0].ratio if np.isfinite(moved[0].ratio) else 1.0
-        shares, ratios = [one.ratio / full for one in kept], [figure(one.ratio) for one in kept]
+        kept, full = moved[: None if self.whole else _MOVED], moved[0].ratio if np.isfinite(moved[0].ratio) else 1.0
+        form = one_form(one.ratio for one in kept)
+        shares, ratios = [one.ratio / full for one in kept], [Figure(one.ratio, form) for one in kept]
         yield Heading("weights", f"the {len(kept)} that moved most for their size, of {len(moved)} that did")
         yield Table(
             [
                 Column("parameter", [one.name for one in kept], shrink=14, said=""),
                 Column("shape", [" × ".join(map(str, one.shape)) for one in kept], drop=1),
-                Column("‖Δ‖", [figure(one.change) for one in kept], "right", said="norm of the change"),
-                Column("‖W‖", [figure(one.norm) for one in kept], "right", said="norm in A"),
+                Column("‖Δ‖", figures([one.change for one in kept]), "right", said="norm of the change"),
+                Column("‖W‖", figures([one.norm for one in kept]), "right", said="norm in A"),
                 bar_column("‖Δ‖ ÷ ‖W‖", shares, ratios, "ffn", said="change over norm"),
             ]
         )
@@ -268,6 +336,9 @@ class DifferenceView:
         for one in found:
             short = one.name.partition(".")[2] if one.name.startswith("L") and "." in one.name else ""
             by_reason.setdefault((one.why, short), []).append(one.name)
+        if not self.whole:
+            yield note(f"{len(found)} steps cannot be compared; --all shows them")
+            return
         yield Heading("not comparable", f"{len(found)} steps")
         names = [
             f"{names[0]} … {names[-1]}" if short and len(names) > 1 else ", ".join(names)
@@ -289,11 +360,6 @@ class DifferenceView:
         yield verdict(self.found.holds, said)
 
 
-def _parted(layer: int | None, other: int | None, full: bool) -> bool:
-    """Whether a gap is between two rows: with all steps between layers, else around them."""
-    return layer != other if full else (layer is None) != (other is None)
-
-
 def _digits(most: float) -> int:
     """Digits after the point that leave two of the largest number."""
     return max(2, min(7, 1 - math.floor(math.log10(most)))) if most < 1 else 2
@@ -303,7 +369,3 @@ def _place(one: Compared) -> str:
     """The cell as an address has it, ``H2[1,23]``."""
     head = f"H{one.at[0]}" if one.step.has_heads else ""
     return f"{head}[{','.join(map(str, one.at[bool(head) :]))}]"
-
-
-def _four(values: Sequence[float]) -> list[str]:
-    return [f"{value:.4f}" for value in values]

@@ -11,10 +11,8 @@ from tinytf.steps.operations.working import Value
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Meter, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Signed, Span, Table
 from tinytf_cli.views.parts import verdict
-
-_ABOVE, _BELOW = "k", "q"  # orange above 0 and blue below, as in every map
 
 
 class ExplainView:
@@ -47,8 +45,11 @@ def _what(one: Explanation, several: bool) -> str:
     return "the terms add up" if several or summed else "the arithmetic comes"
 
 
+_EXACT = "%.7g"
+
+
 def _exact(value: float) -> str:
-    return number(value, "%.7g")
+    return number(value, _EXACT)
 
 
 def _explanation(one: Explanation, into: str) -> Iterator[Block]:
@@ -62,8 +63,8 @@ def _explanation(one: Explanation, into: str) -> Iterator[Block]:
     if one.terms:
         yield _terms(one)
     yield from _values(one.after)
-    recorded = Span(f"   recorded {_exact(one.recorded)}", "dim")
-    yield Line([Span("= "), Span(_exact(one.total), "strong"), recorded], indent=2)
+    recorded: list[Piece] = [Span("   recorded ", "dim"), Figure(one.recorded, _EXACT, "dim")]
+    yield Line(["= ", Figure(one.total, _EXACT, "strong"), *recorded], indent=2)
     for place, source in enumerate(one.inputs):
         word = " and" if place else "from"
         yield Line([Span(f"{word} "), Span(source.address, "strong"), Span(f"   {source.formula}", "dim")], indent=2)
@@ -74,7 +75,7 @@ def _values(values: Sequence[Value]) -> Iterator[Block]:
         yield Table(
             [
                 Column("", [value.name for value in values]),
-                Column("", [_exact(value.value) for value in values], "right"),
+                Column("", [Figure(value.value, _EXACT) for value in values], "right"),
                 Column("", [Span(value.expression, "dim") for value in values], shrink=8),
             ],
             header=False,
@@ -86,26 +87,19 @@ def _terms(one: Explanation) -> Table:
     labels: list[Cell] = [term.label for term in one.terms]
     sizes = [term.contribution for term in one.terms]
     full = max((abs(size) for size in sizes if math.isfinite(size)), default=0.0) or 1.0
-    shares = [abs(size) / full for size in sizes]
     if one.rest.count:
         labels.append(Span(f"{one.rest.count:,} more", "dim"))
         sizes.append(one.rest.sum)
     if len(sizes) > 1 and one.sum is not None:
         labels.append(Span("sum", "strong"))
         sizes.append(one.sum)
-    shares += [0.0] * (len(sizes) - len(shares))
     form = "%.6f" if full >= 1e-3 else "%.3e"  # so that the printed numbers add up within 1e-5 too
-    shown = [number(size, form) for size in sizes]
-    width = max(map(len, shown))
-    shown = [text.rjust(width) for text in shown]
-    bars = [
-        Meter(share, text, _ABOVE if size > 0 else _BELOW)
-        for share, text, size in zip(shares, shown, sizes, strict=True)
-    ]
+    bars: list[Cell] = [Signed(size, full, form) for size in sizes[: len(one.terms)]]
+    bars += [Figure(size, form) for size in sizes[len(one.terms) :]]
     factors = [
         Column(name, _factors(one, place, len(labels)), "right", drop=1) for place, name in enumerate(one.factor_names)
     ]
-    return Table([Column("term", labels, shrink=12, said=""), *factors, Column(one.term_name, bars, narrow=shown)])
+    return Table([Column("term", labels, shrink=12, said=""), *factors, Column(one.term_name, bars)])
 
 
 def _factors(one: Explanation, place: int, rows: int) -> list[Cell]:

@@ -14,11 +14,11 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Heading, Line, Span
 from tinytf_cli.views.continuation import continuation, safe_piece
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.watch import cache_blocks, sampling_in_words, step_blocks
+from tinytf_cli.views.watch import cache_blocks, sampling_in_words, scale_blocks, step_blocks
 
 
 class GenerateView(LiveView[Generation]):
-    """The texts that follow one prompt; with ``watch`` every step, ``head`` being whose attention was asked for."""
+    """The texts that follow one prompt; with ``watch`` every step."""
 
     def __init__(
         self,
@@ -26,10 +26,9 @@ class GenerateView(LiveView[Generation]):
         begun: Generation,
         start: Callable[[], tuple[Iterator[Step], KVCache | None]],
         watch: bool = False,
-        head: str | None = None,
     ) -> None:
         super().__init__(model, begun, lambda: self._made(start))
-        self.watch, self.head = watch, head
+        self.watch = watch
         self.numbers = range(1, begun.samples + 1)
         self.cache: tuple[LayerUse, ...] | None = None
 
@@ -92,12 +91,12 @@ class GenerateView(LiveView[Generation]):
         yield from banner(self.model, self.encoding)
         several = len(self.numbers) > 1
         ids = {sample: list(self.encoding.ids) for sample in self.numbers}
+        if self.watch:
+            yield from scale_blocks(self.begun.sampling, self._whose())
         for step in self.coming():
             if self.watch:
                 seen = ids[step.sample][step.dropped :]
-                yield from step_blocks(
-                    step, self.model.tokenizer, self.begun.sampling, several, seen, self._rows(step), terminal.width
-                )
+                yield from step_blocks(step, self.model.tokenizer, self.begun.sampling, several, seen)
             ids[step.sample].append(step.id)
         for sample in self.numbers:
             title = (f"sample {sample}", self._how(sample)) if several else ("text", self._end_in_words())
@@ -109,10 +108,16 @@ class GenerateView(LiveView[Generation]):
         if self.watch and self.cache is not None:
             yield from cache_blocks(self.cache)
 
-    def _rows(self, step: Step) -> list[str]:
-        if step.attention is None:
-            return []
-        return [self.head] if self.head else [f"L{layer}" for layer in range(len(step.attention))]
+    def _whose(self) -> str:
+        """Whose attention is shown, if any."""
+        looking, config = self.begun.looking, self.model.config
+        if looking is None:
+            return ""
+        if looking.head is not None:
+            return f"L{looking.layer}H{looking.head}"
+        if looking.layer is not None:
+            return f"mean of the {config.n_heads} heads of L{looking.layer}"
+        return f"mean of all {config.n_layers * config.n_heads} heads"
 
     def _how(self, sample: int) -> str:
         ended = self.found.ended(sample)

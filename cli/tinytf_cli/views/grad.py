@@ -1,7 +1,7 @@
-"""The view of a backward pass: the loss, every gradient, what the loss depends on, the weights, and the checks."""
+"""The view of a backward pass: where the loss flows and what it depends on, then every gradient and the weights."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.backward import cell_blocks, derivation_blocks, figure, gradient_blocks, vocabulary_blocks
+from tinytf_cli.views.backward import cell_blocks, derivation_blocks, gradient_blocks, vocabulary_blocks
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import (
     Bar,
@@ -26,51 +26,116 @@ from tinytf_cli.views.blocks import (
     Column,
     Figure,
     Heading,
-    Heat,
     Histogram,
     Line,
-    Meter,
+    Piece,
     Scale,
     Span,
     Table,
 )
-from tinytf_cli.views.parts import row_limit, verdict
+from tinytf_cli.views.parts import (
+    bar_column,
+    coloured_text,
+    figures,
+    folded,
+    full_scale,
+    head_map,
+    next_lines,
+    note,
+    one_form,
+    row_limit,
+    share_column,
+    signed_bars,
+    verdict,
+)
 from tinytf_cli.views.pipeline import layer_gaps, shape_words
 from tinytf_cli.views.predictions import fault_blocks
-from tinytf_cli.views.steps import labels, left_out, shown_rows, signed_role, tensors_at
+from tinytf_cli.views.steps import labels, signed_role, tensors_at
 
 _WORST = 10
 """How many entries of the finite differences are shown."""
+_TARGETS, _LAYERS, _TOKENS, _HEADS, _TEXT = 2, 5, 3, 3, 40
+"""How many rows of each table a summary has, and how many tokens of the text."""
 
 
 class GradView:
-    """One backward pass, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table."""
+    """One backward pass, drawn: ``dims`` numbers of a row, ``rows`` tokens of a table.
 
-    def __init__(self, model: Model, found: Backward, dims: int, rows: int | None) -> None:
+    ``sections`` are of ``summary`` (whole beside others), ``pipeline``, ``block`` and ``weights``; ``again`` makes a
+    command line about the same text.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        found: Backward,
+        dims: int,
+        rows: int | None,
+        sections: Set[str],
+        again: Callable[..., str],
+    ) -> None:
         self.model, self.found, self.trace, self.dims, self.rows = model, found, found.trace, dims, rows
+        self.sections, self.short, self.again = sections, "pipeline" not in sections, again
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The view, in the order in which the gradient goes back."""
-        chosen, trace, rows = self.found, self.trace, row_limit(terminal, self.rows)
-        yield from banner(self.model, trace.encoding)
-        yield from _loss(chosen, self.model.tokenizer, rows)
-        for where in chosen.addresses:
-            yield from self._address(where, rows)
-        for found in chosen.derivations:
-            yield from derivation_blocks(trace, found, self.dims, self.model.tokenizer)
-        if not chosen.addresses and not chosen.derivations:
-            yield from _backward(chosen)
-            for layer in reversed(chosen.layers):
+        """The verdict, what it rests on, and then, in the order in which the gradient goes back, what was asked for."""
+        found, rows = self.found, row_limit(terminal, self.rows)
+        yield from banner(self.model, self.trace.encoding)
+        yield from self._verdict()
+        if "summary" in self.sections:
+            yield from self._summary()
+        elif found.integrated is not None:
+            yield from _tokens(found, self.short)
+        if "pipeline" in self.sections:
+            yield from _backward(found)
+        if "block" in self.sections:
+            for layer in reversed(found.layers):
                 yield from self._block(layer, rows)
-            yield from _flow(chosen.flow)
-            yield from _tokens(chosen, rows)
-            yield from _heads(chosen.heads)
-            yield from _weights(chosen.weights, chosen.by, chosen.lr)
-        if chosen.differences is not None:
-            yield from _differences(chosen.differences)
+        for where in found.addresses:
+            yield from self._address(where, rows)
+        for one in found.derivations:
+            yield from derivation_blocks(self.trace, one, self.dims, self.model.tokenizer)
+        if "weights" in self.sections:
+            yield from _weights(found.weights, found.by, found.lr)
+        if found.differences is not None:
+            yield from _differences(found.differences)
         yield Line("")
-        yield _agreement(chosen.agreement)
-        yield from fault_blocks(chosen.fail_on, chosen.fault)
+        yield _agreement(found.agreement)
+        yield from fault_blocks(found.fail_on, found.fault)
+        if self.sections == {"summary"}:
+            layer, head, _ = found.heads.ranked[0]
+            yield from next_lines(
+                terminal,
+                (self.again("grad", options=("--block", f"L{layer}H{head}")), "that block"),
+                (self.again("grad", options=("--pipeline",)), "every step"),
+                (self.again("grad", options=("--all",)), "all of it"),
+            )
+
+    def _verdict(self) -> Iterator[Block]:
+        """The loss, where it flows, and what it depends on, a line each."""
+        found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
+        mean = f"the mean of {len(found.targets)} cross-entropies; the worst: " if len(found.targets) > 1 else ""
+        where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
+        target = Span(self.model.tokenizer.shown(worst.id), "output")
+        share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")
+        yield Line("")
+        yield Line([Span("loss ", "output"), loss, f" nats, {mean}", target, where, share])
+        word = Span(flowing.word, "good" if flowing.word == "steady" else "bad")
+        layer, factor = flowing.steepest
+        sizes = (flowing.first, flowing.last, flowing.per_layer, factor)
+        first, last, each, most = (Figure(size, "%.3g") for size in sizes)
+        norms: list[Piece] = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
+        yield Line([Span("gradient ", "residual"), word, *norms, f"; most through L{layer}, ", most, " times"])
+        (place, added), (top, head, strength) = found.strongest_tokens[0], found.heads.ranked[0]
+        token, best = Span(f"{place} {names[place]}", "strong"), Span(f"L{top}H{head}", "strong")
+        on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats) and on head ", best]
+        yield Line([Span("depends ", "attention"), *on, " (", Figure(strength, "%.4f"), ")"])
+
+    def _summary(self) -> Iterator[Block]:
+        yield from _targets(self.found, self.model.tokenizer, _TARGETS if self.short else None)
+        yield from _flow(self.found.flow, _LAYERS if self.short else None)
+        yield from _tokens(self.found, self.short)
+        yield from _heads(self.found.heads, self.short)
 
     def _block(self, layer: int, rows: int | None) -> Iterator[Block]:
         chosen, config = self.found, self.trace.config
@@ -82,6 +147,8 @@ class GradView:
     def _address(self, where: Address, rows: int | None) -> Iterator[Block]:
         if where.note:
             yield Line(Span(where.note, "dim"))
+        if where.step is None:
+            yield Heading(f"block {where}", "the last step comes first")
         if where.cell:
             yield from cell_blocks(self.trace, where, self.dims, self.model.tokenizer)
             return
@@ -92,31 +159,33 @@ class GradView:
                 yield from gradient_blocks(self.trace, step, layer, head, dims=self.dims, rows=rows, asked=True)
 
 
-def _loss(found: Backward, tokenizer: Tokenizer, limit: int | None) -> Iterator[Block]:
+def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterator[Block]:
     """The targets, with the logits that each of them changes most."""
     trace, rows = found.trace, found.targets
-    note = f"the mean of {len(rows)} cross-entropies" if len(rows) > 1 else "the cross-entropy of one target"
-    yield Heading("loss", f"{trace.loss:.4f} nats, {note}; ∂logits = (p − onehot) / {len(rows)}", "output")
-    keep = shown_rows(len(rows), limit)
-    shown = [rows[i] for i in keep]
+    yield Heading("targets", f"loss in nats; ∂logits = (p − onehot) / {len(rows)}", "output")
     pushed: list[Cell] = []
-    for row in shown:
-        words: list[Span] = []
+    fewer: list[Cell] = []
+    form = one_form((row.pushed[0][1] for row in rows), sign=True)
+    for row in rows:
+        words: list[Piece] = []
         for token_id, gradient in row.pushed:
             name = Span(tokenizer.shown(token_id), "output" if token_id == row.id else "")
-            words += [Span("  " if words else ""), name, Span(f" {gradient:+.2g}", "dim")]
+            words += ["  " if words else "", name, " ", Figure(gradient, form, "dim")]
         pushed.append(words)
-    yield Table(
+        fewer.append(words[:8])
+    table = Table(
         [
-            Column("#", [str(row.position) for row in shown], "right", said="position"),
-            Column("after" if trace.config.causal else "masked", [trace.tokens[row.position].shown for row in shown]),
-            Column("target", [Span(tokenizer.shown(row.id), "output") for row in shown]),
-            Column("p", [Meter(row.probability, f"{row.probability:.3f}", "output") for row in shown]),
-            Column("loss", [figure(row.loss) for row in shown], "right"),
-            Column("largest ∂loss/∂logits", pushed, drop=1, shrink=20, said="largest gradients of logits"),
+            Column("#", [str(row.position) for row in rows], "right", said="position"),
+            Column("after" if trace.config.causal else "masked", [trace.tokens[row.position].shown for row in rows]),
+            Column("target", [Span(tokenizer.shown(row.id), "output") for row in rows]),
+            share_column("p", [one.probability for one in rows], "output"),
+            Column("loss", figures([row.loss for row in rows]), "right"),
+            Column(
+                "largest ∂loss/∂logits", pushed, narrow=fewer, drop=1, shrink=20, said="largest gradients of logits"
+            ),
         ]
     )
-    yield from left_out(len(rows), keep)
+    yield from folded(table, [str(row.position) for row in rows], most, "targets")
 
 
 def _backward(found: Backward) -> Iterator[Block]:
@@ -131,12 +200,12 @@ def _backward(found: Backward) -> Iterator[Block]:
             Column("#", [str(one.row.number) for one in rows], "right", drop=3, said="step"),
             Column("gradient of", [Span(f"∂{one.row.name}", one.row.step.role) for one in rows], said=""),
             Column("shape", [shape_words(one.row.shape) for one in rows], narrow=short, drop=2),
-            Column("‖∂‖", [figure(row.norm) for row in rows], "right", said="norm"),
-            Column("÷ step", [figure(row.ratio) for row in rows], "right", said="divided by the step's norm"),
-            Column("mean", [figure(row.statistics.mean) for row in rows], "right", drop=1),
-            Column("min", [figure(row.statistics.min) for row in rows], "right"),
+            Column("‖∂‖", figures([row.norm for row in rows]), "right", said="norm"),
+            Column("÷ step", figures([row.ratio for row in rows]), "right", said="divided by the step's norm"),
+            Column("mean", figures([row.statistics.mean for row in rows]), "right", drop=1),
+            Column("min", figures([row.statistics.min for row in rows]), "right"),
             Column("", [Histogram(row.statistics.histogram) for row in rows]),
-            Column("max", [figure(row.statistics.max) for row in rows], "left"),
+            Column("max", figures([row.statistics.max for row in rows]), "left"),
             *([Column("not finite", lost, "right")] if any(missing) else []),
             Column("by hand", [_off(row.by_hand) for row in rows], "right", drop=4, said="by hand off by"),
         ],
@@ -151,37 +220,43 @@ def _off(compared: Matched | None) -> str:
     return f"{compared.relative:.0e}" if compared.relative else "equal"
 
 
-def _flow(found: Flow) -> Iterator[Block]:
-    """The norm of the gradient at the input of each block, last block first, and the verdict."""
-    yield Heading("flow", "‖∂loss/∂·‖ of the residual stream, from the last block to the first")
-    norms = [(found.end, found.last), *((f"L{one.layer}.in", one.into) for one in found.layers)]
-    bars = [Bar(name, norm, figure(norm), "residual") for name, norm in norms]
-    yield Bars(bars, max(norm for _, norm in norms))
-    yield Line(Span(found.verdict, "good" if found.word == "steady" else "bad"), indent=2)
+def _flow(found: Flow, most: int | None) -> Iterator[Block]:
+    """The norm of the gradient at the input of each block, and of what its parts put out, last block first."""
+    yield Heading("flow", "‖∂loss/∂·‖ in each layer, from the last to the first", "residual")
+    parts = {
+        "stream in": ("residual", [one.into for one in found.layers]),
+        "attention out": ("attention", [one.attn for one in found.layers]),
+        "feed-forward out": ("ffn", [one.ffn for one in found.layers]),
+    }
+    names = [f"L{one.layer}" for one in found.layers]
+    columns = [Column("", list(names), said="")]
+    for title, (role, norms) in parts.items():
+        full, form = full_scale(norms), one_form(norms)
+        columns.append(bar_column(title, [norm / full for norm in norms], [Figure(norm, form) for norm in norms], role))
+    yield from folded(Table(columns), names, most, "layers")
 
 
-def _tokens(found: Backward, limit: int | None) -> Iterator[Block]:
+def _tokens(found: Backward, short: bool) -> Iterator[Block]:
     """What each token adds to the log-probability of the targets."""
-    first_order, integrated = found.first_order, found.integrated
-    shown = integrated.attributions if integrated else first_order
-    most = max(abs(value) for value in shown)
+    integrated, ranked, names = found.integrated, found.strongest_tokens, labels(found.trace)
+    shown = dict(ranked)
+    most = full_scale(shown.values())
     what = "integrated gradients" if integrated else "gradient × input"
     yield Heading("tokens", f"{what}, in nats of the targets' mean log-probability")
-    names = labels(found.trace)
-    coloured = [Span(name, signed_role(value, most)) for name, value in zip(names, shown, strict=True)]
-    yield Line(coloured, indent=2)
+    roles = [signed_role(shown[place], most) for place in range(len(names))]
+    yield coloured_text(names, roles, _TEXT if short else None)
     yield Scale("signed", most)
-    yield Line("")
-    keep = shown_rows(len(names), limit)
+    keep = sorted(place for place, _ in ranked[: _TOKENS if short else None])
     columns = [
-        Column("#", [str(i) for i in keep], "right", said="token"),
-        Column("piece", [coloured[i] for i in keep], said=""),
-        Column("gradient × input", [Figure(first_order[i], "%+.4f") for i in keep], "right"),
+        Column("#", [str(place) for place in keep], "right", said="token"),
+        Column("piece", [Span(names[place], roles[place]) for place in keep], said=""),
+        signed_bars("integrated" if integrated else "adds", [shown[place] for place in keep], "%+.4f", most),
     ]
     if integrated:
-        columns.append(Column("integrated", [Figure(integrated.attributions[i], "%+.4f") for i in keep], "right"))
+        columns.append(Column("gradient × input", [Figure(found.first_order[i], "%+.4f") for i in keep], "right"))
     yield Table(columns)
-    yield from left_out(len(names), keep)
+    if len(keep) < len(names):
+        yield note(f"the strongest {len(keep)} of {len(names)} tokens; --all shows the others")
     if integrated:
         said = (
             f"they sum to {integrated.sum:+.4f}; from the mean embedding to the text the log-probability goes from "
@@ -191,13 +266,17 @@ def _tokens(found: Backward, limit: int | None) -> Iterator[Block]:
         yield verdict(integrated.holds, said, "complete", "not complete", 2)
 
 
-def _heads(found: HeadSaliency) -> Iterator[Block]:
-    """Attention × gradient, layers down and heads across."""
+def _heads(found: HeadSaliency, short: bool) -> Iterator[Block]:
+    """Attention × gradient: the strongest heads, or the map of all."""
     values = np.array(found.absolute, dtype=np.float32)
     yield Heading("heads", "attention × gradient: Σ |w ⊙ ∂loss/∂w| of each head's map, in nats", "attention")
-    rows = [f"L{layer}" for layer in range(len(values))]
-    columns = [f"H{head}" for head in range(values.shape[1])]
-    yield Heat(values, rows, columns, "unit", limit=float(values.max(initial=0.0)) or 1.0)
+    most = float(values.max(initial=0.0)) or 1.0
+    if not short:
+        yield from head_map(values, "unit", most, whole=True)
+        return
+    best = found.ranked[:_HEADS]
+    form = one_form(value for *_, value in best)
+    yield Bars([Bar(f"L{layer}H{head}", value, Figure(value, form), "attention") for layer, head, value in best], most)
 
 
 def _weights(rows: Sequence[ParameterRow], by: str, lr: float) -> Iterator[Block]:
@@ -205,10 +284,10 @@ def _weights(rows: Sequence[ParameterRow], by: str, lr: float) -> Iterator[Block
     yield Heading("weights", f"by {by}; --by parameter, layer, kind or head")
     columns = [
         Column("" if by == "parameter" else by, [row.name for row in rows], shrink=14, said=""),
-        Column("‖∂‖", [figure(row.gradient_norm) for row in rows], "right", said="gradient norm"),
-        Column("‖W‖", [figure(row.weight_norm) for row in rows], "right", said="weight norm", drop=2),
-        Column("÷ ‖W‖", [figure(row.ratio) for row in rows], "right", said="gradient norm over weight norm"),
-        Column("update", [figure(row.update_ratio) for row in rows], "right"),
+        Column("‖∂‖", figures([row.gradient_norm for row in rows]), "right", said="gradient norm"),
+        Column("‖W‖", figures([row.weight_norm for row in rows]), "right", said="weight norm", drop=2),
+        Column("÷ ‖W‖", figures([row.ratio for row in rows]), "right", said="gradient norm over weight norm"),
+        Column("update", figures([row.update_ratio for row in rows]), "right"),
         Column("zeros", [_share(row.zero_share) for row in rows], "right"),
     ]
     if by != "head":

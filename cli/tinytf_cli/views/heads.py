@@ -1,19 +1,19 @@
 """The view of a census: what each head is, a map of one score, and a table sorted by it."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from tinytf.analysis.census import SCORES, Census
-from tinytf.analysis.heads import LABELS, Named
+from tinytf.analysis.heads import LABELS
 from tinytf.loading import Model
 from tinytf.text.printable import printable
-from tinytf_cli.numbers import number, plural
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Column, Heading, Line, Meter, Span, Table
-from tinytf_cli.views.parts import head_map, note, row_limit
+from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Line, Meter, Span, Table
+from tinytf_cli.views.parts import LONG_STACK, head_map, note
 
 _ROLES = {
     "induction": "attention",
@@ -26,6 +26,8 @@ _ROLES = {
 }
 _NOTHING = "·"
 _RANDOM = "repeated random tokens"
+_ROWS = 8
+"""How many heads the table has, unless more are asked for."""
 _UNBOUNDED = ("entropy", "distance")  # the other scores are 0…1
 # (title, score, which column goes first where width is short)
 _COLUMNS = (
@@ -43,24 +45,30 @@ _COLUMNS = (
 
 
 class HeadsView:
-    """A census, drawn; without a ``top`` the table has as many heads as suit."""
+    """A census, drawn: what the heads are and a table of some; with ``mapped`` or all a map of the score too."""
 
-    def __init__(self, model: Model, found: Census) -> None:
-        self.model, self.found = model, found
+    def __init__(self, model: Model, found: Census, mapped: bool = False, whole: bool = False) -> None:
+        self.model, self.found, self.mapped, self.whole = model, found, mapped, whole
         self.values: Array = found.score(found.key).numpy().astype(np.float32)
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What was read, what the heads are, the map and the table."""
-        found, values = self.found, self.values
         yield from banner(self.model)
         yield from self._material()
         yield from self._labels(terminal)
+        if self.mapped or self.whole:
+            yield from self._map()
+        yield from self._table()
+
+    def _map(self) -> Iterator[Block]:
+        """The score of every head."""
+        found, values = self.found, self.values
         on = "text" if found.measured_on(found.key) is found.text else _RANDOM
         yield Heading(f"heads by {found.by}", f"on {on}", "attention")
         yield note(SCORES[found.key])
         limit = (float(np.nanmax(values, initial=0.0)) or 1.0) if found.key in _UNBOUNDED else 1.0
-        yield head_map(values, "unit", limit, 2, None if np.isfinite(values).all() else np.isfinite(values))
-        yield from self._table(terminal)
+        seen = None if np.isfinite(values).all() else np.isfinite(values)
+        yield from head_map(values, "unit", limit, 2, seen, self.whole)
 
     def _material(self) -> Iterator[Block]:
         census = self.found
@@ -109,23 +117,30 @@ class HeadsView:
             header=False,
         )
         yield Line("")
-        wide = len(self.found.labels[0]) * 2 + 6 <= terminal.width
-        for layer, labels in enumerate(self.found.labels):
-            yield self._letters(layer, labels, " " if wide else "")
+        layers, word, other = self.found.labels, "Layer", "H"
+        if len(layers) > LONG_STACK:
+            layers, word, other = tuple(zip(*layers, strict=True)), "Head", "L"
+            yield note(f"heads down, layers 0 to {len(self.found.labels) - 1} across")
+        gap = " " if len(layers[0]) * 2 + 6 <= terminal.width else ""
+        width = len(f"{word[0]}{len(layers) - 1}")
+        for row, labels in enumerate(layers):
+            letters = [(_letter(one.name) if one.label else _NOTHING, _ROLES.get(one.name, "dim")) for one in labels]
+            spans = [
+                Span(f"{word[0]}{row}".ljust(width) + " "),
+                *(Span(letter + gap, role) for letter, role in letters),
+            ]
+            found = [f"{other}{place} {one.name}" for place, one in enumerate(labels) if one.label]
+            said = f"{word} {row}: {', '.join(found) or 'no head with a pattern'}."
+            yield Line(spans, indent=2, said=said, single=True)
 
-    def _letters(self, layer: int, labels: Sequence[Named], gap: str) -> Line:
-        width = len(f"L{len(self.found.labels) - 1}")
-        letters = [(_letter(one.name) if one.label else _NOTHING, _ROLES.get(one.name, "dim")) for one in labels]
-        spans = [Span(f"L{layer}".ljust(width) + " "), *(Span(letter + gap, role) for letter, role in letters)]
-        found = [f"H{head} {one.name}" for head, one in enumerate(labels) if one.label]
-        return Line(spans, indent=2, said=f"Layer {layer}: {', '.join(found) or 'no head with a pattern'}.")
-
-    def _table(self, terminal: Terminal) -> Iterator[Block]:
+    def _table(self) -> Iterator[Block]:
         order = self.found.order()
-        chosen = order[: self.found.top or row_limit(terminal, None)]
+        chosen = order[: self.found.top or (None if self.whole else _ROWS)]
         labels = [self.found.labels[layer][head] for layer, head in chosen]
         title = "every head" if len(chosen) == len(order) else f"the first {len(chosen)} of {len(order)} heads"
-        yield Heading(title, f"by {self.found.by}, the highest first", "attention")
+        yield Heading(
+            title, f"by {self.found.by}, the highest first; --by maps a score, --all shows every head", "attention"
+        )
         yield Table(
             [
                 Column("head", [Span(f"L{layer}H{head}", "strong") for layer, head in chosen], said=""),
@@ -143,10 +158,10 @@ class HeadsView:
         values = [float(self.found.score(score)[place]) for place in chosen]
         said, drop = score.replace("_", " "), 0 if score == self.found.by else drop
         if score == self.found.by and score not in (*_UNBOUNDED, "offset"):
-            bars = [Meter(value, f"{value:.2f}", "attention") if value == value else "–" for value in values]
+            bars = [Meter(value, Figure(value, "%.2f"), "attention") if value == value else "–" for value in values]
             return Column(title, bars, "left" if isinstance(bars[0], Meter) else "right", drop=drop, said=said)
         form = "%.1f" if score == "distance" else "%.2f"
-        cells = [number(value, form) if value == value else "–" for value in values]
+        cells: list[Cell] = [Figure(value, form) if value == value else "–" for value in values]
         if score == "offset":
             weights = [float(self.found.score("offset_weight")[place]) for place in chosen]
             offsets = [f"{value:+.0f}" if value else "0" for value in values]

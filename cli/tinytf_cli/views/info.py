@@ -1,11 +1,10 @@
 """A model's architecture, parameters, memory and compute."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
-from tinytf.steps.work import cache_bytes_per_token, work_per_token
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
@@ -30,6 +29,16 @@ def _positions(config: ModelConfig) -> str:
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
     return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
+
+
+def _in_words(value: object) -> str:
+    """A value of a model card; what it has by name, or several of, one after the other."""
+    if isinstance(value, Mapping):
+        each = ((name.replace("_", " "), _in_words(one), isinstance(one, Mapping)) for name, one in value.items())
+        return ", ".join(f"{name} ({said})" if nested else f"{name} {said}" for name, said, nested in each)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_in_words, value))
+    return str(value)
 
 
 class InfoView:
@@ -66,7 +75,7 @@ class InfoView:
             yield Heading("model card")
             for key, value in self.found.card.items():
                 name = printable(f"{key.replace('_', ' ')}: ", spaces=False)
-                yield Line([Span(name, "dim"), Span(printable(str(value), spaces=False))], 2)
+                yield Line([Span(name, "dim"), Span(printable(_in_words(value), spaces=False))], 2)
 
     def _architecture(self) -> dict[str, str]:
         c = self.found.config
@@ -112,11 +121,10 @@ class InfoView:
         )
 
     def _figures(self) -> list[tuple[str, str, str]]:
-        c = self.found.config
-        work = work_per_token(c, c.context)
+        c, work, memory = self.found.config, self.found.work, self.found.memory_bytes
         rows = [
-            ("weights, fp32", in_bytes(4 * self.found.total), "4 bytes per parameter"),
-            ("weights, bf16", in_bytes(2 * self.found.total), "2 bytes per parameter"),
+            ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
+            ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
             ("compute per token", _flops(work.total), f"at {c.context:,} tokens of context; a multiply-add is 2 FLOP"),
             ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
             ("  attention", _flops(work.attention), "layers · 4 · H·d_head · visible tokens"),
@@ -124,7 +132,7 @@ class InfoView:
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
-            cache = cache_bytes_per_token(c, 4)
+            cache = self.found.cache_bytes["fp32"]
             rows.append(("KV cache per token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows

@@ -1,16 +1,31 @@
 """A lesson as blocks: what the step is for, its numbers, the question, and what the answer is."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.cells import cell_len
 
 from tinytf.lessons import NAMES, TITLES, LessonList
-from tinytf.lessons.lesson import Figures, Lesson
+from tinytf.lessons.lesson import Figures, Lesson, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Meter, Span, Table, Values
+from tinytf_cli.views.blocks import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Heading,
+    Heat,
+    Line,
+    Meter,
+    Miniature,
+    Miniatures,
+    Span,
+    Table,
+    Values,
+)
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -18,6 +33,7 @@ if TYPE_CHECKING:  # the list of lessons needs no torch
 
 _DIMS = 8
 _MARGIN = 9
+_MAP_LINES = 16
 _ROWS = 16
 """Rows of a table or map in a text that is no screen."""
 
@@ -32,16 +48,20 @@ def _labelled(label: Span, *words: Span) -> Line:
 class LessonView:
     """One lesson; ``chosen`` is the choice that its question was answered with, from 0, or None.
 
-    Of every vector ``dims`` dimensions are shown as numbers.
+    The right one is marked once there is a choice, and where it is ``revealed``. Of every vector ``dims`` dimensions
+    are shown as numbers.
     """
 
-    def __init__(self, live: "Live", lesson: Lesson, chosen: int | None = None, *, dims: int = _DIMS) -> None:
+    def __init__(
+        self, live: "Live", lesson: Lesson, chosen: int | None = None, *, revealed: bool = False, dims: int = _DIMS
+    ) -> None:
         self.live, self.lesson, self.chosen, self.dims = live, lesson, chosen, dims
+        self.known = revealed or chosen is not None
 
     @property
     def has_more(self) -> bool:
         """Whether the answer has numbers of its own."""
-        return bool(self.lesson.revealed or self.lesson.revealed_figures)
+        return bool(self.lesson.revealed or self.lesson.revealed_figures or self.lesson.revealed_maps)
 
     def why(self) -> Iterator[Block]:
         """What the step is for, its formula, and the line of PyTorch."""
@@ -52,27 +72,39 @@ class LessonView:
 
     def numbers(self, rows: int) -> Iterator[Block]:
         """The live numbers to look at before the answer, at most ``rows`` of each table or map."""
-        yield from self._numbers(self.lesson.figures, self.lesson.shown, rows)
+        yield from self._numbers(self.lesson.figures, self.lesson.maps, self.lesson.shown, rows)
 
     def revealed(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer, where it has its own."""
-        yield from self._numbers(self.lesson.revealed_figures, self.lesson.revealed, rows)
+        lesson = self.lesson
+        yield from self._numbers(lesson.revealed_figures, lesson.revealed_maps, lesson.revealed, rows)
+
+    def bare(self, rows: int) -> Iterator[Block]:
+        """The numbers of the answer without their pictures, where a screen is short."""
+        lesson = self.lesson
+        figures, addresses = lesson.revealed_figures, lesson.revealed
+        yield from self._numbers(figures, () if figures or addresses else lesson.revealed_maps, addresses, rows)
 
     def both(self, rows: int) -> Iterator[Block]:
         """The numbers of the answer, after those shown before it where these are not among them."""
         lesson = self.lesson
-        if not (lesson.revealed_figures or set(lesson.shown) <= set(lesson.revealed)):
+        if not (lesson.revealed_figures or lesson.revealed_maps or set(lesson.shown) <= set(lesson.revealed)):
             yield from self.numbers(rows)
             yield Line("")
         yield from self.revealed(rows)
 
-    def _numbers(self, figures: Figures | None, addresses: Sequence[str], rows: int) -> Iterator[Block]:
+    def _numbers(
+        self, figures: Figures | None, maps: Sequence[Map], addresses: Sequence[str], rows: int
+    ) -> Iterator[Block]:
         if figures is not None:
             yield from _figures(figures, rows, self.lesson.role)
+        if maps:
+            yield _miniatures(maps)
         rows_of_steps = [address for address in addresses if "[" in address]
-        if rows_of_steps:  # each has digits and a scale of its own
-            found = np.stack([self.live.at(address) for address in rows_of_steps]).astype(np.float32)
-            yield Values(rows_of_steps, found, self.dims, self.lesson.role, several=True)
+        for _, group in groupby(rows_of_steps, lambda address: self.live.at(address).size):
+            rows_alike = list(group)  # each has digits and a scale of its own
+            found = np.stack([self.live.at(address) for address in rows_alike]).astype(np.float32)
+            yield Values(rows_alike, found, self.dims, self.lesson.role, several=True)
         for address in addresses:
             if address not in rows_of_steps:
                 yield from self._step(address, rows)
@@ -92,7 +124,7 @@ class LessonView:
     def _choice(self, place: int, wide: int) -> Iterator[Span]:
         """A number and a choice, as wide before an answer as after it."""
         choice = self.lesson.question.choices[place]
-        if self.chosen is None:
+        if not self.known:
             roles, mark = ("strong", ""), ""
         elif place == self.lesson.question.answer:
             roles, mark = ("good", "good"), " ✓"
@@ -154,10 +186,22 @@ class LessonView:
             yield Line(Span(f"  {which} of {len(names)}", "dim"))
 
 
+def _miniatures(maps: Sequence[Map]) -> Miniatures:
+    drawn = []
+    for one in maps:
+        weights = np.array(one.weights, dtype=np.float32)
+        seen = np.isfinite(weights)
+        drawn.append(Miniature(one.title, one.word, np.where(seen, weights, 0), None if seen.all() else seen))
+    return Miniatures(drawn, _MAP_LINES, "attention", len(drawn), "the first", "a wider terminal shows more")
+
+
 def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
-    spread = figures.layers and 1 < rows < count
-    places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)] if spread else list(range(min(rows, count)))
+    rows = min(rows, count)
+    if figures.keep == "spread" and 1 < rows < count:
+        places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)]
+    else:
+        places = list(range(count - rows, count) if figures.keep == "last" else range(rows))
     kept = [figures.rows[place] for place in places]
     columns = []
     for place, title in enumerate(figures.titles):

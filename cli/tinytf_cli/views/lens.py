@@ -8,21 +8,23 @@ import torch
 
 from tinytf.analysis.lens import Lens
 from tinytf.loading import Model
-from tinytf_cli.numbers import number, probability
+from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Grid, Heading, Line, Table
-from tinytf_cli.views.parts import bar_column, note, verdict
+from tinytf_cli.views.blocks import Block, Column, Figure, Grid, Heading, Line, Table
+from tinytf_cli.views.parts import folded, note, share_column, verdict
 from tinytf_cli.views.steps import as_array
 
+_STAGES = 11
+"""How many stages a table has, unless all are asked for."""
 _TRACKED = 24  # columns that a tracked token takes: rank, probability, bar
 
 
 class LensView:
-    """One text through the lens, drawn; ``asked`` says that positions were named."""
+    """One text through the lens, drawn; ``asked`` says that positions were named, ``top`` that so many tokens were."""
 
-    def __init__(self, model: Model, found: Lens, asked: bool) -> None:
-        self.model, self.found, self.asked = model, found, asked
+    def __init__(self, model: Model, found: Lens, asked: bool, top: bool = False, whole: bool = False) -> None:
+        self.model, self.found, self.asked, self.top, self.whole = model, found, asked, top, whole
         self.tokens, self.shown = found.encoding.tokens, model.tokenizer.shown
 
     def _in_detail(self) -> list[int]:
@@ -43,10 +45,10 @@ class LensView:
         if not self.model.config.causal and len(detailed) < len(found.positions):
             yield note("the text has no [MASK], so every position is read")
         if len(found.positions) > 1:
-            yield self._grid(
+            yield from self._grid(
                 (slice(None), 0), [self.tokens[position].shown for position in found.positions],
                 above=[str(position) for position in found.positions], keep_last=True, many="positions",
-                remedy="--position chooses, --width widens", verb="predicts",
+                remedy="--position chooses, --width widens", verb="predicts", asked=self.asked or self.whole,
             )  # fmt: skip
         for place in detailed:
             yield from self._position(place, terminal)
@@ -56,34 +58,39 @@ class LensView:
             said = f"the last row and the model's own output differ by {number(found.difference, '%.1e')} (allowed 0)"
         yield verdict(found.holds, said)
 
-    def _grid(self, at: Any, columns: Sequence[str], **settings: Any) -> Grid:
+    def _grid(self, at: Any, columns: Sequence[str], **settings: Any) -> Iterator[Block]:
         """A word for each stage and column; ``at`` picks the columns from (positions, rank)."""
         stages = self.found.stages
-        return Grid(
+        names = [stage.name for stage in stages]
+        grid = Grid(
             [[self.shown(token_id) for token_id in stage.top_ids[at].tolist()] for stage in stages],
             as_array(torch.stack([stage.top_probabilities[at] for stage in stages])),
-            [stage.name for stage in stages],
+            names,
             columns,
             **settings,
         )
+        yield from folded(grid, names, None if self.whole else _STAGES, "stages")
 
     def _position(self, place: int, terminal: Terminal) -> Iterator[Block]:
         found, position = self.found, self.found.positions[place]
         said = "entropy here and KL(final ‖ here), in nats"
         yield Heading(f"position {position} {self.tokens[position].shown}", said, "output")
         beside = [
-            ("entropy", [number(float(stage.entropy[place]), "%.3f") for stage in found.stages]),
-            ("KL", [number(float(stage.divergence[place]), "%.3f") for stage in found.stages]),
+            ("entropy", [Figure(float(stage.entropy[place]), "%.3f") for stage in found.stages]),
+            ("KL", [Figure(float(stage.divergence[place]), "%.3f") for stage in found.stages]),
         ]
         ranks = [f"{rank + 1}." for rank in range(found.stages[0].top_ids.shape[1])]
-        yield self._grid(place, ranks, beside=beside, many="tokens")
+        yield from self._grid(place, ranks, beside=beside, many="tokens", asked=self.top or self.whole)
         room = terminal.width if terminal.cuts else 10**6
         each = max(1, (room - 14) // _TRACKED)
         for first in range(0, len(found.tracked), each):
             yield Line("")
             if not first:
                 yield note("rank and probability of the tracked tokens")
-            yield self._tracked(place, range(first, min(first + each, len(found.tracked))))
+            tracked = self._tracked(place, range(first, min(first + each, len(found.tracked))))
+            yield from folded(
+                tracked, [stage.name for stage in found.stages], None if self.whole else _STAGES, "stages"
+            )
 
     def _tracked(self, place: int, which: Sequence[int]) -> Table:
         """Rank and probability of some tracked tokens, from stage to stage."""
@@ -98,6 +105,6 @@ class LensView:
             ]
             columns += [
                 Column(name, ranks, "right", shrink=8, said=f"rank of {name}"),
-                bar_column("p", shares, [probability(share) for share in shares], "output", said="probability"),
+                share_column("p", shares, "output", said="probability"),
             ]
         return Table(columns)

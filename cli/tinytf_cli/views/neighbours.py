@@ -31,8 +31,7 @@ class NeighboursView:
         yield Line("")
         width = space.vectors.shape[1]
         yield note(f"1 is the same direction; two random ones in {width:,} dimensions have 0 ± {found.chance:.2g}")
-        if found.note:
-            yield note(found.note)
+        yield from map(note, found.notes)
 
     def _one(self, space: Space) -> Iterator[Block]:
         yield Heading(self.found.names[0], f"the nearest {space.title}, by cosine", "embed")

@@ -6,14 +6,15 @@ from tinytf.analysis.neurons import Active, ActiveExample, Direction, Neurons, T
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import plural
+from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.backward import figure
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Heading, Line, Span, Table
-from tinytf_cli.views.parts import ABOVE, BELOW, aligned, full_scale, note, row_limit, side, signed, signed_bars
-from tinytf_cli.views.steps import left_out, shown_rows
+from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Span, Table
+from tinytf_cli.views.parts import figures, full_scale, middle_out, most_rows, note, one_form, side, signed_bars
+from tinytf_cli.views.steps import left_out
 
+_ROWS = 28
+"""How many rows the table has, unless more are asked for."""
 _FEW = 3  # tokens of a direction in a row of the table
 
 Row = tuple[TokenUnits, Active]
@@ -30,7 +31,8 @@ class NeuronsView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The units token by token or one by one, then their examples."""
         yield from banner(self.model, self.trace.encoding)
-        keep = shown_rows(len(self.found.tokens), row_limit(terminal, self.rows))
+        each = 1 if self.asked else 1 + max((len(token.units) for token in self.found.tokens), default=0)
+        keep = middle_out(len(self.found.tokens), most_rows(self.rows, max(2, _ROWS // each)))
         if self.asked:
             for unit in self.found.units:
                 yield from self._unit(unit, keep)
@@ -64,9 +66,10 @@ class NeuronsView:
     def _figures(self, rows: list[Row], full: float) -> Iterator[Column]:
         """What each unit does at each token: its activation, and what it adds to the logit of the predicted token."""
         activations = [active.activation for _, active in rows]
-        yield signed_bars("activation", activations, [figure(value) for value in activations], full)
+        yield signed_bars("activation", activations, one_form(activations, sign=True), full)
         if any(active.contribution is not None for _, active in rows):
-            yield Column("Δ logit", [signed(active.contribution) for _, active in rows], "right", said="adds")
+            added = figures([active.contribution for _, active in rows], sign=True)
+            yield Column("Δ logit", added, "right", said="adds")
             predicted = ["" if token.predicted is None else self.shown(token.predicted) for token, _ in rows]
             yield Column("of", predicted, shrink=6, drop=2)
 
@@ -95,12 +98,13 @@ class NeuronsView:
             yield from self._direction(self.directions[unit])
 
     def _direction(self, direction: Direction) -> Iterator[Block]:
-        said = f"logits for an activation of 1, before the norm's scale; ‖row‖ {figure(direction.norm)}"
+        said = f"logits for an activation of 1, before the norm's scale; ‖row‖ {number(direction.norm, '%.3g')}"
         yield Heading(f"{direction.unit} in the vocabulary", said, "output")
-        full = full_scale(value for _, value in (*direction.promoted, *direction.suppressed))
-        for word, ends, role in (("promotes", direction.promoted, ABOVE), ("suppresses", direction.suppressed, BELOW)):
-            yield note(word)
-            yield Bars([Bar(self.shown(i), abs(value), signed(value), role) for i, value in ends], full)
+        ends = (("promotes", direction.promoted), ("suppresses", direction.suppressed))
+        values = [value for _, end in ends for _, value in end]
+        full, form = full_scale(values), one_form(values, sign=True)
+        bars = [Bar(f"{word} {self.shown(i)}", value, Figure(value, form)) for word, end in ends for i, value in end]
+        yield Bars(bars, full, signed=True)
 
     def _notes(self) -> Iterator[Block]:
         yield Line("")
@@ -118,8 +122,9 @@ class NeuronsView:
             yield Heading(f"{unit} elsewhere", f"<<where it is most active>>, of {counted}", "ffn")
             if not examples:
                 yield note("the corpus has no token")
-            for one, value in zip(examples, aligned([figure(one.activation) for one in examples]), strict=True):
-                yield Line([Span(f"{value}  ", "dim"), *self._context(one)], indent=2)
+            form = one_form((one.activation for one in examples), sign=True)
+            for one in examples:
+                yield Line([Figure(one.activation, form, "dim"), "  ", *self._context(one)], indent=2)
 
     def _context(self, one: ActiveExample) -> list[Span]:
         words = [self.shown(i) for i in one.ids]

@@ -17,6 +17,7 @@ from tinytf_cli.views.blocks import (
     Beside,
     Block,
     Column,
+    Figure,
     Heading,
     Heat,
     Line,
@@ -28,12 +29,13 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import flow_blocks, shape_text
-from tinytf_cli.views.parts import aligned
+from tinytf_cli.views.parts import folded, next_lines, numbered
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
-_LAYERS, _MAPS, _LINES = 5, 36, 8
+_LAYERS, _LINES = 5, 8
+_SMALL, _WIDE = 4, 8  # tokens of maps that come in two rows; columns that each takes, at least
 _CLOSEUP = 24  # least columns of the map beside the drawing
 
 Again = Callable[..., str]
@@ -131,7 +133,7 @@ class Screen:
         """One block drawn, a line a layer (as many as ``rows`` says, 0 for all), the strongest heads."""
         yield from self.block(terminal)
         yield from self.layers(_LAYERS if rows is None else rows or None)
-        yield from self.heads()
+        yield from self.heads(terminal.width)
 
     @property
     def _where(self) -> str:
@@ -169,41 +171,36 @@ class Screen:
     def layers(self, rows: int | None) -> Iterator[Block]:
         """A line a layer, with at most ``rows`` lines the middle folded."""
         every = self.overview.layers
-        most = len(every) if rows is None or rows >= len(every) else max(2, rows - 1)
-        head = most // 2
-        kept = [*every[:head], *every[len(every) - (most - head) :]]
-        added = [[one.added[place] for one in kept] for place in range(len(kept[0].added))]
+        names = numbered("L", len(every))
+        added = [[one.added[place] for one in every] for place in range(len(every[0].added))]
         columns = [
-            Column("", [Span(f"L{one.layer}", "residual") for one in kept], said=""),
+            Column("", [Span(name, "residual") for name in names], said=""),
             *(self._sizes(column) for column in added),
-            Column("head that adds most", [list(self._head(one)) for one in kept], said="most from"),
+            Column("head that adds most", [list(self._head(one)) for one in every], said="most from"),
         ]
         if self.overview.reading is not None:
-            reads = [one.read for one in kept if one.read is not None]
+            reads = [one.read for one in every if one.read is not None]
             columns += [
                 Column("the lens reads", [Span(read.token, "output") for read in reads], shrink=8),
-                Column("", [Meter(read.probability, number(read.probability, "%.3f"), "output") for read in reads]),
+                Column("", [Meter(read.probability, Figure(read.probability, "%.3f"), "output") for read in reads]),
             ]
         yield Heading("layers", f"norm of what each adds {self._where}, over that of the stream it is added to")
-        folded = f"… {len(every) - len(kept)} more layers; --all shows them"
-        yield Table(columns, notes={head - 1: folded} if most < len(every) else {})
+        yield from folded(Table(columns), names, rows, "layers")
 
     def _sizes(self, column: Sequence[Added]) -> Column:
         """A whole bar is as much as the stream, or more."""
         role = self.trace.steps.by_name[column[0].step].role
-        texts = aligned([number(one.share, "%.2f") for one in column])
-        cells = [Meter(one.share, text, role) for one, text in zip(column, texts, strict=True)]
-        return Column(f"{column[0].step} adds", cells)
+        return Column(f"{column[0].step} adds", [Meter(one.share, Figure(one.share, "%.2f"), role) for one in column])
 
     def _head(self, one: Layer) -> Iterator[Span]:
         label = self.overview.label(one.layer, one.strongest)
         yield Span(f"H{one.strongest}", "attention")
         yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}")
 
-    def heads(self) -> Iterator[Block]:
-        """The strongest heads, small."""
-        table = self.trace.steps
-        places = self.overview.ranked
+    def heads(self, width: int) -> Iterator[Block]:
+        """The strongest heads, small, no fewer than fit."""
+        table, places = self.trace.steps, self.overview.ranked
+        most = width // _WIDE * (2 if len(self.names) <= _SMALL else 1)
         maps = [
             Miniature(
                 f"L{layer}H{head}",
@@ -211,7 +208,7 @@ class Screen:
                 as_array(self.overview.weights(layer, head)),
                 visible_array(self.trace, table.at(table.weights, layer), layer),
             )
-            for layer, head in places[:_MAPS]
+            for layer, head in places[:most]
         ]
         yield Miniatures(maps, _LINES, "heads", len(places), "those that add most", "--all shows them all")
 
@@ -233,8 +230,4 @@ class Screen:
                 (self.again("trace", options=("--pipeline",)), "one line a step"),
                 (self.again("rollout"), "which tokens reach which"),
             ]
-        width = max(len(line) for line, _ in asked)
-        short = width + 6 + max(len(what) for _, what in asked) <= terminal.width
-        for line, what in asked:
-            more = [Span(f"   {what}", "dim")] if short or terminal.plain else []
-            yield Line([Span(f"  {line.ljust(width)}"), *more], single=not terminal.cuts)
+        yield from next_lines(terminal, *asked)

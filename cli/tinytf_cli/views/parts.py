@@ -1,18 +1,38 @@
 """Blocks that many views share: a note, a verdict, bars on both sides of 0, a map of every head."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Column, Heat, Line, Meter, Span, Visible
+from tinytf_cli.views.blocks import (
+    ABOVE,
+    BELOW,
+    Array,
+    Bars,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Grid,
+    Heat,
+    Line,
+    Meter,
+    Signed,
+    Span,
+    Table,
+    Visible,
+)
 
-ABOVE, BELOW = "k", "q"  # orange and blue, as above and below 0 in every map
+LONG_STACK = 12
+"""More layers than these are folded, or drawn small, unless all are asked for."""
 
 
-def note(text: str) -> Line:
+def note(words: str | Sequence[str | Figure]) -> Line:
     """What a reader should know about the numbers above or below."""
-    return Line(Span(text, "dim"), indent=2)
+    each = [words] if isinstance(words, str) else words
+    return Line([Span(one, "dim") if isinstance(one, str) else replace(one, role="dim") for one in each], indent=2)
 
 
 def titled(title: str, said: str, role: str = "strong") -> Line:
@@ -36,6 +56,53 @@ def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | 
     return (asked if asked is not None else screen if terminal.cuts else 0) or None
 
 
+def most_rows(asked: int | None, usual: int) -> int | None:
+    """The most rows of a table that is folded wherever it goes: as many as were asked for (0: all), else as usual."""
+    return (usual if asked is None else asked) or None
+
+
+def middle_out(count: int, most: int | None) -> list[int]:
+    """Which of ``count`` rows are shown where at most ``most`` are: as many of the first as of the last.
+
+    A single row is not folded: the line that says so would take its place.
+    """
+    if most is None or count <= most + 1:
+        return list(range(count))
+    return [*range(most - most // 2), *range(count - most // 2, count)]
+
+
+def folded(
+    block: Table | Heat | Grid | Bars, names: Sequence[str], most: int | None, what: str, remedy: str = "--all"
+) -> Iterator[Block]:
+    """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
+    keep = middle_out(len(names), most)
+    yield block.only(keep)
+    out = [name for row, name in enumerate(names) if row not in keep]
+    if out:
+        ends = out[0] if len(out) == 1 else f"{out[0]} to {out[-1]}"
+        yield note(f"folded: {len(out)} of {len(names)} {what}, {ends}; {remedy} shows them")
+
+
+def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
+    """A text token by token, each in its colour; the middle of a long one is left out, which is said."""
+    keep = middle_out(len(names), most)
+    words: list[Span] = []
+    for before, token in zip([-1, *keep], keep, strict=False):
+        if token != before + 1:
+            words.append(Span(f" … {token - before - 1:,} tokens … ", "dim"))
+        words += [Span(names[token], roles[token]), Span(gap)]
+    return Line(words, indent=2)
+
+
+def next_lines(terminal: Terminal, *lines: tuple[str, str]) -> Iterator[Block]:
+    """What to type next: command lines, each with what it shows where there is room for that."""
+    width = max(len(typed) for typed, _ in lines)
+    short = width + 6 + max(len(said) for _, said in lines) <= terminal.width
+    for typed, said in lines:
+        more = [Span(f"   {said}", "dim")] if short or terminal.plain else []
+        yield Line([Span(f"  {typed.ljust(width)}"), *more], single=not terminal.cuts)
+
+
 def full_scale(values: Iterable[float]) -> float:
     """What a whole bar stands for: the largest finite magnitude, or 1 where all are 0."""
     return max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
@@ -51,26 +118,43 @@ def signed(value: float | None, form: str = "%+.3f") -> str:
     return "" if value is None else number(value, form)
 
 
-def aligned(texts: Sequence[str]) -> list[str]:
-    """Texts of one width, to stand right of each other's ends."""
-    width = max(map(len, texts), default=0)
-    return [text.rjust(width) for text in texts]
-
-
 def bar_column(
-    title: str, shares: Sequence[float], texts: Sequence[str], roles: str | Sequence[str], said: str | None = None
+    title: str, shares: Sequence[float], shown: Sequence[str | Figure], role: str, said: str | None = None
 ) -> Column:
-    """Numbers, each with its share of 1 as a bar; without the bars where width is short."""
-    texts = aligned(texts)
-    each = [roles] * len(texts) if isinstance(roles, str) else roles
-    return Column(title, [Meter(*one) for one in zip(shares, texts, each, strict=True)], narrow=texts, said=said)
+    """Numbers, each with its share of 1 as a bar."""
+    return Column(title, [Meter(share, text, role) for share, text in zip(shares, shown, strict=True)], said=said)
 
 
-def signed_bars(title: str, values: Sequence[float], texts: Sequence[str], full: float | None = None) -> Column:
-    """Numbers, each with a bar: orange above 0, blue below, whole at ``full`` or at the largest."""
+def share_column(
+    title: str, shares: Sequence[float], role: str, said: str | None = None, like: Sequence[float] = ()
+) -> Column:
+    """Shares of 1, each with its bar, in one notation: three digits after the point, as many as the smallest needs.
+
+    Below one in a million all are powers of ten. They have the digits that suit the numbers ``like`` them too.
+    """
+    least = min((share for share in (*shares, *like) if share > 0), default=1.0)
+    digits = max(3, -math.floor(math.log10(least)))
+    form = f"%.{digits}f" if digits <= 6 else "%.1e"
+    return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
+
+
+def signed_bars(title: str, values: Sequence[float], form: str = "%+.3f", full: float | None = None) -> Column:
+    """Numbers, each with a bar on its side of 0, whole at ``full`` or at the largest."""
     full = full_scale(values) if full is None else full
-    shares = [abs(value) / full if math.isfinite(value) else 1.0 for value in values]
-    return bar_column(title, shares, texts, [side(value) for value in values])
+    return Column(title, [Signed(value, full, form) for value in values])
+
+
+def one_form(values: Iterable[float | None], sign: bool = False) -> str:
+    """One printf format for figures of any size: two digits or more of each, in powers of ten if need be."""
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    digits = max(2 - math.floor(math.log10(max(sizes))), 1 - math.floor(math.log10(min(sizes))), 0) if sizes else 0
+    return f"%{'+' * sign}.{digits}f" if digits <= 5 and max(sizes, default=0) < 1e5 else f"%{'+' * sign}.1e"
+
+
+def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
+    """A column of figures of any size in one notation; nothing where there is none."""
+    form = one_form(values, sign)
+    return ["" if value is None else Figure(value, form) for value in values]
 
 
 def numbered(sign: str, count: int) -> list[str]:
@@ -78,7 +162,15 @@ def numbered(sign: str, count: int) -> list[str]:
     return [f"{sign}{number}" for number in range(count)]
 
 
-def head_map(values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None) -> Heat:
-    """A number for every head: layers down, heads across."""
-    rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
-    return Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)
+def head_map(
+    values: Array, scale: str, limit: float, digits: int | None = None, visible: Visible = None, whole: bool = False
+) -> Iterator[Block]:
+    """A number for every head: layers down, heads across. A long stack, unless ``whole``, is a small map of all."""
+    if whole or len(values) <= LONG_STACK:
+        rows, columns = numbered("L", len(values)), numbered("H", values.shape[1])
+        yield Heat(values, rows, columns, scale, visible, limit, asked=True, digits=digits)
+        return
+    seen = None if visible is None else visible.T
+    rows, columns = numbered("H", values.shape[1]), numbered("L", len(values))
+    yield Heat(values.T, rows, columns, scale, seen, limit, most=LONG_STACK)
+    yield note(f"heads down, layers 0 to {len(values) - 1} across; --all shows numbers")

@@ -7,12 +7,11 @@ from rich.cells import cell_len, set_cell_size
 from tinytf.analysis.interventions import Contrast, Patched, PatchSweep
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import SITES, check_line, choice_table, coloured, digits_for, where_predicted
+from tinytf_cli.views.ablate import SITES, check_line, choice_table, digits_for, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import first_of, head_map, note, numbered
+from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, note, numbered, signed_bars
 from tinytf_cli.views.steps import as_array, labels, largest
 
 _WHAT = {
@@ -22,13 +21,15 @@ _WHAT = {
     "heads": ("the output of each head, at all positions", ""),
 }
 _SHOWN_DIFFERENCES = 8
+_ROWS = 12
+"""How many tokens a map has, unless all are asked for."""
 
 
 def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Iterator[Block]:
     """What is compared: two texts, and the logit difference that is followed."""
     yield from banner(model, clean.encoding)
     shown = model.tokenizer.shown
-    difference = [number(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
+    difference = [Figure(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
     yield Heading("patching", "the corrupt text, run with activations of the clean one")
     yield Table(
         [
@@ -56,52 +57,59 @@ class PatchedView:
             where = "at " + ", ".join(f"{place} {names[place]}" for place in found.positions[:8])
         yield Heading("patched", f"{first_of(found.sites, SITES)} {where}", "attention")
         yield choice_table(found.choices, self.model.tokenizer, found.contrast.answer, ("p corrupt", "p patched"))
-        recovered = Span(number(found.recovered, "%.4f"), "strong")
-        logits = Span(f": the logit difference is {number(found.difference, '%+.4f')}", "dim")
-        yield Line([recovered, Span(" of the clean run recovered"), logits], indent=2)
+        recovered, logits = Figure(found.recovered, "%.4f", "strong"), Figure(found.difference, "%+.4f")
+        yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
         yield from check_line(*found.checks)
 
 
 class PatchSweepView:
-    """The map of a sweep, drawn, with its ``top`` strongest in a table."""
+    """A sweep, drawn: its ``top`` strongest in a table, then the map."""
 
-    def __init__(self, model: Model, clean: Trace, corrupt: Trace, found: PatchSweep, top: int) -> None:
-        self.model, self.clean, self.corrupt, self.found, self.top = model, clean, corrupt, found, top
+    def __init__(
+        self, model: Model, clean: Trace, corrupt: Trace, found: PatchSweep, top: int, whole: bool = False
+    ) -> None:
+        self.model, self.clean, self.corrupt, self.found = model, clean, corrupt, found
+        self.top, self.whole = top, whole
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, labels(self.corrupt)
         yield from _head(self.model, self.clean, self.corrupt, found.contrast)
+        yield Heading("strongest", "how much of the clean run is recovered: 1 is the clean run, 0 the corrupt one")
+        yield self._strongest(names)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)
-        across = "layers down, heads across"
-        if found.what != "heads":
-            across = f"tokens down, layers 0 to {len(values) - 1} across"
-        yield note(f"1 is the clean run, 0 the corrupt one; {across}")
+        if found.what == "heads":
+            yield from head_map(values, "signed", largest(values), digits_for(values), whole=self.whole)
+        else:
+            yield from self._positions(names)
+        yield from check_line(*found.checks)
+
+    def _positions(self, names: Sequence[str]) -> Iterator[Block]:
+        """Tokens down, since their text is longer than a layer's name, and layers across."""
+        found, values = self.found, as_array(self.found.recovered)
+        keep = found.telling(len(names) if self.whole else _ROWS)
+        keep = [place for place in keep if place >= found.first]
+        shown, layers = values[:, keep].T, numbered("L", len(values))
+        asked = self.whole or len(layers) <= LONG_STACK
+        yield Heat(shown, [names[i] for i in keep], layers, "signed", None, largest(values), asked, digits_for(values))
+        said = f"tokens down, layers 0 to {len(values) - 1} across"
+        left = len(names) - found.first - len(keep)
+        yield note(f"{said}; folded: {left} tokens that recover less; --all shows them" if left else said)
         if found.first:
             same = "token 0 is" if found.first == 1 else f"tokens 0 to {found.first - 1} are"
             yield note(f"{same} the same in both texts, so patching there changes nothing")
-        if found.what == "heads":
-            yield head_map(values, "signed", largest(values), digits_for(values))
-        else:  # tokens down: their text is longer than a layer's name
-            shown, layers = values[:, found.first :].T, numbered("L", len(values))
-            rows = names[found.first :]
-            yield Heat(shown, rows, layers, "signed", None, largest(shown), asked=True, digits=digits_for(shown))
-        yield Heading("strongest", "how much of the clean run is recovered")
-        yield self._strongest(names)
-        yield from check_line(*found.checks)
 
     def _strongest(self, names: Sequence[str]) -> Table:
-        found, contrast = self.found.strongest(self.top), self.found.contrast
-        most = max((abs(recovered) for _, _, recovered in found), default=0.0)
+        found = self.found.strongest(self.top)
         heads, step = self.found.what == "heads", _WHAT[self.found.what][1]
         places = [f"L{layer}H{column}" if heads else f"L{layer}.{step}" for layer, column, _ in found]
         at = [] if heads else [Column("at", [f"{column} {names[column]}" for _, column, _ in found], shrink=10)]
-        logits = [contrast.corrupt + value * (contrast.clean - contrast.corrupt) for *_, value in found]
+        logits = [float(self.found.differences[layer, column]) for layer, column, _ in found]
         return Table(
             [
                 Column("", [Span(place, "strong") for place in places], said=""),
                 *at,
-                Column("recovered", [coloured(value, most, "%+.4f") for *_, value in found], "right"),
+                signed_bars("recovered", [value for *_, value in found], "%+.4f"),
                 Column("logit difference", [Figure(value, "%+.4f") for value in logits], "right", drop=1),
             ]
         )

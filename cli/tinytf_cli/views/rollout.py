@@ -1,22 +1,24 @@
 """The view of a rollout: the text coloured by what one position holds of it, bars, and the map of all positions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tinytf.analysis.rollout import ALLOWED, Rollout
 from tinytf.loading import Model
+from tinytf_cli.numbers import SHARE
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Heat, Line, Scale, Span, Table
-from tinytf_cli.views.parts import bar_column, note, row_limit, verdict
-from tinytf_cli.views.steps import as_array, left_out, shown_rows
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Scale, Table
+from tinytf_cli.views.parts import coloured_text, folded, most_rows, note, share_column, verdict
+from tinytf_cli.views.steps import as_array
 
 if TYPE_CHECKING:
     import torch
 
-_ROWS_ON_A_SCREEN = 24
+_ROWS, _MAP = 10, 12
+"""The most rows of the table and of a map, unless more are asked for."""
 _ALL = 0.95
 
 
@@ -31,7 +33,7 @@ class RolloutView:
         """What the query holds, then every query."""
         flow = self.found.flow
         yield from banner(self.model, self.found.encoding)
-        yield from self._one(terminal)
+        yield from self._one()
         yield Heading("rollout to every position", "shares of the tokens, across", "attention")
         yield self._heat(self.found.shares)
         if flow is not None and len(flow.queries) == len(self.names):
@@ -43,9 +45,9 @@ class RolloutView:
     def _heat(self, values: "torch.Tensor") -> Heat:
         size = len(self.names)
         seen = np.tril(np.ones((size, size), dtype=bool)) if not self.model.config.looks_ahead else None
-        return Heat(as_array(values), self.names, self.names, "unit", seen)
+        return Heat(as_array(values), self.names, self.names, "unit", seen, most=0 if self.rows == 0 else _MAP)
 
-    def _one(self, terminal: Terminal) -> Iterator[Block]:
+    def _one(self) -> Iterator[Block]:
         """What one position holds: the text in colours, then a bar per token."""
         found, names, n_heads = self.found, self.names, self.model.config.n_heads
         layers = f"layers 0 to {found.layer}" if found.layer else "layer 0"
@@ -53,23 +55,27 @@ class RolloutView:
         yield Heading(f"what {names[found.query]} holds (token {found.query})", f"{layers}, {how}", "attention")
         shares = found.shares[found.query].tolist()
         most = max(shares)
-        coloured: list[Span] = []
-        for name, share in zip(names, shares, strict=True):
-            coloured += [Span(name, f"unit:{round(255 * share / most)}"), Span(" ")]
-        yield Line(coloured, indent=2)
+        roles = [f"unit:{round(255 * share / most)}" for share in shares]
+        yield coloured_text(names, roles, None if self.rows == 0 else 48, " ")
         yield Scale("unit", most)
-        yield note(f"rollout, at most {most:.3f}; each layer is ½·attention + ½·itself")
+        first = shares.index(most)
+        yield note(
+            [
+                f"rollout: most from {first} {names[first]}, ",
+                Figure(most, SHARE),
+                "; each layer is ½·attention + ½·itself",
+            ]
+        )
         yield Line("")
-        keep = shown_rows(len(names), row_limit(terminal, self.rows, _ROWS_ON_A_SCREEN))
+        places = [str(place) for place in range(len(names))]
         columns = [
-            Column("#", [str(place) for place in keep], "right", said="token"),
-            Column("piece", [names[place] for place in keep], shrink=6, said=""),
-            _bars("rollout", [shares[place] for place in keep], "attention"),
+            Column("#", places, "right", said="token"),
+            Column("piece", names, shrink=6, said=""),
+            share_column("rollout", shares, "attention"),
         ]
         if (flow := found.own_flow) is not None:
-            columns.append(_bars("flow", flow[keep].tolist(), "v"))
-        yield Table(columns)
-        yield from left_out(len(names), keep)
+            columns.append(share_column("flow", flow.tolist(), "v"))
+        yield from folded(Table(columns), places, most_rows(self.rows, _ROWS), "tokens")
         if most > _ALL and shares.index(most) != found.query:
             said = "nearly all is of one token: over many layers rollout ends where every position looks a little"
             yield note(f"{said}; --layer stops earlier")
@@ -88,9 +94,3 @@ class RolloutView:
             each = "the flow" if count == 1 else f"each of {count} flows"
             said += f"; {each} equals a cut through the network, so none is larger"
         return verdict(found.holds, said)
-
-
-def _bars(title: str, shares: Sequence[float], role: str) -> Column:
-    """Shares with three digits after the point, or their size where that would be 0.000."""
-    texts = [f"{share:.3f}" if share >= 5e-4 or share == 0 else f"{share:.0e}" for share in shares]
-    return bar_column(title, shares, texts, role)

@@ -1,6 +1,6 @@
 """One training run as it is now: progress, the last numbers, loss curves, every head, milestones; and its news."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,11 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
+from tinytf_cli.views.parts import row_limit
 
 KINDS = {"entropy": "residual", "previous": "k", "duplicate": "v", "induction": "attention"}
 """The scores of a head in the order shown, each with the role that colours it."""
-_FEW_HEADS = 16
+_FEW_HEADS, _LAYERS = 16, 12
 _METERS_NEED = 72
 _FULL = 1000
 _QUIET = 30.0
@@ -145,18 +146,20 @@ class RunView:
     def _heads(self, step: int, heads: Mapping[str, Series], terminal: Terminal) -> Iterator[Block]:
         layers, n_heads = shape = next(iter(heads.values())).shape
         kinds = [kind for kind in dict.fromkeys((*KINDS, *heads)) if kind in heads and heads[kind].shape == shape]
-        yield Heading("heads", f"at step {step:,}; a full bar is 1")
         few = layers * n_heads <= _FEW_HEADS and self.layout.meters and terminal.width >= _METERS_NEED
         each = few or terminal.plain
+        keep = range(layers) if each else _strongest(heads, kinds, layers, row_limit(terminal, None, _LAYERS))
+        folded = "" if len(keep) == layers else f"; {len(keep)} of {layers} layers, those with the largest scores"
+        yield Heading("heads", f"at step {step:,}; a full bar is 1{folded}")
 
         def cells(kind: str) -> list[Cell]:
             scores, role = np.nan_to_num(heads[kind], nan=0.0, posinf=1.0, neginf=0.0), KINDS.get(kind, "embed")
             if each:
                 return [Meter(score, number(score, "%.2f"), role) for score in scores.ravel().tolist()]
-            counts = np.rint(_FULL * scores.clip(0, 1)).astype(int).tolist()
+            counts = np.rint(_FULL * scores[keep].clip(0, 1)).astype(int).tolist()
             return [Histogram(tuple(row), _FULL, role) for row in counts]
 
-        names = [f"L{layer}" for layer in range(layers)]
+        names = [f"L{layer}" for layer in keep]
         names = [f"{name}H{head}" for name in names for head in range(n_heads)] if each else names
         drops = [*range(len(kinds), 1, -1), 0]
         scored = [
@@ -168,6 +171,13 @@ class RunView:
             named = [kind for kind in kinds if kind != "entropy"]
             if words := [f"{printable(kind, spaces=False)} {_largest(heads[kind])}" for kind in named]:
                 yield Line(Span(f"largest: {', '.join(words)}", "dim"), indent=2)
+
+
+def _strongest(heads: Mapping[str, Series], kinds: Sequence[str], layers: int, limit: int | None) -> Sequence[int]:
+    """The layers with the largest scores of a head, in their order."""
+    scores = [np.nan_to_num(heads[kind]).max(axis=-1) for kind in kinds if kind != "entropy"]
+    best = np.max([np.zeros(layers), *scores], axis=0)
+    return sorted(np.argsort(-best, kind="stable")[:limit].tolist())
 
 
 def _largest(scores: np.ndarray) -> str:

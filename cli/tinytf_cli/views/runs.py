@@ -8,8 +8,10 @@ from tinytf.training.run_report import RunReport, RunsReport
 from tinytf_cli.numbers import count, loss_in_words
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
-from tinytf_cli.views.run import milestone_lines
+from tinytf_cli.views.parts import note, row_limit
 
+_ROWS = 12
+"""Runs in the table on a screen."""
 ROLES = ("q", "k", "v", "attention", "embed", "output", "ffn", "residual")
 """The colours of the curves, by order of the runs; as many runs are drawn."""
 _NUMBERS = {"steps": 2, "loss": 3, "best held-out": 1, "at step": 4, "parameters": 5, "tokens/s": 6}
@@ -34,14 +36,17 @@ class RunsView:
         names = {run.path: Span(printable(run.name, spaces=False), "strong") for run in runs}
         for (run, _), role in zip(drawn, ROLES, strict=False):
             names[run.path] = Span(names[run.path].text, role)
-        numbers = zip(_NUMBERS.items(), zip(*map(_numbers, runs), strict=True), strict=True)
+        rows = runs[: row_limit(terminal, None, _ROWS)]
+        numbers = zip(_NUMBERS.items(), zip(*map(_numbers, rows), strict=True), strict=True)
         yield Table(
             [
-                Column("run", list(names.values()), shrink=8),
+                Column("run", [names[run.path] for run in rows], shrink=8),
                 *(Column(title, cells, "right", drop=drop) for (title, drop), cells in numbers),
-                Column("state", [_state(run) for run in runs], shrink=8),
+                Column("state", [_state(run) for run in rows], shrink=8),
             ]
         )
+        if len(rows) < len(runs):
+            yield note(f"the best {len(rows)} of {len(runs)} runs; -o FILE.txt has them all")
         for run in runs:
             if run.history is None:
                 said = Span(f": {printable(run.problem, spaces=False)}")
@@ -50,13 +55,13 @@ class RunsView:
             left = sum(one.step.size > 0 for _, one in histories) - len(drawn)
             yield Heading("training loss", f"smoothed{f'; the best {len(drawn)}, {left} more omitted' if left else ''}")
             curves = [Curve(names[run.path].text, *one.smoothed, names[run.path].role) for run, one in drawn]
-            yield Curves(curves, "step", "loss", 14)
-        if any(one.milestones for _, one in histories):
+            yield Curves(curves, "step", "loss", 10)
+        if last := [(run, *one.milestones[-1]) for run, one in histories[: len(rows)] if one.milestones]:
             yield Heading("milestones", "the last of each run")
-            for run, one in histories:
-                if one.milestones:
-                    yield Line(names[run.path])
-                    yield from milestone_lines(one, 3)
+            who = [names[run.path] for run, _, _ in last]
+            steps = Column("", [f"step {step:,}" for _, step, _ in last], "right")
+            words = Column("", [printable(text, spaces=False) for _, _, text in last], shrink=8)
+            yield Table([Column("run", who, shrink=8), steps, words], header=False)
 
 
 def _numbers(run: RunReport) -> list[str | Span]:

@@ -7,11 +7,15 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Scale, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Piece, Scale, Span, Table
 from tinytf_cli.views.continuation import cost_in_words
+from tinytf_cli.views.parts import coloured_text, folded, share_column
 
 _MOST_BITS = 16.0
 """The surprise at the end of the colour scale; fixed, so that texts are comparable."""
+
+_ROWS, _TEXT = 20, 120
+"""How many tokens a table and a coloured text have."""
 
 
 def _role(bits: float) -> str:
@@ -21,31 +25,38 @@ def _role(bits: float) -> str:
 class ScoreView:
     """One scored text, drawn."""
 
-    def __init__(self, model: Model, found: Score) -> None:
-        self.model, self.found = model, found
+    def __init__(self, model: Model, found: Score, whole: bool = False) -> None:
+        self.model, self.found, self.whole = model, found, whole
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The text in colours, one line per token, and the perplexity."""
+        """The perplexity, the text in colours, and one line per token."""
         yield from banner(self.model, self.found.encoding)
-        tokens, scored = self.found.encoding.tokens, self.found.tokens
-        yield Heading("surprise", "−log₂ p of each token, in bits; the first is not predicted")
-        coloured = [Span(tokens[one.position].shown, _role(one.surprise)) for one in scored]
-        yield Line([Span(tokens[0].shown, "dim"), *coloured])
-        yield Scale("unit", _MOST_BITS, "bits")
+        tokens, scored, worst = self.found.encoding.tokens, self.found.tokens, self.found.worst
         yield Line("")
-        yield Table(
-            [
-                Column("#", [str(one.position) for one in scored], "right", said="token"),
-                Column("piece", coloured, said=""),
-                Column("log p", [Figure(one.log_probability, "%.3f") for one in scored], "right"),
-                Column("rank", [f"{one.rank:,}" for one in scored], "right"),
-                Column("surprise", [f"{one.surprise:.2f} bits" for one in scored], "right"),
-                Column("entropy", [f"{one.entropy:.2f} bits" for one in scored], "right", drop=1),
-            ]
-        )
-        yield Line("")
-        bits = sum(one.surprise for one in scored)
-        said = f" {self.found.perplexity:,.3f} per token · loss {self.found.loss:.4f} nats per token · "
-        yield Line([Span("perplexity", "strong"), Span(f"{said}{bits:,.1f} bits in {plural(len(scored), 'token')}")])
+        perplexity: list[Piece] = [Span("perplexity ", "output"), Figure(self.found.perplexity, "%.3f", "strong")]
+        mean: list[Piece] = [
+            ": ",
+            Figure(self.found.bits, "%.3f"),
+            f" bits per token over {plural(len(scored), 'token')}",
+        ]
+        token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
+        yield Line([*perplexity, *mean, "; least expected ", token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
         if self.found.int8_cost is not None:
             yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.found.int8_cost)}")])
+        yield Heading("surprise", "−log₂ p of each token, in bits; the first is not predicted")
+        roles = ["dim", *(_role(one.surprise) for one in scored)]
+        yield coloured_text([token.shown for token in tokens], roles, None if self.whole else _TEXT)
+        yield Scale("unit", _MOST_BITS, "bits")
+        yield Line("")
+        names = [str(one.position) for one in scored]
+        table = Table(
+            [
+                Column("#", names, "right", said="token"),
+                Column("piece", [Span(tokens[one.position].shown, _role(one.surprise)) for one in scored], said=""),
+                share_column("p", [one.probability for one in scored], "output", said="probability"),
+                Column("bits", [Figure(one.surprise, "%.2f") for one in scored], "right", said="surprise in bits"),
+                Column("rank", [f"{one.rank:,}" for one in scored], "right"),
+                Column("entropy, bits", [Figure(one.entropy, "%.2f") for one in scored], "right", drop=1),
+            ]
+        )
+        yield from folded(table, names, None if self.whole else _ROWS, "tokens")

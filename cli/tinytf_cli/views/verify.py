@@ -1,42 +1,44 @@
-"""A worked example beside the truth, step by step, and the scores of several."""
+"""A worked example beside the truth: the verdict and what does not hold, or every cell; and the scores of several."""
 
 from collections.abc import Iterator
 
+from rich.cells import cell_len
+
 from tinytf.worked import CheckedStep, ExampleScores, Verification
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
-from tinytf_cli.views.worked_cells import claimed_cells, safe
+from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
+
+_MOST_STEPS = 16
+"""Steps that do not hold of which the digest tells."""
 
 
 class VerifyView:
-    """Every step of an example: what is claimed, what is true, and by how much they differ.
+    """The verdict on an example, and a line for each step that does not hold.
 
-    A step whose claims all hold takes one line; with ``full`` its numbers are shown as well, with ``wrong`` it is
-    omitted.
+    With ``wrong`` all numbers of these steps are shown instead, with ``full`` those of every step.
     """
 
     def __init__(self, found: Verification, *, full: bool = False, wrong: bool = False) -> None:
         self.found, self.full, self.wrong = found, full, wrong
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The example's title, its steps, and the score."""
-        example, worst = self.found.example, self.found.worst
-        yield Line([Span(safe(example.name), "strong"), Span(f" · {safe(example.title)}")])
-        if example.source:
-            yield Line(Span(f"after {safe(example.source)}", "dim"))
-        if example.about:
-            yield Line("")
-            yield Line(safe(" ".join(example.about.split())))
-        for checked in self.found.steps:
-            if not (self.wrong and checked.agrees and not checked.skipped and checked.right):
-                yield from _step(checked, self.full, terminal)
-        yield Line("")
-        yield Line(_score(self.found))
-        said = f"float64 numpy {{}}, largest difference {worst.apart:.1e} at {worst.step.name}"
-        if worst.agrees:
-            yield Line([Span("checked", "good"), Span(f": tinytf and {said.format('agree on every step')}")])
-        else:
-            yield Line([Span("check failed", "bad"), Span(f": tinytf and {said.format('disagree')}")])
+        """The example's title, its score, and its steps."""
+        found, example = self.found, self.found.example
+        yield Line(_score(found))
+        source = f", after {safe(example.source)}" if example.source else ""
+        yield Line([Span(safe(example.title)), Span(source, "dim")])
+        yield _checked(found)
+        if self.full or self.wrong:
+            if example.about:
+                yield Line("")
+                yield Line(safe(" ".join(example.about.split())))
+            for checked in found.steps:
+                if self.full or not _sound(checked):
+                    yield from _step(checked, terminal)
+            return
+        yield from _digest(found, terminal)
 
 
 class ScoresView:
@@ -52,62 +54,121 @@ class ScoresView:
         yield Table(
             [
                 Column("name", [Span(safe(one.example.name), "strong") for one in examples]),
-                Column("claims", [f"{one.claims:,}" for one in examples], "right"),
                 Column("hold", [f"{one.holding:,}" for one in examples], "right"),
-                Column("not checked", [f"{one.skipped:,}" if one.skipped else "" for one in examples], "right"),
+                Column("carried", [f"{one.carrying:,}" for one in examples], "right"),
+                Column("wrong", [f"{one.wrong:,}" for one in examples], "right"),
+                Column("of claims", [f"{one.claims:,}" for one in examples], "right"),
+                Column("not checked", [f"{one.skipped:,}" if one.skipped else "" for one in examples], "right", drop=1),
                 Column("", [safe(one.example.title) for one in examples], shrink=12),
             ]
         )
         yield Line("")
-        for one in examples:
-            yield Line(_score(one))
+        yield Line(Span("carried: wrong, but right of the author's own earlier numbers", "dim"))
+        if any(one.skipped for one in examples):
+            yield Line(Span("not checked: token ids, which take a --tokenizer", "dim"))
 
 
 def _score(found: Verification) -> list[Span]:
-    """``cat-sleeps: 41 of 96 claims hold``."""
-    words = [
-        Span(safe(found.example.name), "strong"),
-        Span(": "),
-        Span(f"{found.holding:,} of {found.claims:,}", "good" if found.holding == found.claims else "bad"),
-        Span(f" {'claim holds' if found.claims == 1 else 'claims hold'}"),
-    ]
+    """``cat-sat: 131 hold · 5 carried · 33 wrong``."""
+    words = [Span(safe(found.example.name), "strong"), Span(": ")]
+    states = (found.holding, "hold", "good"), (found.carrying, "carried", "k"), (found.wrong, "wrong", "bad")
+    for place, (count, word, role) in enumerate(states):
+        words += [Span(" · " if place else ""), Span(f"{count:,} {word}", role if count else "dim")]
     if found.skipped:
-        words.append(Span(f"; {found.skipped:,} not checked without a --tokenizer", "dim"))
+        words.append(Span(f" · {found.skipped:,} not checked without a --tokenizer", "dim"))
     return words
 
 
-def _step(checked: CheckedStep, full: bool, terminal: Terminal) -> Iterator[Block]:
-    step, claims, holding = checked.step, checked.claims, checked.holding
+def _checked(found: Verification) -> Line:
+    worst = found.worst
+    said = f"float64 numpy {{}}, largest difference {worst.apart:.1e} at {worst.step.name}"
+    if worst.agrees:
+        return Line([Span("checked", "good"), Span(f": tinytf and {said.format('agree on every step')}")])
+    return Line([Span("check failed", "bad"), Span(f": tinytf and {said.format('disagree')}")])
+
+
+def _sound(checked: CheckedStep) -> bool:
+    """Whether there is nothing to say against a step."""
+    return checked.right and checked.agrees
+
+
+def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
+    """Of each step that does not hold the wrong and carried cells that fit a line, and what is wrong with them."""
+    faulty = [checked for checked in found.steps if not _sound(checked)]
+    results = [checked for checked in found.steps if checked.step.shown and _sound(checked)]
+    if faulty:
+        yield Line("")
+    for checked in faulty[:_MOST_STEPS]:
+        head = _head(checked)
+        yield Line(head + list(_that_fit(checked, terminal, sum(cell_len(span.text) for span in head))))
+        yield from _remarks(checked)
+    if results:
+        yield Line("")
+    for checked in results:
+        yield Line([*_head(checked), Span(f"  {safe(checked.step.title)}")])
+        yield from claimed_cells(checked, terminal)
+        yield from _remarks(checked)
+    yield Line("")
+    if len(faulty) > _MOST_STEPS:
+        yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
+    rest = len(found.steps) - len(faulty) - len(results)
+    folded = f"{plural(rest, 'other step')} not shown. " if rest else ""
+    wrong = "--wrong shows every number of those that do not hold, " if faulty else ""
+    yield Line(Span(f"{folded}{wrong}--full {'of all' if wrong else 'shows every number'}", "dim"))
+
+
+def _that_fit(checked: CheckedStep, terminal: Terminal, used: int) -> Iterator[Span]:
+    """The faulty cells for which the line has room, at least one, and how many are left."""
+    cells = faulty_cells(checked, terminal)
+    for place, cell in enumerate(cells):
+        used += 2 + sum(cell_len(span.text) for span in cell)
+        more = f"  and {len(cells) - place} more"
+        if place and used + len(more) * (place + 1 < len(cells)) > terminal.width:
+            yield Span(more, "dim")
+            return
+        yield Span("  ")
+        yield from cell
+
+
+def _verdict(checked: CheckedStep) -> tuple[str, str, str]:
+    """The sign of a step, what is said of its claims, and in which role."""
+    claims, wrong, carried = checked.claims, checked.wrong, checked.carrying
     if checked.skipped:
-        sign, said, role = "–", f"not checked: {checked.skipped}", "dim"
-    elif not claims:
-        sign, said, role = "=", "not claimed", "dim"
-    elif checked.right:
-        sign, said, role = "✓", "holds" if claims == 1 else f"all {claims:,} hold", "good"
-    else:
-        said = "does not hold" if claims == 1 and not holding else f"{holding:,} of {claims:,} hold"
-        sign, role = "✗", "bad"
+        return "–", f"not checked: {checked.skipped}", "dim"
+    if not claims:
+        return "=", "not claimed", "dim"
+    if checked.right:
+        return MARKS[0], "holds" if claims == 1 else f"all {claims:,} hold", "good"
+    mark, role = (MARKS[1], "k") if carried and not wrong else (MARKS[2], "bad")
+    if claims == 1 and checked.of_one_shape:
+        return mark, "wrong" if wrong else "carried", role
+    counted = ((wrong, "wrong"), (carried, "carried"))
+    said = " · ".join(f"{count:,} {word}" for count, word in counted if count)
+    return mark, f"{said} of {claims:,}" if said else "incomplete", role
+
+
+def _head(checked: CheckedStep) -> list[Span]:
+    """``✗ weights   5 wrong of 9``."""
+    sign, said, role = _verdict(checked)
+    return [Span(f"{sign} ", role), Span(safe(checked.step.name), "strong"), Span(f"   {said}", role)]
+
+
+def _step(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
+    step = checked.step
     title, formula = f"   {safe(step.title)}" if step.title else "", f"   {safe(step.formula.text)}"
     yield Line("")
-    head = [Span(f"{sign} ", role), Span(safe(step.name), "strong"), Span(f"   {said}", role)]
-    yield Line([*head, Span(title), Span(formula, "dim")])
-    if checked.skipped:
-        return
-    if not checked.of_one_shape and checked.holds is not None and checked.true is not None:
+    yield Line([*_head(checked), Span(title), Span(formula, "dim")])
+    if not checked.skipped:
+        yield from claimed_cells(checked, terminal)
+        yield from _remarks(checked)
+
+
+def _remarks(checked: CheckedStep) -> Iterator[Block]:
+    """What there is to say of a step beside its cells."""
+    if checked.holds is not None and checked.true is not None and not checked.of_one_shape:
         claimed, true = (" × ".join(map(str, one.shape)) or "one number" for one in (checked.holds, checked.true))
         yield Line(Span(f"wrong shape: {claimed} claimed, {true} true", "bad"), indent=2)
-    if full or not (claims and checked.right):
-        yield from claimed_cells(checked, terminal)
-    if checked.carrying:
-        yield Line(Span(f"{_follow(checked)} from the author's earlier claims", "dim"), indent=2)
-    if step.note:
-        yield Line(safe(step.note), indent=2)
+    if checked.step.note:
+        yield Line(Span(safe(checked.step.note), "dim"), indent=2, hanging=0)
     if not checked.agrees:
         yield Line(Span(f"tinytf and numpy differ here by {checked.apart:.1e}", "bad"), indent=2)
-
-
-def _follow(checked: CheckedStep) -> str:
-    wrong, carried = checked.claims - checked.holding, checked.carrying
-    if carried == wrong:
-        return "it follows" if wrong == 1 else "all of them follow"
-    return "1 follows" if carried == 1 else f"{carried:,} follow"

@@ -1,19 +1,17 @@
-"""What a token was chosen from: candidates as bars, what the model looked at, and what its cache holds."""
+"""What a token was chosen from: candidates, what the model looked at, and what its cache holds."""
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from tinytf.generate.loop import Candidate, Step
+from tinytf.generate.loop import Step
 from tinytf.generate.samplers import Sampling
 from tinytf.model.cache import LayerUse
 from tinytf.text.tokenizer import Tokenizer
-from tinytf_cli.numbers import in_bytes
-from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Column, Heading, Heat, Line, RowBars, Span, Table
+from tinytf_cli.numbers import in_bytes, probability
+from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, Table
+from tinytf_cli.views.parts import bar_column, note
 
-_CELL = 6
-"""Columns of a weight with three digits."""
-_LARGEST = 4
+_LARGEST, _LAST = 4, 24
+"""Of the attention the largest shares are numbers, and the last tokens are always shown."""
 
 
 def sampling_in_words(sampling: Sampling) -> str:
@@ -27,57 +25,62 @@ def sampling_in_words(sampling: Sampling) -> str:
     return ", ".join(words)
 
 
+def scale_blocks(sampling: Sampling, whose: str) -> Iterator[Block]:
+    """What the tables of all steps have in common; ``whose`` attention is shown, if any."""
+    said = ["p: the model's own probability"]
+    said += [f"as drawn: after {sampling_in_words(sampling)}"] if _draws(sampling) else []
+    said += [f"saw: attention, {whose}"] if whose else []
+    yield note(" · ".join(said))
+    if whose:
+        yield Scale("unit", 1.0)
+
+
 def step_blocks(
-    step: Step,
-    tokenizer: Tokenizer,
-    sampling: Sampling,
-    several: bool,
-    seen: Sequence[int],
-    rows: Sequence[str],
-    width: int,
+    step: Step, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
 ) -> Iterator[Block]:
-    """One step; ``seen`` are the ids of the columns of its attention, ``rows`` what its rows are called.
-
-    Where not every token has room within ``width`` columns, each row has its largest weights.
-    """
-    note = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
+    """One step: its candidates, and the tokens ``seen`` (their ids) coloured by the attention that they got."""
+    said = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
     which = f"sample {step.sample}, " if several else ""
-    yield Heading(f"{which}{step.number}  {tokenizer.shown(step.id)}", note, "output")
+    yield Heading(f"{which}{step.number}  {tokenizer.shown(step.id)}", said, "output")
     if step.dropped:
-        yield Line(Span(f"the context was full: the first {step.dropped:,} tokens are no longer seen", "dim"), indent=2)
-    yield _bars(step, tokenizer, after=False)
-    if sampling.changes and not (sampling.greedy and sampling.repetition_penalty == 1):
-        yield Line(Span(f"after {sampling_in_words(sampling)}:", "dim"), indent=2)
-        yield _bars(step, tokenizer, after=True)
-    if step.attention is not None:
-        shown = [tokenizer.shown(token_id) for token_id in seen]
-        yield Line(
-            Span(f"what {shown[-1]} looked at, {rows[0] if len(rows) == 1 else 'heads averaged'}:", "dim"), indent=2
-        )
-        weights = step.attention.numpy()
-        if _CELL * len(shown) + _CELL <= width:
-            yield Heat(weights, rows, shown, "unit")
-        else:
-            yield RowBars([(row, _largest(shares, shown)) for row, shares in zip(rows, weights, strict=True)], "saw")
+        yield note(f"the context was full: the first {step.dropped:,} tokens are no longer seen")
+    names = [Span(tokenizer.shown(one.id), "output" if one.id == step.id else "") for one in step.candidates]
+    columns = [Column("candidate", names), _shares("p", [one.probability for one in step.candidates], "output")]
+    if _draws(sampling):
+        columns.append(_shares("p as drawn", [one.drawn for one in step.candidates], "attention"))
+    chosen = "taken" if sampling.greedy else "drawn"
+    marks = [Span(chosen if one.id == step.id else "", "output") for one in step.candidates]
+    yield Table([*columns, Column("", marks)])
+    if step.saw is not None:
+        yield _seen([tokenizer.shown(token_id) for token_id in seen], step.saw.tolist())
 
 
-def _largest(shares: Array, shown: Sequence[str]) -> list[tuple[str, float]]:
-    """The tokens with the largest weights, each with its place among those that are seen."""
-    places = np.argsort(-shares, kind="stable")[:_LARGEST]
-    return [(f"{shown[place]} ({place})", float(shares[place])) for place in places]
+def _draws(sampling: Sampling) -> bool:
+    """Whether tokens are drawn from another distribution than the model's own."""
+    return sampling.changes and not (sampling.greedy and sampling.repetition_penalty == 1)
 
 
-def _bars(step: Step, tokenizer: Tokenizer, *, after: bool) -> Bars:
-    def value(one: Candidate) -> float:
-        return one.drawn if after else one.probability
+def _shares(title: str, values: Sequence[float], role: str) -> Column:
+    return bar_column(title, values, [probability(value) for value in values], role)
 
-    role = "attention" if after else "output"
-    return Bars(
-        [
-            Bar(f"{'>' if one.id == step.id else ' '} {tokenizer.shown(one.id)}", value(one), f"{value(one):.3f}", role)
-            for one in step.candidates
-        ]
-    )
+
+def _seen(names: Sequence[str], shares: Sequence[float]) -> Line:
+    """The text in the colours of its attention, with the largest shares in numbers; of a long one its end and those."""
+    largest = sorted(range(len(names)), key=lambda place: -shares[place])[:_LARGEST]
+    words = [Span(f"{names[-1]} saw", "dim")]
+    left, heard = 0.0, []
+    for place, (name, share) in enumerate(zip(names, shares, strict=True)):
+        if place < len(names) - _LAST and place not in largest:
+            left += share
+            continue
+        if left:
+            words.append(Span(f"  … {left:.2f}", "dim"))
+            left = 0.0
+        words += [Span("  "), Span(name, f"unit:{round(255 * min(1.0, share))}")]
+        if place in largest:
+            words.append(Span(f" {share:.2f}"))
+            heard.append(f"{name} {share:.2f}")
+    return Line(words, indent=2, said=f"{names[-1]} saw {', '.join(heard)}.")
 
 
 def cache_blocks(layers: Sequence[LayerUse]) -> Iterator[Block]:

@@ -1,6 +1,6 @@
 """The view of a model with parts of attention left out, beside the whole one: what it says now, and what changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tinytf.analysis.left_out import LeftOut
 from tinytf.analysis.order import Order
@@ -9,13 +9,16 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Pieces, Span, Table
+from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Pieces, Span, Table
 from tinytf_cli.views.parts import bar_column, full_scale, note, titled, verdict
 from tinytf_cli.views.steps import as_array, shown_rows, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
 _LAYERS = 8
 _QUERIES = 6
+_WORDS = 24
+_SMALL = 36
+"""Columns of a map of small cells."""
 
 
 class WithoutView:
@@ -33,7 +36,7 @@ class WithoutView:
         yield Line("")
         yield from self._answer()
         yield from self._predictions()
-        yield from self._maps()
+        yield from self._maps(terminal)
         yield from self._layers()
         if self.found.sharpness is not None:
             yield from self._sharpness(self.found.sharpness)
@@ -66,17 +69,20 @@ class WithoutView:
                 ]
             )
 
-    def _maps(self) -> Iterator[Block]:
-        """The weights of the head that moved most, in both runs."""
+    def _maps(self, terminal: Terminal) -> Iterator[Block]:
+        """The weights of the head that moved most, in both runs side by side."""
         found = self.found.difference.attention
         assert found is not None
         name, moved = f"L{found.layer}H{found.head}.weights", self.found.layers[found.layer].moved
-        values = zip(("whole", self.said), (found.first, found.second), self.found.traces, strict=True)
-        for said, weights, trace in values:
+        yield Heading(name, f"of all heads the one that moves most: {moved:.2f} of its weight", "attention")
+        drawn: list[list[Block]] = []
+        for said, weights, trace in zip(
+            ("whole", self.said), (found.first, found.second), self.found.traces, strict=True
+        ):
             seen = visible_array(trace, trace.steps.by_name[trace.steps.weights], found.layer)
-            more = f"; of all heads this one moves most, {moved:.2f} of its weight" if said == "whole" else ""
-            yield Heading(name, said + more, "attention")
-            yield Heat(as_array(weights), self.names, self.names, "unit", seen)
+            title = Line(Span(said, _WHOLE if said == "whole" else _WITHOUT), indent=2)
+            drawn.append([title, Heat(as_array(weights), self.names, self.names, "unit", seen, digits=2)])
+        yield Beside(drawn, least=_map_width(self.names, terminal.width), even=True)
 
     def _layers(self) -> Iterator[Block]:
         changes = self.found.layers
@@ -127,8 +133,10 @@ class WithoutView:
         def said(best: tuple[int, float] | None) -> str:
             return "" if best is None else f"{shown(best[0])} {best[1]:.3f}"
 
-        other = " ".join(self.names[place] for place in found.permutation)
-        yield Heading("order", f"the same tokens as {other}: is each token's output the same?")
+        places = found.permutation
+        other = " ".join(self.names[place] for place in places[:_WORDS]) + (" …" if len(places) > _WORDS else "")
+        yield Heading("order", "the same tokens in another order: are their outputs the same?")
+        yield note(other)
         table = [
             Column("without", [" and ".join(one.lacks) or "nothing" for one in found.runs]),
             Column("outputs differ by", [Figure(one.difference, "%.3g") for one in found.runs], "right"),
@@ -149,3 +157,10 @@ class WithoutView:
         worst = " and ".join(f"{one.worst.difference:.1e} at {one.worst.step}" for one in checks)
         yield Line("")
         yield verdict(all(one.holds for one in checks), f"both runs add up, largest differences {worst}")
+
+
+def _map_width(names: Sequence[str], width: int) -> int:
+    """Columns of a map with its numbers, or with small cells where those do not fit ``width`` either."""
+    label = min(14, max(map(len, names)))
+    numbers = label + 3 + (min(8, max(4, label)) + 1) * len(names)
+    return numbers if numbers <= width else _SMALL

@@ -10,12 +10,15 @@ from rich.cells import cell_len
 
 from tinytf.text.printable import printable
 from tinytf.worked import CheckedStep
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Cell, Column, Line, Span, Table
 
 _GAP = 2
-_SIGNS, _SPOKEN = ("✓", "✗"), (" right", " wrong")
+MARKS = ("✓", "→", "✗")
+"""A cell that holds, one that is carried, one that is wrong."""
+_SPOKEN = (" right", " carried", " wrong")
+_ROLES = ("good", "k", "bad")
 
 Cells = list[list[list[Span]]]
 Part = tuple[str, Cells, Sequence[str]]
@@ -37,11 +40,45 @@ def claimed_cells(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
         yield from _matrix(checked, place, terminal)
 
 
+def faulty_cells(checked: CheckedStep, terminal: Terminal) -> list[list[Span]]:
+    """Each cell that does not hold: where it is, what is claimed, and the truth."""
+    claim, true, states = checked.step.claim, checked.true, _states(checked)
+    assert claim is not None
+    assert true is not None
+    form, marks = _form(checked), _marks(terminal)
+    found = []
+    for place in map(tuple, np.argwhere(states)):
+        state = int(states[place])
+        truth = f" (true {_true(true[place], form)})" if true.ndim == len(place) else ""
+        where = f"[{','.join(_names(checked, place))}] " if place else ""
+        said = Span(f"{safe(str(claim.shown[place]))}{marks[state]}", _ROLES[state])
+        found.append([Span(where, "dim"), said, Span(truth)])
+    return found
+
+
+def _names(checked: CheckedStep, place: tuple[int, ...]) -> Iterator[str]:
+    """What a cell is called along each axis: the name of its row or column, or a number."""
+    step = checked.step
+    named = [*[()] * (len(place) - 2), *([step.rows] if len(place) > 1 else []), step.columns]
+    return (safe(names[at]) if at < len(names) else str(at) for names, at in zip(named, place, strict=True))
+
+
+def _marks(terminal: Terminal) -> tuple[str, ...]:
+    return _SPOKEN if terminal.plain else MARKS
+
+
+def _states(checked: CheckedStep) -> NDArray[np.int_]:
+    """Of each claimed cell 0 where it holds, 1 where it is carried, 2 where it is wrong."""
+    if checked.holds is None or checked.carried is None:
+        return np.zeros(0, dtype=int)
+    return np.where(checked.holds, 0, np.where(checked.carried, 1, 2))
+
+
 def _matrix(checked: CheckedStep, place: tuple[int, ...], terminal: Terminal) -> Iterator[Block]:
     """Claimed, true and difference side by side, or below each other where the width is short."""
     step = checked.step
     names = [safe(name) for name in step.columns]
-    cells_of = _parts(checked, place, _SPOKEN if terminal.plain else _SIGNS)
+    cells_of = _parts(checked, place, _marks(terminal))
     parts: list[Part] = [(title, cells, names) for title, cells in cells_of if cells]
     rows = max(len(cells) for _, cells, _ in parts)
     labels = [safe(label) for label in step.rows[:rows]] or [""] * (rows == 1)
@@ -58,7 +95,7 @@ def _matrix(checked: CheckedStep, place: tuple[int, ...], terminal: Terminal) ->
     for (title, cells, _), each in zip(parts, widths, strict=True):
         for first, last in _strips(each, terminal.width - side):
             which = f", {first} to {last - 1}" if last - first < len(each) else ""
-            yield Line(Span(f"{title}{which}", "dim"), indent=2)
+            yield Line(Span(f"{title or 'cells'}{which}", "dim"), indent=2)
             yield _table(labels[: len(cells)], [("", [row[first:last] for row in cells], names[first:last])])
 
 
@@ -94,26 +131,25 @@ def _table(labels: Sequence[str], parts: Sequence[Part], *, rule: bool = True) -
     return Table(columns, header=any(column.title for column in columns))
 
 
-def _parts(checked: CheckedStep, place: tuple[int, ...], signs: tuple[str, str]) -> Iterator[tuple[str, Cells]]:
+def _parts(checked: CheckedStep, place: tuple[int, ...], marks: tuple[str, ...]) -> Iterator[tuple[str, Cells]]:
     """The matrices of what is claimed, of what is true, and of the differences that matter."""
     claim, form = checked.step.claim, _form(checked)
     true = _two_axes(checked.true, place)
     if claim is None:
-        yield "true", _cells(lambda value: [Span(_true(value, form))], true)
+        yield "", _cells(lambda value: [Span(_true(value, form))], true)
         return
-    holds = _two_axes(checked.holds, place)
+    states = _two_axes(_states(checked), place)
 
-    def marked(text: Any, ok: bool) -> list[Span]:
-        role = "good" if ok else "bad"
-        return [Span(safe(str(text)), role), Span(signs[0 if ok else 1], role)]
+    def marked(text: Any, state: int) -> list[Span]:
+        return [Span(safe(str(text)), _ROLES[state]), Span(marks[state], _ROLES[state])]
 
-    def apart(value: Any, ok: bool) -> list[Span]:
-        return [Span(_off(float(value), ok, form), "dim" if ok else "bad")]
+    def apart(value: Any, state: int) -> list[Span]:
+        return [Span(_off(float(value), not state, form), _ROLES[state] if state else "dim")]
 
-    yield "claimed", _cells(marked, _two_axes(claim.shown, place), holds)
+    yield "claimed", _cells(marked, _two_axes(claim.shown, place), states)
     yield "true", _cells(lambda value: [Span(_true(value, form))], true)
     if not (claim.words or true.dtype.kind in "US" or claim.truths or checked.off is None):
-        yield "off by", _cells(apart, _two_axes(checked.off, place), holds)
+        yield "off by", _cells(apart, _two_axes(checked.off, place), states)
 
 
 def _cells(make: Callable[..., list[Span]], *matrices: NDArray[Any]) -> Cells:
@@ -139,8 +175,7 @@ def _form(checked: CheckedStep) -> str:
     if finite.size and (finite == np.rint(finite)).all() and np.abs(finite).max() < 1e15:
         return "whole"
     if claim is None or claim.words:
-        alike = true.ndim != 1 or not checked.step.columns  # each of a row of named quantities has digits of its own
-        return number_format(true.astype(np.float32)) if alike else ""
+        return "%.6g"  # as many as show that a weight has moved by a thousandth
     digits = max((len(text.partition(".")[2]) for text in claim.shown.flat if "e" not in text.lower()), default=2)
     largest = float(np.abs(finite).max(initial=0.0))
     return f"%.{digits + 2}f" if not largest or 10.0 ** -(digits + 1) <= largest < 1e6 else "%.4g"

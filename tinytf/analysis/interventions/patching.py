@@ -115,6 +115,11 @@ class PatchSweep(PatchedRun):
         width = self.differences.shape[1]
         return [(*divmod(number, width), float(flat[number])) for number in order]
 
+    def telling(self, count: int) -> list[int]:
+        """The positions (or heads) at which some layer moves the difference most, in their order."""
+        most = self.recovered.abs().amax(dim=0)
+        return sorted(most.argsort(descending=True, stable=True)[:count].tolist())
+
     def fields(self) -> dict[str, Any]:
         return {
             **self.compared(),

@@ -1,5 +1,6 @@
 """What a model predicts at one position, how far another prediction is from it, and what tells two runs apart."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -26,6 +27,11 @@ class Choice:
     before: float
     after: float
 
+    @property
+    def change(self) -> float:
+        """Of the log-probability, in nats; NaN where one of the two is 0."""
+        return math.log(self.after / self.before) if self.after and self.before else math.nan
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -43,6 +49,10 @@ class Effect:
     def change(self) -> float:
         """How much more probable the target has become, in nats."""
         return self.log_p_after - self.log_p_before
+
+    @property
+    def p_after(self) -> float:
+        return math.exp(self.log_p_after)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kl": self.kl, "log_probability_before": self.log_p_before, "log_probability_after": self.log_p_after,

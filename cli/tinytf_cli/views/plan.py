@@ -1,0 +1,69 @@
+"""What a training would do, drawn before it begins."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tinytf.text.printable import printable
+from tinytf.training.optimiser import clip_factor
+from tinytf.training.plan import TrainingPlan
+from tinytf_cli.numbers import count, in_bytes, plural
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import heads_in_words
+from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line, Span, Table
+
+
+class PlanView:
+    """A run that was not begun."""
+
+    def __init__(self, found: TrainingPlan) -> None:
+        self.found, self.recipe = found, found.recipe
+
+    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+        """Sizes, the learning rate of every step, what clipping does to the first gradient, and what is written."""
+        found, recipe, config = self.found, self.recipe, self.found.config
+        where, vocabulary = printable(str(found.run), spaces=False), config.vocab_size
+        kind = f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}"
+        yield Line([Span(where, "strong"), Span(f" · {kind} · dry run")])
+        seen = f"{count(found.seen_tokens)} tokens, {found.passes:,.1f} times the text"
+        rows = {
+            "model": f"{count(found.parameters)} parameters, {found.tokenizer} vocabulary of {vocabulary:,}",
+            "text": f"{found.tokens:,} tokens to train on, {found.held_out_tokens:,} held out",
+            "steps": f"{recipe.steps:,}, each of {found.step_tokens:,} tokens: {seen}",
+            "memory": f"{in_bytes(found.memory_bytes)}: weights, gradients, Adam's moments; activations on top",
+            "first loss": f"{found.loss:.4f} nats per token; guessing has ln {vocabulary:,} = {found.uniform_loss:.4f}",
+        }
+        yield _named(rows)
+        yield from self._schedule()
+        yield from self._clipping()
+        yield Heading("would write", f"to {where}; a dry run trains and writes nothing")
+        kept = f"the last {min(found.checkpoints, recipe.keep)} and the best stay"
+        files = {
+            "tokens": in_bytes(found.token_bytes),
+            "checkpoints": f"{found.checkpoints:,} of {in_bytes(found.checkpoint_bytes)}; {kept}",
+            "metrics": plural(recipe.steps, "line"),
+            "model": f"{in_bytes(found.weight_bytes)}, with tokenizer and recipe",
+        }
+        yield _named(files)
+
+    def _schedule(self) -> Iterator[Block]:
+        recipe, peak = self.recipe, f"{self.recipe.lr:g}"
+        warm = f"{plural(recipe.warmup, 'step')} of warm-up to {peak}, then " if recipe.warmup else f"from {peak} "
+        low = "" if recipe.schedule == "constant" else f" towards {recipe.lr * recipe.final_lr:g}"
+        yield Heading("learning rate", warm + recipe.schedule + low, "q")
+        steps, rates = zip(*self.found.schedule, strict=True)
+        yield Curves([Curve("learning rate", np.array(steps), np.array(rates), "q")], "step", "learning rate", 8)
+
+    def _clipping(self) -> Iterator[Block]:
+        """What gradients are multiplied by, by their norm, and where the first one is."""
+        norm, most, factor = self.found.gradient_norm, self.recipe.clip, self.found.clipped_by
+        did = f"is multiplied by {factor:.3f}" if factor < 1 else "stays as it is"
+        yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f} and {did}", "k")
+        norms = np.linspace(0, 1.25 * max(norm, 2 * most), 200)
+        factors = np.array([clip_factor(one, most) for one in norms.tolist()])
+        first = Curve("first gradient", np.array([norm]), np.array([factor]), "output", points=True)
+        yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", 6)
+
+
+def _named(rows: Mapping[str, str]) -> Table:
+    return Table([Column("", [Span(name, "dim") for name in rows]), Column("", list(rows.values()))], header=False)

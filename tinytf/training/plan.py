@@ -1,0 +1,136 @@
+"""What a training would do, without training: its schedule, its sizes, the first gradient, and what it would write."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import clip_grad_norm_ as clip
+
+from tinytf.config import ModelConfig
+from tinytf.model.transformer import Transformer
+from tinytf.report import Report
+from tinytf.text.corpus import Corpus
+from tinytf.text.tokenizer import Tokenizer
+from tinytf.training.loop import require_place
+from tinytf.training.losses import batch_loss
+from tinytf.training.optimiser import clip_factor, learning_rate
+from tinytf.training.recipe import Recipe
+from tinytf.training.setup import prepare
+
+_POINTS = 512
+"""The most steps whose learning rate is listed."""
+_STATE, _SAVED = 4, 3
+"""Numbers for each parameter: in memory weight, gradient and two moments; all but the gradient in a checkpoint."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan(Report):
+    """A run that was not begun.
+
+    ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch. ``schedule`` is the
+    learning rate of steps (from 1), ``loss`` (nats per token) and ``gradient_norm`` those of the first batch before
+    training.
+    """
+
+    KIND = "training_plan"
+
+    run: Path
+    recipe: Recipe
+    config: ModelConfig
+    tokenizer: str
+    parameters: int
+    weight_bytes: int
+    tokens: int
+    held_out_tokens: int
+    token_bytes: int
+    step_tokens: int
+    schedule: Sequence[tuple[int, float]]
+    loss: float
+    gradient_norm: float
+
+    @property
+    def seen_tokens(self) -> int:
+        """The tokens of all steps together."""
+        return self.recipe.steps * self.step_tokens
+
+    @property
+    def passes(self) -> float:
+        """How often the text would be seen."""
+        return self.seen_tokens / self.tokens
+
+    @property
+    def uniform_loss(self) -> float:
+        """The loss of a model that finds all tokens equally probable: ln V."""
+        return math.log(self.config.vocab_size)
+
+    @property
+    def clipped_by(self) -> float:
+        """The factor of the first gradient."""
+        return clip_factor(self.gradient_norm, self.recipe.clip)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What weights, gradients and Adam's two moments take, without the activations of a batch."""
+        return _STATE * self.weight_bytes
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        return _SAVED * self.weight_bytes
+
+    @property
+    def checkpoints(self) -> int:
+        """How many would be written; the oldest are removed again."""
+        return -(-self.recipe.steps // (self.recipe.save_every or self.recipe.eval_every))
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run),
+            "recipe": self.recipe.to_dict(),
+            "config": self.config.to_dict(),
+            **self.members(
+                "tokenizer", "parameters", "tokens", "held_out_tokens", "step_tokens", "seen_tokens", "passes",
+            ),
+            "first_batch": self.members("loss", "uniform_loss", "gradient_norm", "clipped_by"),
+            **self.members("memory_bytes", "token_bytes", "checkpoints", "checkpoint_bytes"),
+            "schedule": [{"step": step, "lr": lr} for step, lr in self.schedule],
+        }  # fmt: skip
+
+
+def plan(
+    corpus: Corpus,
+    recipe: Recipe,
+    out: Path,
+    device: torch.device | str = "cpu",
+    *,
+    tokenizer: Tokenizer | None = None,
+    model: Transformer | None = None,
+    overwrite: bool = False,
+) -> TrainingPlan:
+    """What ``train`` would do with the same arguments; nothing is written to ``out``, and no weight changes.
+
+    The tokenizer is made and the text is cut into tokens, in a temporary folder. Raises what ``train`` raises before
+    its first step.
+    """
+    require_place(out, resume=False, overwrite=overwrite)
+    with TemporaryDirectory(prefix="tinytf-plan-") as folder:
+        torch.manual_seed(recipe.seed)
+        setup = prepare(corpus, recipe, Path(folder), tokenizer, model)
+        token_bytes = sum(path.stat().st_size for path in Path(folder).glob("*.bin"))
+        batch = setup.examples.batch(0)
+    parameters = list(setup.model.to(device).train().parameters())
+    loss = batch_loss(setup.model, batch)
+    loss.backward()
+    steps = np.unique(np.linspace(0, recipe.steps - 1, min(recipe.steps, _POINTS)).round().astype(int)).tolist()
+    tokens, held_out = setup.counts
+    return TrainingPlan(
+        run=out, recipe=recipe, config=setup.model.config, tokenizer=setup.tokenizer.kind,
+        parameters=sum(one.numel() for one in parameters), weight_bytes=sum(one.nbytes for one in parameters),
+        tokens=tokens, held_out_tokens=held_out, token_bytes=token_bytes, step_tokens=batch.ids.numel(),
+        schedule=[(step + 1, learning_rate(step, recipe)) for step in steps], loss=float(loss.detach()),
+        gradient_norm=float(clip(parameters, recipe.clip)),
+    )  # fmt: skip
