@@ -232,7 +232,8 @@ def test_diff_compares_the_last_two_runs(ran: Talk) -> None:
     ran("run The dog sat on the")
     assert ran("diff --top 3") == ran(f'diff "{SENTENCE}" "The dog sat on the" --top 3')
     ran("run A dog")
-    assert ran("diff --head L1H1") == ran('diff "The dog sat on the" "A dog" --head L1H1')
+    for option in ("--head L1H1", "--all", "--full"):
+        assert ran(f"diff {option}") == ran(f'diff "The dog sat on the" "A dog" {option}')
     ran("model tiny --dtype float64")
     assert ran("diff --rows 1") == ran('diff --dtype float32 --versus-dtype float64 "A dog" --rows 1')
     ran("undo", "model tiny-encoder")

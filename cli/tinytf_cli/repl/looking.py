@@ -11,6 +11,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
+from tinytf_cli.options import Extent
 from tinytf_cli.output import Result
 from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
@@ -176,8 +177,18 @@ def _displayed(session: Session) -> Result:
 @click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that counts as none.")
 @click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each.")
-@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
-def diff(session: Session, tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+@click.option("--rows", type=click.IntRange(0), help="Positions shown; 0 for all.")
+@click.option("--full", is_flag=True, help="Show every step.")
+@click.option("--all", "everything", is_flag=True, help="Show every step, head, position and token.")
+def diff(
+    session: Session,
+    tolerance: float | None,
+    head: str | None,
+    top: int,
+    rows: int | None,
+    full: bool,
+    everything: bool,
+) -> Result:
     """Compare the last two runs: where they begin to differ, and how.
 
     They may be two texts, one text through two models, or one text with and without some steps. With two texts it is
@@ -191,7 +202,8 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     a, b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
     found = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
-    return Result.of(DifferenceView((a, b), found, rows))
+    limit = Extent(everything).rows(rows)
+    return Result.of(DifferenceView((a, b), found, limit, full, head is not None, top))
 
 
 @dataclass(frozen=True)
