@@ -181,7 +181,7 @@ def test_a_head_is_called_by_what_it_does_in_this_text(
 
 def test_the_closeup_of_a_long_text_has_the_last_queries_and_the_keys_they_see_most() -> None:
     trace = record(lively(config_of("gpt2")), encoding_of(list(range(20))))
-    found = seen(trace, 19).closeup(1, 2)
+    found = seen(trace, 19).closeup(1, 2, keys=4)
     whole = trace["L1H2.weights"].numpy()
     most = np.argsort(-whole[12:].sum(axis=0))[:4]
     assert found.queries == tuple(range(12, 20))
@@ -191,6 +191,6 @@ def test_the_closeup_of_a_long_text_has_the_last_queries_and_the_keys_they_see_m
 
 def test_the_closeup_ends_with_the_position_that_is_read() -> None:
     trace = record(lively(config_of("rotary and both ways")), encoding_of(list(range(20))))
-    assert seen(trace, 10).closeup(0, 0).queries == tuple(range(3, 11))
+    assert seen(trace, 10).closeup(0, 0, 4).queries == tuple(range(3, 11))
     short = record(lively(config_of("gpt2")), encoding_of(IDS[:5]))
-    assert seen(short, 4).closeup(0, 0).keys == (0, 1, 2, 3, 4)
+    assert seen(short, 4).closeup(0, 0, 9).keys == (0, 1, 2, 3, 4)

@@ -95,8 +95,8 @@ def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_t
     assert folded is not None
     assert int(folded[1]) + lines[2].count("│·") + 1 == len(deep_traces[LONG].trace.tokens)
     layers = section(lines, "layers")
-    assert layers[3].strip() == "… 26 more layers; --all shows them"
-    assert [line.split()[0] for line in layers[1:3] + layers[4:]] == ["L0", "L1", "L28", "L29"]
+    assert [line.split()[0] for line in layers[1:5]] == ["L0", "L1", "L28", "L29"]
+    assert layers[5].strip() == "folded: 26 of 30 layers, L2 to L27; --all shows them"
     assert len(section(screen(deep, deep_traces[SENTENCE], PAPER, rows=0), "layers")) == 31
 
 
@@ -144,7 +144,7 @@ def test_norms_after_the_sum_are_drawn_on_the_stream() -> None:
         ("qwen3, normed queries and wide heads", "= q → q_norm → q_rot"),
         ("llama, grouped", "W_K (24, 12) = k → k_rot"),
         ("gemma 2, norms around each part and windows by layer", "scores → scaled → capped → masked → weights"),
-        ("norms of what is added", "RMSNorm(attn), gain (24)".replace("RMS", "Layer").replace("gain", "gain and bias")),
+        ("norms of what is added", "W_O (24, 24) + b = attn → attn_norm"),
     ],
 )
 def test_what_a_family_has_of_its_own_is_drawn(kind: str, said: str) -> None:

@@ -14,7 +14,7 @@ from tinytf_cli.output import to_json
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("width", [80, 200])
 def test_every_way_fits_the_screen_and_says_what_it_is_and_makes(tinytf: Tinytf, way: str, width: int) -> None:
     ran = tinytf("trace", "--at", "L0H1.W_Q", "--as", way, "--width", str(width), "--color", "never", screen=True)
     assert (ran.status, ran.err) == (0, "")
@@ -29,7 +29,6 @@ def test_every_way_is_said_in_sentences_and_in_seven_bits(tinytf: Tinytf, way: s
     assert tinytf(*arguments, "--ascii").out.isascii()
     said = tinytf(*arguments, "--plain").out
     assert not any(sign in said for sign in "░▒▓█▁▂▃⠒")
-    assert tinytf(*arguments, "-o", "/dev/null").status == 2
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -41,6 +41,10 @@ class FlowStep:
     def name(self) -> str:
         return self.step.name
 
+    @property
+    def has_matrix(self) -> bool:
+        return any(len(weight.shape) == 2 for weight in self.weights)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,

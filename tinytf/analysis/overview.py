@@ -18,7 +18,7 @@ from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
-_QUERIES, _KEYS, _FEW = 8, 4, 5
+_QUERIES = 8
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,7 @@ class Layer(Data):
 
 @dataclass(frozen=True, eq=False)
 class Closeup:
-    """Part of a head's ``weights``: up to 8 ``queries``, the last one read, and the 4 ``keys`` that they see most.
-
-    Of no more than 5 keys all.
-    """
+    """Part of a head's ``weights``: up to 8 ``queries``, the last one read, and the ``keys`` that they see most."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -106,13 +103,13 @@ class Overview:
         scores |= {name: float(measure(weights)) for name, (measure, _) in MEASURES.items()}
         return next((one.name for one in LABELS if scores.get(one.score, 0.0) >= one.least), "–")
 
-    def closeup(self, layer: int, head: int) -> Closeup:
-        """The part of a head's weights that fits beside a drawing."""
+    def closeup(self, layer: int, head: int, keys: int) -> Closeup:
+        """The part of a head's weights that fits beside a drawing, with so many ``keys`` if there are as many."""
         whole = self.weights(layer, head)
         stop = max(self.positions[-1] + 1, min(_QUERIES, len(whole)))
         rows = whole[max(0, stop - _QUERIES) : stop]
-        keys = sorted(rows.sum(dim=0).topk(len(whole) if len(whole) <= _FEW else _KEYS).indices.tolist())
-        return Closeup(tuple(range(stop - len(rows), stop)), tuple(keys), rows[:, keys])
+        seen = sorted(rows.sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
+        return Closeup(tuple(range(stop - len(rows), stop)), tuple(seen), rows[:, seen])
 
 
 @torch.no_grad()

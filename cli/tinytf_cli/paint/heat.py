@@ -73,7 +73,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     if terminal.cuts:
         widest_label = min(widest_label, max(widest_number, 8))
     width = max(widest_number, widest_label) + 1
-    room = max(1, (terminal.width - label_width - 2) // width)
+    room = max(1, (terminal.width - label_width - 3) // width)
     if terminal.coloured and len(columns) * (width + 1) <= terminal.width - label_width - 3:
         width += 1  # a space on either side of a number
     tall = block.most and len(rows) > block.most

@@ -29,15 +29,15 @@ def flow_blocks(flow: Flow, *, rails: bool) -> Iterator[Block]:
 
 
 def _rows(steps: Iterable[FlowStep]) -> Iterator[list[FlowStep]]:
-    """The steps of each line: what is made of nothing but a step with heads continues the line of that step."""
+    """The steps of each line: what follows from one step with heads, or norms one, continues the line of that step."""
     rows: list[list[FlowStep]] = []
     for one in steps:
         sources = [name for name, _ in one.inputs]
-        before = next((row for row in rows if [row[-1].name] == sources and row[-1].step.has_heads), None)
-        if before is None:
-            rows.append([one])
-        else:
+        before = next((row for row in rows if [row[-1].name] == sources), None)
+        if before and not one.has_matrix and (before[-1].step.has_heads or one.branch == one.name):
             before.append(one)
+        else:
+            rows.append([one])
     return iter(rows)
 
 
@@ -74,8 +74,8 @@ def _made(row: Sequence[FlowStep]) -> Iterator[Span]:
 def _formula(one: FlowStep) -> Iterator[Span]:
     """The formula, with the shapes of the weights, and of what a matrix is multiplied with."""
     formula, matrix = one.step.formula, one.step.matrix
-    before, product, after = formula.partition(f"·{matrix}")
-    if product:
+    if one.has_matrix:
+        before, _, after = formula.partition(f"·{matrix}")
         (_, taken), *_ = one.inputs
         (shape,) = (weight.shape for weight in one.weights if weight.name == matrix)
         yield Span(before)

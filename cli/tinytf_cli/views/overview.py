@@ -34,9 +34,9 @@ from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
-_LAYERS, _LINES = 5, 8
+_LAYERS, _LINES = 4, 12  # of the layers, and of the maps with them
 _SMALL, _WIDE = 4, 8  # tokens of maps that come in two rows; columns that each takes, at least
-_CLOSEUP = 24  # least columns of the map beside the drawing
+_DRAWING, _CLOSEUP = 70, 24  # columns of the drawing, and of the map beside it, at least
 
 Again = Callable[..., str]
 """Makes a command line about the same text, of a command and what it takes before it, and ``options``."""
@@ -117,7 +117,8 @@ def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]
     return one.top
 
 
-def _short(name: str, most: int) -> str:
+def shortened(name: str, most: int) -> str:
+    """A name of at most that many characters."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
@@ -151,16 +152,20 @@ class Screen:
             Heading(f"block L{layer}", f"of {config.n_layers} · {stream} × d_model {config.d_model}"),
             *flow_blocks(overview.flow, rails=not terminal.plain),
         ]
-        yield Beside([drawing, list(self._closeup(layer, head))], least=_CLOSEUP)
+        yield Beside([drawing, list(self._closeup(layer, head, terminal.width))], least=_CLOSEUP)
 
-    def _closeup(self, layer: int, head: int) -> Iterator[Block]:
-        seen = self.overview.closeup(layer, head)
+    def _closeup(self, layer: int, head: int, width: int) -> Iterator[Block]:
+        """What the head looks at: as many keys as fit beside the drawing, or below it on a narrow screen."""
+        room = width - (_DRAWING if width > _DRAWING + _CLOSEUP else 0)
+        longest = 6 if room > 2 * _CLOSEUP else 4  # of a key's name
+        few = 5 if len(self.names) <= 5 else 4
+        seen = self.overview.closeup(layer, head, max(few, (room - 12) // (longest + 2)))
         step = self.trace.steps.at(self.trace.steps.weights, layer)
         visible = visible_array(self.trace, step, layer)
         yield Heading(f"L{layer}H{head}.{step.name}", self.overview.label(layer, head), "attention")
         part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
-        rows, columns = ([_short(self.names[place], most) for place in places] for places, most in (
-            (seen.queries, 7), (seen.keys, 4)
+        rows, columns = ([shortened(self.names[place], most) for place in places] for places, most in (
+            (seen.queries, 7), (seen.keys, longest)
         ))  # fmt: skip
         yield Heat(as_array(seen.weights), rows, columns, "unit", part, digits=2)
         total = len(self.names)
@@ -181,10 +186,10 @@ class Screen:
         if self.overview.reading is not None:
             reads = [one.read for one in every if one.read is not None]
             columns += [
-                Column("the lens reads", [Span(read.token, "output") for read in reads], shrink=8),
+                Column("lens reads", [Span(read.token, "output") for read in reads], shrink=8),
                 Column("", [Meter(read.probability, Figure(read.probability, "%.3f"), "output") for read in reads]),
             ]
-        yield Heading("layers", f"norm of what each adds {self._where}, over that of the stream it is added to")
+        yield Heading("layers", f"norm of what is added over that of the stream, {self._where}")
         yield from folded(Table(columns), names, rows, "layers")
 
     def _sizes(self, column: Sequence[Added]) -> Column:
@@ -210,7 +215,14 @@ class Screen:
             )
             for layer, head in places[:most]
         ]
-        yield Miniatures(maps, _LINES, "heads", len(places), "those that add most", "--all shows them all")
+        yield Miniatures(
+            maps,
+            _LINES - min(_LAYERS + 1, len(self.overview.layers)),
+            "heads",
+            len(places),
+            "those that add most",
+            "--all shows them all",
+        )
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """What to type next."""
