@@ -240,7 +240,7 @@ def test_the_pieces_of_a_line_are_the_line_and_its_words_are_those_that_are_run(
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_colours_change_no_character_and_completion_never_fails(line: str) -> None:
     session = Session(VERBS)
     assert "".join(fragment[1] for fragment in coloured(session, line)) == line
