@@ -100,7 +100,7 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
         if promised:
             assert tuple(value.shape) == tuple(int(n) for n in promised[1].split(",")), line
             shapes += 1
-    assert shapes == 6
+    assert shapes == 8
 
 
 def test_the_step_table_of_the_docs_is_that_of_the_code() -> None:

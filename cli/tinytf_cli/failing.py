@@ -1,6 +1,9 @@
 """Every error as one line, a hint and an exit status; where one place of a line is wrong, that place too."""
 
+import re
+import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -23,19 +26,22 @@ class Failure:
     marked: str = ""
 
 
-_NUMBERS = {
-    "a valid integer range": "a whole number",
-    "a valid integer": "a whole number",
-    "a valid float range": "a number",
-    "a valid float": "a number",
-}
-"""What click calls the numbers that an option takes, and what everybody else does."""
+_PLAINER = [
+    (r"a valid integer( range)?$", "a whole number"),
+    (r"a valid float( range)?$", "a number"),
+    (r"in the range x>=(\S+)$", r"\1 or more"),
+    (r"in the range x>(\S+)$", r"more than \1"),
+    (r"in the range (\S+)<=x<=(\S+)$", r"from \1 to \2"),
+    (r"^Missing argument '\[?([A-Z|]+)\]?'$", r"\1 is missing"),
+    (r"^Invalid value for '\[?([A-Z|]+)\]?…?': ", r"\1: "),
+]
+"""Words of click, and what everybody else says."""
 
 
 def explained(error: Exception, shows: str = "--debug shows where it happened") -> Failure:
     """What an error means to whoever typed; ``shows`` says where more is told of one that is a fault of ours."""
     if isinstance(error, click.UsageError):
-        return Failure(_usage_message(error), _usage_hint(error), 2)
+        return Failure(usage_message(error), _usage_hint(error), 2)
     if isinstance(error, PlacedError):
         return Failure(error.message, error.hint, error.exit_status, _marked(error.line, error.column))
     if isinstance(error, TinytfError):
@@ -53,12 +59,20 @@ def say(message: str, hint: str = "", marked: str = "", stream: TextIO | None = 
     stream = sys.stderr if stream is None else stream
     if stream is None:
         return
-    print(f"tinytf: error: {printable(message, spaces=False)}", file=stream)
+    print(_fitted(f"tinytf: error: {printable(message, spaces=False)}", stream), file=stream)
     if marked:
         print(marked, file=stream)
     if hint:
-        print(f"hint: {printable(hint, spaces=False)}", file=stream)
+        print(_fitted(f"hint: {printable(hint, spaces=False)}", stream), file=stream)
     stream.flush()
+
+
+def _fitted(line: str, stream: TextIO) -> str:
+    """A line, on a terminal wrapped between words."""
+    width = shutil.get_terminal_size().columns
+    if not stream.isatty() or len(line) < width:
+        return line
+    return textwrap.fill(line, width - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _marked(line: str, column: int) -> str:
@@ -81,10 +95,11 @@ def _usage_hint(error: click.UsageError) -> str:
     return f"see {error.ctx.command_path} --help" if error.ctx else "see tinytf --help"
 
 
-def _usage_message(error: click.UsageError) -> str:
+def usage_message(error: click.UsageError) -> str:
+    """What is wrong with the words of a command."""
     if isinstance(error, click.NoSuchOption):
         return f"there is no option {error.option_name}"
     message = " ".join(error.format_message().split()).rstrip(".")
-    for kind, meant in _NUMBERS.items():
-        message = message.removesuffix(kind) + meant if message.endswith(kind) else message
+    for words, plainer in _PLAINER:
+        message = re.sub(words, plainer, message)
     return message

@@ -60,7 +60,7 @@ class Pager(io.StringIO):
         if self._to is None:
             from rich.cells import cell_len
 
-            lines = _CODES.sub("", text).splitlines()
+            lines = _CODES.sub("", text[: self._columns * self._height]).splitlines()  # more does not fit anyway
             self._rows += sum(max(1, -(-cell_len(line) // self._columns)) for line in lines)
             if self._rows < self._height:
                 return super().write(text)

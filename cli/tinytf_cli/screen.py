@@ -12,6 +12,10 @@ from rich.text import Text
 _AT_ONCE, _DONE = "\x1b[?2026h", "\x1b[?2026l"
 
 
+class Terminated(SystemExit):
+    """SIGTERM has told the program to end."""
+
+
 class Screen:
     """Redraw by moving the cursor up over the last picture.
 
@@ -45,13 +49,15 @@ class Screen:
 
 
 @contextmanager
-def clean_exit(redraw: Callable[[], None]) -> Iterator[None]:
-    """Exit cleanly on SIGTERM, and call ``redraw`` after a stop (Ctrl-Z)."""
+def clean_exit(redraw: Callable[[], None] | None = None) -> Iterator[None]:
+    """Raise Terminated on SIGTERM, and call ``redraw`` after a stop (Ctrl-Z)."""
 
     def end(*_: Any) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
+        raise Terminated(128 + signal.SIGTERM)
 
-    wanted = {"SIGTERM": end, "SIGCONT": lambda *_: redraw()}
+    wanted: dict[str, Any] = {"SIGTERM": end}
+    if redraw is not None:
+        wanted["SIGCONT"] = lambda *_: redraw()
     before = {
         getattr(signal, name): signal.signal(getattr(signal, name), handler)
         for name, handler in wanted.items()

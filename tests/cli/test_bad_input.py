@@ -426,3 +426,11 @@ def test_an_unknown_option_is_answered_with_the_nearest(
     ran = tinytf(command, "words", option, "3")
     assert ran.status == 2
     assert ran.err == f"tinytf: error: there is no option {option}\nhint: did you mean {nearest}?\n"
+
+
+def test_on_a_terminal_a_long_hint_is_wrapped_between_words(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    whole, wrapped = tinytf("info", "nope").err, tinytf("info", "nope", screen=True).err
+    assert max(map(len, whole.splitlines())) > 100
+    assert max(map(len, wrapped.splitlines())) < 60
+    assert wrapped.split() == whole.split()

@@ -247,9 +247,9 @@ def test_stop_strings_and_chunks_arrive(tinytf: Tinytf, decoder: Path, opened: M
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--n", "0"), "0 is not in the range"),
+        (("--n", "0"), "0 is not 1 or more"),
         (("--n", "2", "--temperature", "0"), "2 greedy texts are the same"),
-        (("--beams", "0"), "0 is not in the range"),
+        (("--beams", "0"), "0 is not 1 or more"),
         (("--beams", "2", "--n", "3"), "3 texts are more than 2 beams"),
         (("--beams", "2", "--temperature", "1"), "draws nothing"),
         (("--beams", "2", "--top-k", "4"), "draws nothing"),

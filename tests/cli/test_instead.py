@@ -56,6 +56,12 @@ def test_masked_cells_are_drawn_where_the_mask_is_and_only_there(tinytf: Tinytf)
     assert numbers == [[1, 3], [2, 3], [3, 3]]
 
 
+def test_the_head_whose_maps_are_shown_can_be_chosen(tinytf: Tinytf) -> None:
+    out = tinytf("trace", SAID, "--without", "mask", "--layer", "1", "--head", "2").out
+    assert re.search(r"^L1H2\.weights   0\.\d\d of its weight moved$", out, re.MULTILINE)
+    assert "of all heads the one that moves most" in tinytf("trace", SAID, "--without", "mask").out
+
+
 def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
     """Of one layer: from the block's input and the parameters to its output."""
     model = load("tiny")

@@ -44,7 +44,7 @@ class Terminal:
         while not (words in self.text and still):
             assert time.monotonic() < end, self.text
             try:
-                self._feed(self.child.read_nonblocking(65_536, 0.2))
+                self._feed(self.child.read_nonblocking(65_536, 0.1))
                 still = False
             except pexpect.TIMEOUT:
                 still = True

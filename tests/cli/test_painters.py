@@ -21,12 +21,15 @@ from tinytf_cli.views.blocks import (
     Column,
     Curve,
     Curves,
+    Figure,
+    Grid,
     Heat,
     Histogram,
     Line,
     Meter,
     Pieces,
     RowBars,
+    Signed,
     Span,
     Table,
     Thumbnails,
@@ -327,6 +330,83 @@ def test_the_digits_follow_the_largest_finite_magnitude() -> None:
     assert form(0.1, np.inf, np.nan) == "%.3f"
     assert form() == "%.3f"
     assert form(np.nan) == "%.3f"
+
+
+# Bars on both sides of zero.
+
+
+def sides(line: str, terminal: Terminal) -> tuple[int, int]:
+    """How much is drawn left and right of the axis, in halves of a cell."""
+    axis, full, half = ("|", "#", "") if terminal.ascii else ("│", "█", "▌▐")
+    left, right = without_colour(line).split(axis)
+    return tuple(2 * side.count(full) + sum(map(side.count, half)) for side in (left, right))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("terminal", [BARE, ASCII, TRUE], ids=["none", "ascii", "colour"])
+def test_a_negative_bar_goes_left_of_the_axis_and_a_positive_one_right(terminal: Terminal) -> None:
+    values = [-2.0, -1.0, 0.0, 0.5, 1.0, 2.0]
+    lines = drawn(Table([Column("adds", [Signed(value, 2.0, "%+.1f") for value in values])]), terminal)
+    assert "adds" in lines[0]
+    assert ("±2" in lines[0]) or ("+-2" in lines[0])
+    axes = {without_colour(line).index("|" if terminal.ascii else "│") for line in lines[1:]}
+    assert len(axes) == 1
+    wanted = [(16, 0), (8, 0), (0, 0), (0, 4), (0, 8), (0, 16)]  # a whole bar is eight cells
+    assert [sides(line, terminal) for line in lines[1:]] == wanted
+
+
+@pytest.mark.parametrize("terminal", [BARE, ASCII, TRUE], ids=["none", "ascii", "colour"])
+def test_signed_bars_have_their_scale_above_them(terminal: Terminal) -> None:
+    bars = Bars([Bar("a", -1.0, "-1"), Bar("b", 4.0, "+4")], 4.0, signed=True)
+    scale, *lines = [without_colour(line) for line in drawn(bars, terminal)]
+    assert scale.split() == ["-4.000", "0", "4.000"]
+    axis = lines[0].index("|" if terminal.ascii else "│")
+    assert scale.index(" 0 ") + 1 == axis
+    (left, none), (nothing, right) = (sides(line.partition("  ")[2], terminal) for line in lines)
+    assert (none, nothing) == (0, 0)
+    assert right == 2 * (len(scale) - axis - 1)
+    assert abs(left - right / 4) <= 0.5
+
+
+def test_without_a_negative_number_the_whole_width_is_for_the_others() -> None:
+    (line,) = drawn(Table([Column("", [Signed(1.0, 2.0, "%.1f")])], header=False), BARE)
+    assert line.split() == ["1.0", "│████"]
+
+
+def test_in_sentences_a_signed_bar_is_its_number() -> None:
+    said = Terminal(100, plain=True)
+    assert drawn(Table([Column("adds", [Signed(-1.5, 2.0, "%+.1f")])]), said) == ["adds -1.5."]
+    assert drawn(Bars([Bar("a", -1.0, Figure(-1.0, "%+.2f"))], 4.0, signed=True), said) == ["a: -1.00."]
+
+
+def test_what_is_no_number_has_no_bar_or_a_whole_one() -> None:
+    cells = [Signed(float(value), 1.0, "%.1f") for value in ("nan", "inf", "-inf")]
+    lines = drawn(Table([Column("", cells)], header=False), BARE)
+    assert [sides(line, BARE) for line in lines] == [(0, 0), (0, 16), (16, 0)]
+
+
+def test_numbers_in_sentences_and_grids_have_the_digits_asked_for() -> None:
+    exact = Terminal(100, digits=5)
+    assert drawn(Line(["p is ", Figure(0.25, "%.2f"), "."]), exact) == ["p is 0.25000."]
+    assert drawn(Line(["p is ", Figure(0.25, "%.2f"), "."]), BARE) == ["p is 0.25."]
+    grid = Grid([["cat"]], np.array([[0.25]]), ["L0"], ["1."], beside=[("KL", [Figure(1.5, "%.1f")])])
+    assert drawn(grid, exact)[1].split() == ["L0", "1.50000", "cat", "0.25000"]
+
+
+@pytest.mark.parametrize("keep", [[0, 3], [1], []])
+def test_a_block_with_some_of_its_rows_has_the_cells_of_these_rows(keep: list[int]) -> None:
+    table = Table([Column("a", list("wxyz"), narrow=list("WXYZ"))], rule_after=frozenset({3})).only(keep)
+    assert list(table.columns[0].cells) == ["wxyz"[row] for row in keep]
+    assert list(table.columns[0].narrow or []) == ["WXYZ"[row] for row in keep]
+    assert table.rule_after == ({keep.index(3)} if 3 in keep else set())
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    heat = Heat(values, list("wxyz"), list("ab"), "unit", values > 3).only(keep)
+    assert heat.values.tolist() == [values[row].tolist() for row in keep]
+    assert heat.visible is not None
+    assert heat.visible.tolist() == [[row > 1] * 2 for row in keep]
+    words = [[name + "a", name + "b"] for name in "wxyz"]
+    grid = Grid(words, values, list("wxyz"), list("ab"), beside=[("n", [Figure(row) for row in range(4)])]).only(keep)
+    assert (grid.words, list(grid.row_labels)) == ([words[row] for row in keep], ["wxyz"[row] for row in keep])
+    assert [figure.value for figure in grid.beside[0][1]] == keep
 
 
 # Every block on a small screen, with the longest labels.

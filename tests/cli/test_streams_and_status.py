@@ -65,7 +65,7 @@ def test_an_error_without_a_known_kind_is_still_one_line(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] not enough memory")
 
-    monkeypatch.setattr("tinytf.api.record", fail)
+    monkeypatch.setattr("tinytf.text_model.record", fail)
     assert is_a_clean_error(tinytf("trace", SENTENCE, "-m", decoder), 1)
 
 
@@ -90,7 +90,7 @@ def test_an_interrupt_that_a_library_swallowed_still_ends_in_130(
         except KeyboardInterrupt:
             raise AttributeError("module 'numpy' has no attribute 'iinfo'") from None
 
-    monkeypatch.setattr("tinytf.api.record", swallow)
+    monkeypatch.setattr("tinytf.text_model.record", swallow)
     ran = tinytf("trace", SENTENCE, "-m", decoder)
     assert ran.status == 130
     assert ran.err.strip() == "tinytf: interrupted"
@@ -103,7 +103,7 @@ def test_control_c_while_it_works_is_130_without_a_traceback(decoder: Path) -> N
         "def wait(*a, **k):\n"
         "    print('working', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"
-        "tinytf.api.record = wait\n"
+        "tinytf.text_model.record = wait\n"
         "main()\n"
     )
     with subprocess.Popen(

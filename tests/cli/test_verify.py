@@ -1,14 +1,19 @@
 """tinytf verify: claimed beside true, the score, the status, and what it refuses."""
 
+import functools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from driving import Tinytf, is_a_clean_error, without_colour
 from rich.cells import cell_len
 
-from tinytf.worked import open_example, shipped, verify
+from tinytf.worked import Verification, open_example, shipped, verify
+from tinytf_cli.paint.painter import paint
+from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.verify import VerifyView
 
 EXAMPLE = """
 title = "two products\\u001b[31m"
@@ -65,7 +70,8 @@ def test_the_verdict_comes_first_and_the_digest_has_only_what_does_not_hold(tiny
         "✗ B   1 wrong of 4  [two,0] 6.1✗ (true 6)",
         "  3 times 2 is 6",
         "→ C   carried  20.1→ (true 20)",
-        "2 other steps not shown. --wrong shows every number of those that do not hold, --full of all",
+        "  --wrong   every number of the 2 steps that do not hold",
+        "  --full    every number of all 4 steps",
     ]
     wrong = tinytf("verify", own, "--wrong").out
     assert "6.1✗" in wrong
@@ -73,9 +79,18 @@ def test_the_verdict_comes_first_and_the_digest_has_only_what_does_not_hold(tiny
     assert "✓ E" not in wrong
 
 
+def test_a_step_on_which_tinytf_and_numpy_disagree_is_among_the_faulty_ones() -> None:
+    found = checked("cat-sat")
+    steps = [replace(one, apart=1.0) if one.step.name == "order" else one for one in found.steps]
+    lines = painted(replace(found, steps=tuple(steps)), 100)
+    assert "check failed: tinytf and float64 numpy disagree, largest difference 1.0e+00 at order" in lines
+    assert "  tinytf and numpy differ here by 1.0e+00" in lines
+    assert any(line.startswith("= order   not claimed") for line in lines)
+
+
 @pytest.mark.parametrize("name", shipped())
-def test_the_digest_of_an_example_fits_one_screen(tinytf: Tinytf, name: str) -> None:
-    assert len(tinytf("verify", name, "--width", "100").lines) <= 45
+def test_the_digest_of_an_example_fits_one_screen(name: str) -> None:
+    assert len(painted(checked(name), 100)) <= 45
 
 
 def test_a_step_of_adam_shows_that_the_weight_moves(tinytf: Tinytf) -> None:
@@ -145,11 +160,21 @@ def test_several_files_are_verified_in_turn(tinytf: Tinytf, own: Path) -> None:
     assert tinytf("verify", own, "cat-sleeps").out.count(" wrong\n") == 2
 
 
+@functools.cache
+def checked(name: str) -> Verification:
+    return verify(open_example(name))
+
+
+def painted(found: Verification, width: int, **how: bool) -> list[str]:
+    terminal = Terminal(width=width)
+    return list(paint(VerifyView(found, **how).blocks(terminal), terminal))
+
+
 @pytest.mark.parametrize("name", shipped())
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_every_line_of_an_example_fits_the_screen(tinytf: Tinytf, name: str, width: int) -> None:
-    ran = tinytf("verify", name, "--full", "--width", str(width), screen=True)
-    assert max(map(cell_len, without_colour(ran.out).splitlines())) <= width
+def test_every_line_of_an_example_fits_the_screen(name: str, width: int) -> None:
+    for how in ({}, {"full": True}):
+        assert max(map(cell_len, painted(checked(name), width, **how))) <= width
 
 
 def test_token_ids_are_checked_by_the_tokenizer_that_is_given(tinytf: Tinytf, own: Path) -> None:

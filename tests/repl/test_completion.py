@@ -215,6 +215,14 @@ def test_nothing_is_opened_for_a_completion(monkeypatch: pytest.MonkeyPatch) -> 
         coloured(session, line)
 
 
+def test_addresses_are_offered_before_the_model_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(VERBS, Spec("tiny-encoder"))
+    monkeypatch.setattr(Models, "model", lambda self, spec: pytest.fail("it was opened"))
+    assert _offers(session, "break L1H") == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    assert "max" in _offers(session, "watch ma")
+    assert _offers(Session(VERBS, Spec("hub:ORG/NAME")), "break L1H") == []
+
+
 # Pieces and colours
 
 
@@ -259,8 +267,8 @@ def test_colours_change_no_character_and_completion_never_fails(line: str) -> No
         ("break L0.weights if max > 0.9", "0.9", "class:number"),
         ("where # here", "# here", "class:comment"),
         ("heat L0H0 > map.svg", ">", "class:sign"),
-        ("! for x in trace: pass", "for", "class:keyword"),
-        ("! trace['L0.ffn']", "'L0.ffn'", "class:string"),
+        ("! for x in trace: pass", "for", "class:pygments.keyword"),
+        ("! trace['L0.ffn']", "L0.ffn", "class:pygments.literal.string.single"),
     ],
 )
 def test_a_piece_has_the_colour_of_what_it_is(session: Session, line: str, word: str, style: str) -> None:

@@ -7,7 +7,7 @@ from tinytf.config import ModelConfig
 from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_characters
 from tinytf.trace.trace import Trace
-from tinytf_cli.repl.opening import SessionModel
+from tinytf_cli.repl.models import SessionModel
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.session_verbs import VERBS
 from tinytf_cli.repl.state import Run, Spec

@@ -24,9 +24,9 @@ def test_a_transcript_holds_where_numbers_round_otherwise(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No number of it stands so near the edge between two roundings that another machine may give the other one."""
-    from tinytf_cli.repl import opening
+    from tinytf_cli.repl import models
 
-    right, drawn = opening.load, torch.Generator().manual_seed(6)
+    right, drawn = models.load, torch.Generator().manual_seed(6)
 
     def load(name: str, **settings: Any) -> Model:
         model = right(name, **settings)
@@ -35,7 +35,7 @@ def test_a_transcript_holds_where_numbers_round_otherwise(
                 parameter.mul_(1 + 3e-6 * torch.randn(parameter.shape, generator=drawn))
         return model
 
-    monkeypatch.setattr(opening, "load", load)
+    monkeypatch.setattr(models, "load", load)
     monkeypatch.chdir(tmp_path)
     assert given(path) == path.with_suffix(".expected").read_text("utf-8")
 
@@ -158,8 +158,18 @@ def test_without_arguments_there_is_help_in_a_pipe(tinytf: Tinytf) -> None:
 
 def test_at_a_terminal_there_is_a_prompt(tinytf: Tinytf, monkeypatch: pytest.MonkeyPatch) -> None:
     talked = []
-    monkeypatch.setattr("tinytf_cli.repl.front.interact", lambda session: talked.append(session.run) or 0)
+    monkeypatch.setattr("tinytf_cli.repl.prompt.interact", lambda session: talked.append(session.run) or 0)
     monkeypatch.setattr("driving.Stream.isatty", lambda self: True)
     assert tinytf().status == 0
     assert tinytf("repl", "The cat").status == 0
     assert [run and run.text for run in talked] == [None, "The cat"]
+
+
+def test_a_file_that_deletes_stops_by_number_is_not_run_beside_other_stops(tinytf: Tinytf, tmp_path: Path) -> None:
+    script = tmp_path / "stops.session"
+    script.write_text("break L0.q\nbreak L1.q\ndelete 1\nbreak\n", "utf-8")
+    alone = tinytf("repl", "-c", "break L2", "-c", "delete", "-c", f"source '{script}'")
+    assert alone.lines[-1].split() == ["2", "L1.q"]
+    beside = tinytf("repl", "-c", "break L2", "-c", f"source '{script}'", "-c", "break", "--on-error", "continue")
+    assert "stops.session line 3 deletes a stop by its number" in beside.err
+    assert beside.lines[-1].split() == ["1", "L2"]

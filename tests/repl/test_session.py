@@ -18,7 +18,7 @@ from talking import SENTENCE, Talk
 
 from tinytf.loading import Model
 from tinytf.trace.trace import Text
-from tinytf_cli.repl import front
+from tinytf_cli.repl import prompt
 
 
 @pytest.fixture
@@ -48,16 +48,16 @@ def test_one_forward_pass_serves_verbs_and_commands(talk: Callable[..., Talk], r
 def test_the_model_is_opened_once_and_when_it_is_needed(
     talk: Callable[..., Talk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tinytf_cli.repl import opening
+    from tinytf_cli.repl import models
 
     opened: list[str] = []
-    right = opening.load
+    right = models.load
 
     def load(name: str, **settings: Any) -> Model:
         opened.append(name)
         return right(name, **settings)
 
-    monkeypatch.setattr(opening, "load", load)
+    monkeypatch.setattr(models, "load", load)
     monkeypatch.setattr("tinytf.loading.load", lambda *_, **__: pytest.fail("opened by a command"))
     begun = talk()
     begun("show", "help")
@@ -284,11 +284,11 @@ class _Keys:
 
 def test_the_plain_prompt_goes_on_after_ctrl_c_and_ends_with_ctrl_d(ran: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", _Keys("step", KeyboardInterrupt(), "nonsense", "", EOFError()))
-    assert front.plainly(ran.session) == 0
+    assert prompt.plainly(ran.session) == 0
     assert ran.session.place_words.startswith("embed.tokens ")
     assert "there is no verb or command 'nonsense'" in ran.err.text
     monkeypatch.setattr("builtins.input", _Keys("quit", "step"))
-    assert front.plainly(ran.session) == 0
+    assert prompt.plainly(ran.session) == 0
 
 
 def test_whoever_stops_reading_ends_the_session_quietly() -> None:

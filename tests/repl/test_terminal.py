@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,18 +53,18 @@ class Seen:
         return self.until(holds, f"the prompt with {line!r}")
 
 
-def _begin(columns: int, rows: int, folder: Path) -> Seen:
-    """A shell that starts tinytf, so that the terminal can be looked at when it has ended."""
+def _begin(columns: int, rows: int, folder: Path, before: str = "") -> Seen:
+    """A shell that starts tinytf, so that the terminal can be looked at when it has ended; ``before`` is Python."""
     environment = {name: value for name, value in os.environ.items() if name not in _BY_ITSELF}
     environment.update(TERM="xterm-256color", XDG_STATE_HOME=str(folder), LC_ALL="C.UTF-8")
     # Ctrl-C reaches the shell too, which would end with its child.
     script = (
-        'trap : INT; before=$(stty -g); "$0" -m tinytf_cli; echo "status $?"; '
+        'trap : INT; before=$(stty -g); "$0" -c "$1"; echo "status $?"; '
         '[ "$before" = "$(stty -g)" ] && echo "as before"'
     )
-    child = pexpect.spawn(
-        "/bin/sh", ["-c", script, sys.executable], env=environment, dimensions=(rows, columns), timeout=_PATIENCE
-    )
+    code = f"{before}\nfrom tinytf_cli.main import main\nmain()"
+    words = ["-c", script, sys.executable, code]
+    child = pexpect.spawn("/bin/sh", words, env=environment, dimensions=(rows, columns), timeout=_PATIENCE)
     screen = pyte.Screen(columns, rows)
     screen.write_process_input = child.send  # where the cursor is, when it is asked
     return Seen(child, screen, pyte.ByteStream(screen))
@@ -124,3 +125,16 @@ def test_a_session_at_a_terminal(columns: int, rows: int, tmp_path: Path) -> Non
         seen.child.close(force=True)
     lines = (tmp_path / "tinytf" / "history").read_text("utf-8").splitlines()
     assert lines[-4:] == ["run The cat sat", "step 4", "! while True: pass", "where"]
+
+
+def test_leaving_waits_for_no_import(tmp_path: Path) -> None:
+    slow = "import time, tinytf_cli.repl.prompt as prompt; prompt._import_slow = lambda: time.sleep(60)"
+    seen = _begin(80, 24, tmp_path, before=slow)
+    try:
+        seen.prompts()
+        began = time.monotonic()
+        seen.type("\x04")
+        seen.shows("status 0", "as before")
+        assert time.monotonic() - began < 30
+    finally:
+        seen.child.close(force=True)

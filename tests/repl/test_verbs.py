@@ -232,7 +232,8 @@ def test_diff_compares_the_last_two_runs(ran: Talk) -> None:
     ran("run The dog sat on the")
     assert ran("diff --top 3") == ran(f'diff "{SENTENCE}" "The dog sat on the" --top 3')
     ran("run A dog")
-    assert ran("diff --head L1H1") == ran('diff "The dog sat on the" "A dog" --head L1H1')
+    for option in ("--head L1H1", "--all", "--full"):
+        assert ran(f"diff {option}") == ran(f'diff "The dog sat on the" "A dog" {option}')
     ran("model tiny --dtype float64")
     assert ran("diff --rows 1") == ran('diff --dtype float32 --versus-dtype float64 "A dog" --rows 1')
     ran("undo", "model tiny-encoder")
@@ -265,7 +266,7 @@ def test_precision_and_colours_are_those_of_the_session_alone(ran: Talk) -> None
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "repl"])
 def test_every_command_is_there_with_its_help(ran: Talk, name: str) -> None:
-    assert ran(f"{name} --help").startswith(f"Usage: {name} ")
+    assert f"Usage: {name} " in ran(f"{name} --help")
     assert "Usage: " in ran(f"help {name}") or name in ran.session.lexicon.verbs
 
 
@@ -296,6 +297,25 @@ def test_help_is_whole_on_a_narrow_screen(ran: Talk) -> None:
 def test_a_word_that_is_no_number_is_called_that(ran: Talk) -> None:
     assert ran.fails("step x").failure.message.endswith("'x' is not a whole number")  # type: ignore[union-attr]
     assert ran.fails("diff --tolerance x").failure.message.endswith("'x' is not a number")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("save", "FILE is missing", "such as: save look.session"),
+        ("step 0", "N: 0 is not 1 or more", "such as: step, step 5"),
+        ("list 99999", "N: 99999 is not from 1 to 10000", "such as: list, list 30"),
+        ("step -1", "there is no option -1", "such as: step, step 5"),
+        ("delete 0", "NUMBER: 0 is not 1 or more", "such as: delete 1, delete"),
+        ("set precision 99", "precision takes auto or 0 to 9, and not '99'", ""),
+    ],
+)
+def test_words_that_a_verb_does_not_take_are_told_with_an_example(
+    ran: Talk, line: str, message: str, hint: str
+) -> None:
+    failure = ran.fails(line).failure
+    assert failure is not None
+    assert (failure.message, failure.hint) == (message, hint)
 
 
 def test_help_says_what_an_option_takes(ran: Talk) -> None:

@@ -43,7 +43,7 @@ class Activations(Report):
     """
 
     KIND = "activations"
-    EVENTS: ClassVar = {"tokens_in_figures": "token"}
+    EVENTS: ClassVar = {"places": "place"}
 
     layer: int
     name: str
@@ -62,7 +62,7 @@ class Activations(Report):
         return {
             **self.members("layer", "name", "gated", "formula"),
             "quantiles": quantiles,
-            "tokens_in_figures": [one.to_dict() for one in self.places],
+            "places": [one.to_dict() for one in self.places],
             **self.members("grid", "curves"),
         }
 

@@ -77,7 +77,9 @@ def parse_block(text: str, table: StepTable) -> Address:
     """Read the address of whole blocks, such as L1H2 or L0-3. Raises AddressError for others, and for a step."""
     where = parse_address(text, table)
     if where.step is not None:
-        raise AddressError(f"{text!r} is a step, and not a layer and head such as L0H0", f"--at {text} shows it")
+        raise AddressError(
+            f"--block takes a layer and head, such as L0H0, and {text!r} is a step", f"--at {text} shows it"
+        )
     return where
 
 

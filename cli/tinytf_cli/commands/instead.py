@@ -9,6 +9,7 @@ import click
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf_cli.command import option
+from tinytf_cli.host import given
 from tinytf_cli.options import Detail
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Instead:
     activations: bool = option(is_flag=True, help="The activation in --layer, with the text's numbers on its curve.")
     without: tuple[str, ...] = option(
         "--without", multiple=True, type=click.Choice(list(LEFT_OUT)),
-        help="A run without this part of attention, beside the model's own. Repeatable.",
+        help="A run without this part of attention, beside the model's own, and --head in both. Repeatable.",
     )  # fmt: skip
 
     def view_of(
@@ -42,10 +43,11 @@ class Instead:
         from tinytf_cli.views.code import CodeView
         from tinytf_cli.views.without import WithoutView
 
+        head = f"L{detail.layer}H{detail.head}" if given("layer", "head") else None
         views: dict[str, Callable[[Trace], View]] = {
             "code": lambda trace: CodeView(model, model.code(trace, detail.layers(model), at)),
             "activations": lambda trace: ActivationsView(model, model.activations(trace, detail.layer), detail.rows),
-            "without": lambda trace: WithoutView(model, model.compare_without(trace, self.without, top=top)),
+            "without": lambda trace: WithoutView(model, model.compare_without(trace, self.without, head=head, top=top)),
         }
         if len(asked) > 1:
             raise UsageError(f"--{asked[0]} and --{asked[1]} each take the place of the trace", "ask one at a time")

@@ -37,9 +37,9 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
     has a prompt, where help lists what there is. With -c or -f, or from a pipe, its lines are run without one; the
     status is 1 if one of them failed.
     """
-    from tinytf_cli.repl.front import Lines, interact, read_script, read_stream, run_lines
+    from tinytf_cli.repl.line import Lines, read_script, read_stream
     from tinytf_cli.repl.session import Session
-    from tinytf_cli.repl.session_verbs import VERBS
+    from tinytf_cli.repl.session_verbs import VERBS, run_lines
     from tinytf_cli.repl.state import Settings, Spec
 
     if host() is not None:
@@ -54,6 +54,8 @@ def repl(asked: Asked, opening: Opening, drawing: Drawing) -> int:
         session.say(begin)
         return begin.status
     if interactive:
+        from tinytf_cli.repl.prompt import interact
+
         return interact(session)
     parts: list[Lines] = [
         read_script(file) if str(file) != "-" else read_stream(sys.stdin.buffer) for file in asked.files

@@ -10,14 +10,14 @@ from tinytf.errors import UsageError
 from tinytf_cli.command import command, option
 from tinytf_cli.commands.instead import Instead
 from tinytf_cli.host import given
-from tinytf_cli.options import Addressed, Detail, Faults, complete_address
+from tinytf_cli.options import Addressed, Detail, Faults, Sections, complete_address
 from tinytf_cli.output import Result
 
 if TYPE_CHECKING:
     from tinytf.steps.table import StepTable
     from tinytf.trace.address import Address
     from tinytf.trace.trace import Trace
-    from tinytf_cli.views.trace import Parts, TraceView
+    from tinytf_cli.views.trace import TraceView
 
 
 WAYS = ("table", "map", "histogram", "spectrum", "norms")
@@ -46,37 +46,24 @@ class Asked:
     way: str | None = option(
         "--as", type=click.Choice(WAYS), help="How to show parameters.  [default: map, or table of tokens and vectors]"
     )
-    every: bool = option("--all", is_flag=True, help="Show every layer, the pipeline, a block and every head.")
-    pipeline: bool = option(is_flag=True, help="Show the pipeline: one line a step.")
-    blocks: tuple[str, ...] = option(
-        "--block", multiple=True, metavar="ADDRESS",
-        help="Show this layer and head in full, such as L1H2 or L0-3H1. Repeatable.",
-    )  # fmt: skip
     top: int | None = option(type=click.IntRange(1), help="Predictions shown.  [default: until 99.9 %, at most 5]")
-
-    def parts(self, detail: Detail) -> "Parts":
-        """What is shown beside the answer."""
-        from tinytf_cli.views.trace import Parts
-
-        chosen = bool(self.blocks) or (given("layer", "head", "full", "dims") and not detail.no_detail)
-        return Parts(self.every or self.pipeline or detail.no_detail, self.every or chosen, self.every)
 
 
 @command("trace")
-def trace(asked: Asked, instead: Instead, detail: Detail, faults: Faults, on: Addressed) -> int:
+def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, faults: Faults, on: Addressed) -> int:
     """TEXT comes from the argument, from a pipe, or from - for standard input."""
     from tinytf.steps.table import StepTable
-    from tinytf.trace.address import Address
+    from tinytf.trace.address import Address, parse_block
     from tinytf.trace.parameters import ParameterAddress, parse_any
     from tinytf_cli.views.parameters import ParametersView
-    from tinytf_cli.views.trace import TraceView
+    from tinytf_cli.views.trace import Parts, TraceView
 
     if not asked.addresses:
         on.texts.given  # noqa: B018 - a missing text is told before a model is opened
     fail_on, model = faults.kinds, on.model
     table = StepTable(model.config)
     layers = detail.layers(model)
-    blocks = [_block(text, table) for text in asked.blocks]
+    blocks = [parse_block(text, table) for text in sections.blocks]
     named = [parse_any(text, table) for text in asked.addresses]
     weights = [where for where in named if isinstance(where, ParameterAddress)]
     chosen = [where for where in named if isinstance(where, Address)]
@@ -88,11 +75,13 @@ def trace(asked: Asked, instead: Instead, detail: Detail, faults: Faults, on: Ad
             Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
         )
         return 0
-    if (other := instead.view_of(model, detail, chosen, asked.top or 5)) is not None:
+    if (other := instead.view_of(model, detail, chosen, asked.top or 4)) is not None:
         return on.show(other, "traces")
     recorded = {layer for where in chosen for layer in where.layers or ()} if chosen and not fail_on else None
 
-    parts = asked.parts(detail)
+    asks = sections.shown(detail)
+    in_full = bool(blocks) or "block" in asks or (given("dims") and not detail.no_detail)
+    parts = Parts("pipeline" in asks, in_full, sections.every)
 
     def view_of(trace: "Trace") -> "TraceView":
         shown = () if parts.pipeline and not parts.blocks else layers
@@ -104,18 +93,6 @@ def trace(asked: Asked, instead: Instead, detail: Detail, faults: Faults, on: Ad
         return TraceView(model, found, detail.dims, detail.rows, parts=parts, top=asked.top, again=again)
 
     return on.show(view_of, "traces", recorded)
-
-
-def _block(text: str, table: "StepTable") -> "Address":
-    """A block by its layers and heads; UsageError for an address with a step."""
-    from tinytf.trace.address import parse_address
-
-    where = parse_address(text, table)
-    if where.step is not None:
-        raise UsageError(
-            f"--block takes a layer and head, such as L0H0, and {text!r} is a step", f"--at {text} shows it"
-        )
-    return where
 
 
 def _addresses_of(name: str, layers: tuple[int, ...], head: int, table: "StepTable") -> "Iterator[Address]":

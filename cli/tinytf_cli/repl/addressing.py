@@ -9,10 +9,7 @@ from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
 from tinytf_cli.repl.session import Session
 
-_PLACE = r"L(?:[0-9]+(?:-[0-9]+)?|\*)"
-_LAYER = re.compile(r"L([0-9]*)")
-_HEAD = re.compile(rf"({_PLACE}H)([0-9]*)")
-_STEP = re.compile(rf"({_PLACE}(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?\.)([A-Za-z0-9_.]*)")
+_PLACE = re.compile(r"(L(?:[0-9]+(?:-[0-9]+)?|\*))(H(?:[0-9]+(?:-[0-9]+)?|\*))?")
 _PLAIN = re.compile(r"[A-Za-z_.0-9]+")  # a token that can be typed as it is
 
 
@@ -31,80 +28,57 @@ def beginning(begun: str, words: Iterable[tuple[str, str]]) -> Iterator[Offer]:
 
 
 def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[Offer]:
-    """The addresses that begin so; none while no model is open.
+    """The addresses that begin so, up to the next layer, head or step; none of a model that is not known yet.
 
     With ``bare``, also steps of a layer without a layer, for a verb that takes it from the settings.
     """
-    if not session.is_open:
+    table = session.known_table
+    if table is None:
         return
-    table = session.table
     if "[" in begun:
         yield from _cells(session, table, begun)
-    elif match := _STEP.fullmatch(begun):
-        yield from _steps(table, match[1], match[2])
-    elif match := _HEAD.fullmatch(begun):
-        yield from _heads(table, match[1], match[2])
-    elif match := _LAYER.fullmatch(begun):
-        yield from _layers(table, match[1])
-    for step in table.by_name.values():
-        if not step.name.startswith(begun):
-            continue
-        if not step.in_layer:
-            yield Offer(step.name, step.title)
-        elif bare and begun:
-            yield Offer(step.name, f"{step.title}, of layer {session.settings.layer}")
-    if not begun:
-        yield from _layers(table, "")
+        return
+    found = [Offer(f"L{number}", f"layer {number}") for number in range(table.config.n_layers)]
+    if place := _PLACE.match(begun):
+        found += _inside(table, *place.groups(default=""))
+    found += [Offer(step.name, step.title) for step in table.by_name.values() if not step.in_layer]
+    if bare and begun:
+        layer = session.settings.layer
+        found += [Offer(step.name, f"{step.title}, of layer {layer}") for step in table.layer_steps]
+    yield from (one for one in found if one.word.startswith(begun))
 
 
 def parameters(session: Session, begun: str) -> Iterator[Offer]:
-    """The parameters that begin so, and of the vocabulary's tables the tokens of the text; none while no model is open.
+    """The parameters that begin so, and of the vocabulary's tables the tokens of the text.
 
     Those of a layer come after its ``L0.``, those that heads share out also after ``L0H1.``.
     """
-    if not session.is_open:
+    table, place = session.known_table, _PLACE.match(begun)
+    if table is None:
         return
-    match = _STEP.fullmatch(begun)
-    place, name = (match[1], match[2]) if match else ("", begun)
-    for known, (step, one) in session.table.parameters.items():
+    layer, head = place.groups(default="") if place else ("", "")
+    before = f"{layer}{head}." if layer else ""
+    for known, (step, one) in table.parameters.items():
         split = any(axis.endswith("·d_head") for axis in one.axes)
-        here = bool(place) == step.in_layer and (split or "H" not in place)
-        if here and not one.absent and known.startswith(name) and (begun or not step.in_layer):
-            yield Offer(f"{place}{known}", f"parameter of {step.title}")
+        here = bool(layer) == step.in_layer and (split or not head) and begun.startswith(before)
+        if here and not one.absent and f"{before}{known}".startswith(begun):
+            yield Offer(f"{before}{known}", f"parameter of {step.title}")
         if begun.startswith(f"{known}[") and one.axes[0] == "vocab" and "," not in begun:
             for token in tokens(session, begun.partition("[")[2]):
                 yield Offer(f"{known}[{token.word}]", token.about, True)
 
 
-def layers(session: Session, begun: str) -> Iterator[Offer]:
-    """The layers that begin so."""
-    if session.is_open and (match := _LAYER.fullmatch(begun or "L")):
-        yield from _layers(session.table, match[1], deeper=False)
-
-
-def _layers(table: StepTable, digits: str, *, deeper: bool = True) -> Iterator[Offer]:
-    """Layers such as ``L3``; with ``deeper``, what can follow a number that is typed."""
-    for number in range(table.config.n_layers):
-        if str(number).startswith(digits):
-            yield Offer(f"L{number}", f"layer {number}")
-    if deeper and digits and int(digits) < table.config.n_layers:
-        yield from _heads(table, f"L{int(digits)}H", "")
-        yield from _steps(table, f"L{int(digits)}.", "")
-
-
-def _heads(table: StepTable, place: str, digits: str) -> Iterator[Offer]:
-    """Heads such as ``L3H5``; the steps of one whose number is typed."""
+def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
+    """The heads of a layer, and the steps of the layer, or of a head that is named."""
+    try:
+        parse_address(f"{layer}{head}", table)
+    except AddressError:
+        return
     for number in range(table.config.n_heads):
-        if str(number).startswith(digits):
-            yield Offer(f"{place}{number}", f"head {number}")
-    if digits and int(digits) < table.config.n_heads:
-        yield from _steps(table, f"{place}{int(digits)}.", "")
-
-
-def _steps(table: StepTable, place: str, begun: str) -> Iterator[Offer]:
+        yield Offer(f"{layer}H{number}", f"head {number}")
     for step in table.layer_steps:
-        if step.name.startswith(begun) and (step.has_heads or "H" not in place):
-            yield Offer(f"{place}{step.name}", step.title)
+        if step.has_heads or not head:
+            yield Offer(f"{layer}{head}.{step.name}", step.title)
 
 
 def _cells(session: Session, table: StepTable, begun: str) -> Iterator[Offer]:

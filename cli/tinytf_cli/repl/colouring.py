@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import groupby
 
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.lexers import Lexer
+from prompt_toolkit.lexers import Lexer, PygmentsLexer
 from prompt_toolkit.styles import Style
 
 from tinytf.steps.table import STEPS
@@ -33,6 +32,11 @@ def style_of(theme: str) -> Style:
             "sign": f"bold {colours['attention']}",
             "comment": f"italic {colours['residual']}",
             "keyword": f"bold {colours['ffn']}",
+            "pygments.literal.string": colours["v"],
+            "pygments.literal.number": colours["k"],
+            "pygments.comment": f"italic {colours['residual']}",
+            "pygments.keyword": f"bold {colours['ffn']}",
+            "pygments.operator.word": f"bold {colours['ffn']}",
             **{f"role.{role}": colour for role, colour in colours.items()},
             "auto-suggestion": f"italic {colours['residual']}",
             "bottom-toolbar": "noreverse",
@@ -51,15 +55,6 @@ def style_of(theme: str) -> Style:
 _STYLES = {"sign": "class:sign", "bang": "class:sign", "comment": "class:comment", "target": "class:string"}
 _STEP = re.compile(r"(?:L(?:[0-9]+(?:-[0-9]+)?|\*)(?:H(?:[0-9]+(?:-[0-9]+)?|\*))?)?\.?([a-z][a-z0-9_.]*)?(\[.*)?")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_PYTHON = {
-    "String": "class:string",
-    "Number": "class:number",
-    "Comment": "class:comment",
-    "Keyword": "class:keyword",
-    "Word": "class:keyword",
-}
-"""The styles of Pygments' kinds of tokens, by the names of the kinds or of those around them; ``in`` is a Word."""
-
 _SCOPE = ("trace", "model", "torch", "np", "session", "_")
 
 
@@ -139,11 +134,5 @@ def _address(session: Session, word: str) -> str:
 def _python(text: str) -> Iterator[tuple[str, str]]:
     from pygments.lexers.python import PythonLexer  # 40 ms, for ! lines only
 
-    def style(token: tuple[int, tuple[str, ...], str]) -> str:
-        _, kinds, word = token
-        if kinds[:1] == ("Name",) and word in _SCOPE:
-            return "class:verb"
-        return next((_PYTHON[kind] for kind in kinds if kind in _PYTHON), "")
-
-    for name, tokens in groupby(PythonLexer().get_tokens_unprocessed(text), key=style):
-        yield name, "".join(word for _, _, word in tokens)
+    for style, word, *_ in PygmentsLexer(PythonLexer).lex_document(Document(text))(0):
+        yield "class:verb" if word in _SCOPE else style, word

@@ -15,7 +15,7 @@ from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
 from tinytf_cli.options import complete_model
-from tinytf_cli.repl.addressing import Offer, addresses, beginning, layers, parameters, tokens
+from tinytf_cli.repl.addressing import Offer, addresses, beginning, parameters, tokens
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
 from tinytf_cli.repl.line import Piece, escaped, pieces_of
@@ -28,6 +28,7 @@ _MOST = 500
 _SCANNED = 5_000
 _SITES = re.compile(r"L[^.\[]*|L[^H]*\.(?:in|attn|ffn|out)")
 _HEADS = re.compile(r"L[^.\[]*")
+_LAYER = re.compile(r"L[0-9]+")
 _QUOTED = set(" \"'|>#")
 _FLAGS = [(f"/{flag}", about) for flag, about in FLAGS.items()]
 _PYTHON = {"trace": "the recorded trace", "model": "the open model", "torch": "", "np": "numpy", "session": "this"}
@@ -170,8 +171,8 @@ def _of_parameter(
     if kind.upper() in ("MODEL", "WITH_MODEL"):
         return _models(session, begun, [])
     if name in ("layer", "head") and isinstance(parameter, click.Option):
-        config = session.table.config if session.is_open else None
-        count = 0 if config is None else config.n_layers if name == "layer" else config.n_heads
+        table = session.known_table
+        count = 0 if table is None else table.config.n_layers if name == "layer" else table.config.n_heads
         return beginning(begun, ((str(one), "") for one in range(count)))
     if isinstance(parameter.type, click.Path) or "FILE" in kind:
         return _files(session, begun, [])
@@ -206,7 +207,7 @@ def _conditions(session: Session, begun: str, words: list[str]) -> Iterator[Offe
     """``if`` after an address; else measures, and the addresses that may come first."""
     first = re.match(r"\(*([A-Za-z]*)", words[0]) if words and "if" not in words else None
     measures: dict[str, str] = {}
-    if session.is_open:  # torch comes with the model
+    if session.known_table is not None:  # so that torch is there
         from tinytf.trace.conditions import MEASURES
 
         measures = {name: about for name, (_, about) in MEASURES.items()}
@@ -268,7 +269,7 @@ OFFERS: dict[str, Callable[[Session, str, list[str]], Iterator[Offer]]] = {
     ),
     "step": lambda session, begun, words: addresses(session, begun),
     "site": _sites,
-    "layer": lambda session, begun, words: layers(session, begun),
+    "layer": lambda session, begun, words: (one for one in addresses(session, begun) if _LAYER.fullmatch(one.word)),
     "display": lambda session, begun, words: beginning(
         begun, ((address, f"display {number}") for number, address in enumerate(session.state.displays, start=1))
     ),

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
 from tinytf_cli.main import COMMANDS
+from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
 from tinytf_cli.repl.verbs import NOTES, OUTPUT_OPTIONS, TOPICS, Verb
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
@@ -78,15 +79,12 @@ def help_blocks(session: Session, topic: str) -> Iterator[Block]:
         return _page(session, topic)
     if topic in TOPICS:
         return _of_topic(session, topic)
-    try:
-        name = session.lexicon.find(topic)
-    except UsageError as error:
-        begun = [page for page in (*PAGES, *TOPICS) if page.startswith(topic)]
-        if len(begun) == 1:
-            return help_blocks(session, begun[0])
-        known = [*session.lexicon.names.values(), *PAGES, *TOPICS]
-        raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or error.hint) from None
-    return _of_name(session, name)
+    if name := session.lexicon.meaning(topic):
+        return _of_name(session, name)
+    known = [*dict.fromkeys((*PAGES, *TOPICS, *session.lexicon.names.values()))]
+    if page := begun_name(topic, known):
+        return help_blocks(session, page)
+    raise UsageError(f"there is no help on {topic!r}", did_you_mean(topic, known) or "help lists what there is")
 
 
 def _overview(session: Session) -> Iterator[Block]:

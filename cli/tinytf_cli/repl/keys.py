@@ -1,5 +1,6 @@
 """The keys of the prompt: those that run a line, those that change what is typed, and pastes."""
 
+import re
 import select
 from collections.abc import Callable
 from typing import Any
@@ -39,10 +40,11 @@ _OTHERS = [
     ("Ctrl-D", "leave"),
 ]
 
-_BURST = 1_000
 _BEGIN, _END = "\x1b[200~", "\x1b[201~"
-_WAIT = 0.05
-_MOST = 2**26
+_LEAST, _MOST = 1_000, 2**26  # characters of a burst
+_TEXT = re.compile(r"[^\x00-\x1f\x7f]+")
+_BURST = re.compile(rf"[^\x00-\x1f\x7f]{{{_LEAST},}}")
+_WAIT = 0.05  # seconds
 
 
 def listed() -> list[tuple[str, str]]:
@@ -103,9 +105,9 @@ def bindings(keep: Callable[[Document], None]) -> KeyBindings:
 
 
 class PastedBursts:
-    """What ``reader`` (prompt_toolkit's, of standard input) reads, with a burst of characters marked as a paste.
+    """What ``reader`` (prompt_toolkit's, of standard input) reads, with each burst of text marked as a paste.
 
-    Nobody types that fast, and prompt_toolkit would draw a long text again for each part of it. Some terminals do not
+    Nobody types that fast, and prompt_toolkit would look at each key of a long text by itself. Some terminals do not
     mark pastes.
     """
 
@@ -118,19 +120,18 @@ class PastedBursts:
         return bool(self._reader.closed)
 
     def read(self) -> str:
-        """What there is to read."""
+        """What there is to read, and the rest of a burst that it is the beginning of."""
         data: str = self._reader.read()
-        inside = getattr(self._parser, "_in_bracketed_paste", False)
-        if inside or len(data) < _BURST or not _is_text(data):
+        if _BEGIN in data or getattr(self._parser, "_in_bracketed_paste", False):
             return data
         parts, length = [data], len(data)
-        while length < _MOST and select.select([self._reader.stdin_fd], [], [], _WAIT)[0]:
-            more = self._reader.read(65536)
-            if not more or not _is_text(more):
-                return f"{_BEGIN}{''.join(parts)}{_END}{more}"
-            parts.append(more)
-            length += len(more)
-        return f"{_BEGIN}{''.join(parts)}{_END}"
+        while _LEAST <= length < _MOST and _TEXT.fullmatch(parts[-1]) and self._waits():
+            parts.append(self._reader.read(65536))
+            length += len(parts[-1])
+        return _BURST.sub(rf"{_BEGIN}\g<0>{_END}", "".join(parts))
+
+    def _waits(self) -> bool:
+        return bool(select.select([self._reader.stdin_fd], [], [], _WAIT)[0])
 
 
 def bracketed(input: Input) -> Input:
@@ -139,7 +140,3 @@ def bracketed(input: Input) -> Input:
     if reader is not None and hasattr(input, "vt100_parser"):
         input.stdin_reader = PastedBursts(reader, input.vt100_parser)  # type: ignore[attr-defined]
     return input
-
-
-def _is_text(data: str) -> bool:
-    return not any(char < " " or char == "\x7f" for char in data)

@@ -1,15 +1,22 @@
-"""A typed line, split into words and what happens to the output."""
+"""A line: read from a script, and split into words and what happens to the output."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
-from tinytf.errors import PlacedError, UsageError
+from tinytf.errors import PlacedError, TinytfError, UsageError
+from tinytf.files import open_bytes
 
 PROMPT = "tinytf> "
 LONGEST = 100_000
-_ESCAPED = "\"'\\ |>#"
+Lines = Iterable[tuple[str, str]]
+"""Each line after its place: ``look.session line 3``."""
+
 _BLANKS = re.compile(r"\s*")
+_PART = re.compile(r"""\\(["'\\ |>#])|'([^']*)('?)|"((?:\\["\\]|[^"])*)("?)|([^\s'"\\]+|\\)""")
+"""A part of a word: an escaped character; a text in quotes, with the closing one; characters as they are."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,16 @@ def read_line(line: str, redirects: Callable[[str], bool] = lambda _: True) -> T
     return Typed(line, tuple(piece.word for piece in words), line[start:stop].rstrip(), start, sign, target)
 
 
+def begun_name(word: str, names: Iterable[str]) -> str:
+    """The name that a word is, or the only one that it begins; empty if there is none, UsageError if there are more."""
+    found = [name for name in names if word and name.startswith(word)]
+    if word in found or len(found) == 1:
+        return word if word in found else found[0]
+    if found:
+        raise UsageError(f"{word!r} can be {', '.join(found)}", "type a little more of it")
+    return ""
+
+
 def shell_quoted(word: str) -> str:
     """A word in "…", so that a line reads it as one word."""
     return '"' + escaped(word) + '"'
@@ -118,19 +135,12 @@ def _word(line: str, start: int) -> Piece:
     """The word that begins at ``start``."""
     found: list[str] = []
     place, open = start, None
-    while place < len(line) and not (open is None and line[place].isspace()):
-        char, after = line[place], line[place + 1 : place + 2]
-        quote = None if open is None else line[open]
-        if char == quote:
-            open = None
-        elif quote is None and char in "\"'":
+    while match := _PART.match(line, place):
+        escaped, single, single_end, double, double_end, plain = match.groups()
+        if plain is None and escaped is None and not (single_end or double_end):
             open = place
-        elif char == "\\" and after and after in {None: _ESCAPED, '"': '"\\', "'": ""}[quote]:
-            found.append(after)
-            place += 1
-        else:
-            found.append(char)
-        place += 1
+        found.append(escaped or single or plain or re.sub(r'\\(["\\])', r"\1", double or ""))
+        place = match.end()
     return Piece("word", start, place, "".join(found), open)
 
 
@@ -151,3 +161,24 @@ def _file(line: str, place: int) -> str:
     if after < len(line) and line[after] != "#":
         raise PlacedError("> takes one file", line, after, "quote a file name with blanks, and a > that is text")
     return word.word
+
+
+def read_script(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file; UsageError for one that cannot be read."""
+    try:
+        file = open_bytes(path)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    return read_stream(file, f"{path.name} line")
+
+
+def read_stream(stream: BinaryIO, name: str = "line") -> Iterator[tuple[str, str]]:
+    """The lines of a stream, such as standard input, each as soon as it is there."""
+    with stream:
+        for number, data in enumerate(iter(stream.readline, b""), start=1):
+            where = f"{name} {number}"
+            try:
+                line = data.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise TinytfError(f"{where} is not UTF-8: byte 0x{data[error.start]:02x}") from None
+            yield where, line.rstrip("\r\n")

@@ -1,7 +1,7 @@
 """Verbs that look at the numbers of the recorded trace, and of the last two."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,9 +11,11 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
+from tinytf_cli.options import Extent
 from tinytf_cli.output import Result
+from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.verbs import answer, made_of, positional, verb
+from tinytf_cli.repl.verbs import answer, made_of, verb
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line
 
@@ -52,10 +54,10 @@ def print_address(session: Session, words: tuple[str, ...]) -> Result | None:
 
 
 def _flag(word: str) -> str:
-    found = [flag for flag in FLAGS if word and flag.startswith(word)]
-    if len(found) != 1:
+    flag = begun_name(word, FLAGS)
+    if not flag:
         raise UsageError(f"there is no /{word}", f"known: {', '.join('/' + flag for flag in FLAGS)}")
-    return found[0]
+    return flag
 
 
 @_verb("heat", takes=("number",), examples=("heat L0H0", "heat L3", "heat L3H1.scores", "heat L0.ffn"))
@@ -72,9 +74,9 @@ def heat(session: Session, words: tuple[str, ...]) -> Result:
 
 @_verb(
     "heads", usage="[LAYER] [--by MEASURE]", takes=("layer",),
-    examples=("heads", "heads L3 --by entropy", "heads --by previous"), claims=lambda words: _claims_heads(words),
+    examples=("heads", "heads L3 --by entropy", "heads --by previous"),
 )  # fmt: skip
-@click.argument("words", nargs=-1, metavar="[LAYER]")
+@click.argument("words", nargs=-1, metavar="[LAYER]", callback=lambda *given: _layers(given[-1]))
 @click.option("--by", type=click.Choice(_MEASURES), default="entropy", show_default=True, help="What to measure.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Heads listed.")
 def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result:
@@ -97,12 +99,11 @@ def heads(session: Session, words: tuple[str, ...], by: str, top: int) -> Result
     return made_of("heads", lambda terminal: measured_blocks(found, top), found.to_dict)
 
 
-def _claims_heads(words: tuple[str, ...]) -> bool:
-    """Whether these words are for the verb: layers, and its own options."""
-    found = positional(heads.command, words)
-    by = re.search(r"(?:^|\s)--by[\s=](\S+)", " ".join(words))
-    known = by is None or by[1] in _MEASURES
-    return found is not None and known and all(re.match(r"L[0-9*]", word) for word in found)
+def _layers(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words, if they are layers; others are a corpus, for the command."""
+    if not all(re.match(r"L[0-9*]", word) for word in words):
+        raise click.BadParameter("it is not a layer")
+    return words
 
 
 @_verb("top", "t", examples=("top", "top 20", "top --at 1"))
@@ -171,13 +172,23 @@ def _displayed(session: Session) -> Result:
 
 @_verb(
     "diff", names_models=True, usage="[TEXT TEXT]", takes=("text",),
-    examples=("diff", "diff --head L0H1 --top 3"), claims=lambda words: _claims_diff(words),
+    examples=("diff", "diff --head L0H1 --top 3"),
 )  # fmt: skip
 @click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that counts as none.")
 @click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each.")
-@click.option("--rows", type=click.IntRange(0), help="Positions shown in a table (0: all; on a screen 16).")
-def diff(session: Session, tolerance: float | None, head: str | None, top: int, rows: int | None) -> Result:
+@click.option("--rows", type=click.IntRange(0), help="Positions shown; 0 for all.")
+@click.option("--full", is_flag=True, help="Show every step.")
+@click.option("--all", "everything", is_flag=True, help="Show every step, head, position and token.")
+def diff(
+    session: Session,
+    tolerance: float | None,
+    head: str | None,
+    top: int,
+    rows: int | None,
+    full: bool,
+    everything: bool,
+) -> Result:
     """Compare the last two runs: where they begin to differ, and how.
 
     They may be two texts, one text through two models, or one text with and without some steps. With two texts it is
@@ -191,12 +202,8 @@ def diff(session: Session, tolerance: float | None, head: str | None, top: int, 
     a, b = (session.models.model(run.spec) for run in runs)
     first, second = (session.models.trace(run) for run in runs)
     found = a.diff(first, (b, second), tolerance=tolerance, head=head, top=top)
-    return Result.of(DifferenceView((a, b), found, rows))
-
-
-def _claims_diff(words: tuple[str, ...]) -> bool:
-    """Whether these words are for the verb: its own options only."""
-    return positional(diff.command, words) == ()
+    limit = Extent(everything).rows(rows)
+    return Result.of(DifferenceView((a, b), found, limit, full, head is not None, top))
 
 
 @dataclass(frozen=True)
@@ -207,20 +214,21 @@ class _AddressView:
     chosen: "Settings"
     form: str
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+    def blocks(self, terminal: Terminal) -> Iterable[Block]:
         from tinytf_cli.views import at_address
+        from tinytf_cli.views.parts import row_limit
 
         trace, where, chosen = self.found.trace, self.found.address, self.chosen
-        if self.form == "shape":
-            return at_address.shape_blocks(trace, where)
-        if self.form == "stats":
-            return at_address.statistics_blocks(trace, where)
-        if self.form == "heat":
-            return at_address.heat_blocks(trace, where, terminal)
-        if self.form == "values":
-            return at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
-        limit = chosen.rows if chosen.rows is not None else (16 if terminal.cuts else 0)
-        return at_address.value_blocks(trace, where, chosen.head, chosen.dims, limit or None)
+        match self.form:
+            case "shape":
+                return at_address.shape_blocks(trace, where)
+            case "stats":
+                return at_address.statistics_blocks(trace, where)
+            case "heat":
+                return at_address.heat_blocks(trace, where, terminal)
+            case "values":
+                return at_address.value_blocks(trace, where, chosen.head, _EVERY_DIMENSION, None)
+        return at_address.value_blocks(trace, where, chosen.head, chosen.dims, row_limit(terminal, chosen.rows))
 
 
 def address_result(session: Session, where: Address, form: str = "") -> Result:
@@ -238,7 +246,7 @@ class _ParameterView:
     session: Session
     every: bool
 
-    def blocks(self, terminal: Terminal) -> Iterator[Block]:
+    def blocks(self, terminal: Terminal) -> Iterable[Block]:
         from tinytf_cli.views.parameters import parameter_blocks
         from tinytf_cli.views.parts import row_limit
 

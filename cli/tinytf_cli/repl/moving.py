@@ -1,27 +1,29 @@
-"""Verbs that run a text and move through its steps."""
+"""Verbs that run a text and move through its steps, and the stops on the way."""
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from tinytf.errors import AddressError, UsageError
-from tinytf.steps.table import Step
+from tinytf.trace.address import parse_address
 from tinytf_cli.numbers import plural
 from tinytf_cli.output import Result
 from tinytf_cli.repl.looking import address_result, find_address
 from tinytf_cli.repl.session import Session
-from tinytf_cli.repl.state import Run
-from tinytf_cli.repl.stopping import holding_at, stops_at
-from tinytf_cli.repl.verbs import made_of, verb
-from tinytf_cli.views.blocks import Line, Span
-
-Rows = Sequence[tuple[Step, int | None]]
+from tinytf_cli.repl.state import Rows, Run, Stop
+from tinytf_cli.repl.verbs import answer, made_of, verb
+from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
 
 _AROUND = 11
 _NO_STOP = "no stop held on the way; this is the last step"
-_COUNT = click.IntRange(1, 10**9)
+_COUNT = click.IntRange(1)
+_ADDRESS = re.compile(r"L[0-9*]|[a-z]+\.|\w+\[")
+_IF = re.compile(r"(?:^|(?<=\s))if(?=\s|$)")
 _verb = partial(verb, topic="moving")
 
 
@@ -39,11 +41,8 @@ def run(session: Session, words: tuple[str, ...], truncate: bool, force: bool, q
     session.models.trace(wanted)
     if words:
         session.change(runs=(*session.state.runs[-1:], wanted))
-    session.place = 0
-    said = ""
-    if session.state.stops:
-        session.place, said = _forward(session, 0, len(session.table.rows) - 1)
-        said = said or _NO_STOP
+    session.change(place=0)
+    said = (_forward(session, 0, len(session.table.rows) - 1) or _NO_STOP) if session.state.stops else ""
     return None if quiet else _standing(session, said, begun=True)
 
 
@@ -61,7 +60,7 @@ def back(session: Session, count: int) -> Result:
     place = session.require_place()
     if place == 0:
         raise UsageError("this is the first step", "step goes on, run begins another text")
-    session.place = max(0, place - count)
+    session.change(place=max(0, place - count))
     return _standing(session)
 
 
@@ -93,17 +92,17 @@ def go_on(session: Session) -> Result:
 @click.argument("words", nargs=-1, required=True, metavar="ADDRESS|NUMBER")
 def goto(session: Session, words: tuple[str, ...]) -> Result:
     """Go to a step by address or number, or to the first of a layer."""
-    session.require_place()
-    word, rows = "".join(words), session.table.rows
+    word, rows = "".join(words), session.trace.steps.rows
     if word.isdecimal() and word.isascii():
         if len(word) > 9 or not 1 <= int(word) <= len(rows):
             raise AddressError(f"there is no step {word[:20]}", f"they count from 1 to {len(rows)}")
-        session.place = int(word) - 1
+        place = int(word) - 1
     else:
         where = session.trace.address(word)
         layer = where.layers[0] if where.layers else None
-        steps = [where.step.name] if where.step else [step.name for step, _ in rows]
-        session.place = next(at for at, (step, of) in enumerate(rows) if of == layer and step.name in steps)
+        name = where.step.name if where.step else None
+        place = next(at for at, (step, of) in enumerate(rows) if of == layer and name in (None, step.name))
+    session.change(place=place)
     return _standing(session)
 
 
@@ -132,11 +131,15 @@ def list_steps(session: Session, count: int) -> Result:
 
     place, trace = session.require_place(), session.trace
     rows = around(trace, place, count)
-    stops = [" ".join(str(stop.number) for stop in stops_at(session, row.number - 1)) for row in rows]
+    named = [stop for stop in session.state.stops if stop.where is not None]
+
+    def stops_at(row: int) -> str:
+        return " ".join(str(stop.number) for stop in named if stop.is_at(trace.steps.rows, row))
 
     def data() -> dict[str, Any]:
         return {**_place_data(session), "steps": [row.to_dict() for row in rows]}
 
+    stops = [stops_at(row.number - 1) for row in rows]
     return made_of("steps", lambda terminal: list_blocks(rows, place, stops), data)
 
 
@@ -148,8 +151,7 @@ def _advance(session: Session, end: Callable[[Rows, int], int], otherwise: str =
     place, rows = session.require_place(), session.table.rows
     if place >= len(rows) - 1:
         raise UsageError("this is the last step", "back goes back, goto anywhere, run begins again")
-    session.place, said = _forward(session, place + 1, end(rows, place))
-    return _standing(session, said or otherwise)
+    return _standing(session, _forward(session, place + 1, end(rows, place)) or otherwise)
 
 
 def _end_of_part(rows: Rows, place: int) -> int:
@@ -157,16 +159,17 @@ def _end_of_part(rows: Rows, place: int) -> int:
     return next((at - 1 for at in range(place, len(rows)) if rows[at][1] != rows[place][1]), len(rows) - 1)
 
 
-def _forward(session: Session, place: int, end: int) -> tuple[int, str]:
-    """The index of the first stop that holds from ``place`` to ``end``, and the words of that stop.
-
-    Without one: ``end``, or the last step, and no words.
-    """
-    end = min(end, len(session.table.rows) - 1)
+def _forward(session: Session, place: int, end: int) -> str:
+    """Go to the first stop that holds from ``place`` to ``end``, and return what it is; else to ``end``, silently."""
+    trace, rows = session.trace, session.trace.steps.rows
+    end = min(end, len(rows) - 1)
     for at in range(place, end + 1):
-        if held := holding_at(session, at):
-            return at, "; ".join(f"stop {stop.number}: {stop.words}" for stop in held)
-    return end, ""
+        held = [stop for stop in session.state.stops if stop.is_at(rows, at) and stop.holds(trace, *rows[at])]
+        if held:
+            session.change(place=at)
+            return "; ".join(f"stop {stop.number}: {stop.words}" for stop in held)
+    session.change(place=end)
+    return ""
 
 
 def _place_data(session: Session) -> dict[str, Any]:
@@ -205,4 +208,103 @@ def _standing(session: Session, said: str = "", *, begun: bool = False) -> Resul
     return made_of("place", blocks, lambda: {**_place_data(session), "stopped": said, "displays": list(displays)})
 
 
+# Stops
+
+
+@verb(
+    "break", "b", topic="stopping", usage="[ADDRESS [if CONDITION]]", takes=("step", "condition"), raw=True,
+    examples=("break L3.weights", "break L*.weights if max > 0.99", "break L1H2.weights if entropy < 0.5"),
+)  # fmt: skip
+def break_at(session: Session) -> Result:
+    """Stop at a step, always or on a condition; or list the stops.
+
+    A condition compares measures and numbers: mean, max, min, std, norm, entropy (of weights and probs), nan, inf;
+    joined by and, or and round brackets. It measures the finite and unmasked numbers of all the heads in the address
+    together.
+    """
+    rest = session.typed.rest
+    if not rest:
+        return _listed(session)
+    address, condition = _split(rest)
+    if not address:
+        raise UsageError("break takes an address", "such as break L0.weights if max > 0.9; watch needs none")
+    return _added(session, address, condition)
+
+
+@verb(
+    "watch", topic="stopping", usage="[ADDRESS if] CONDITION", takes=("condition",), raw=True,
+    examples=("watch nan", "watch max > 100", "watch L*.ffn if norm > 50"),
+    leaves=lambda words: bool(words) and (words[0].startswith("--") or Path(words[0]).is_dir()),
+)  # fmt: skip
+def watch(session: Session) -> Result:
+    """Stop at any step where a condition holds.
+
+    With an address it stops at those steps only. Conditions are those of break. With the folder of a training run it is
+    the command of the same name.
+    """
+    rest = session.typed.rest
+    if not rest:
+        return _listed(session)
+    address, condition = _split(rest)
+    if condition is not None:
+        return _added(session, address, condition)
+    if _ADDRESS.match(rest):
+        raise UsageError("watch takes a condition", f"such as watch {address} if max > 0.9; break {address} needs none")
+    return _added(session, "", 0)
+
+
+@verb("delete", topic="stopping", takes=("stop",), examples=("delete 1", "delete"))
+@click.argument("numbers", nargs=-1, type=_COUNT, metavar="[NUMBER]…")
+def delete(session: Session, numbers: tuple[int, ...]) -> Result:
+    """Delete stops by their numbers, or all of them."""
+    stops = session.state.stops
+    known = [stop.number for stop in stops]
+    for number in numbers:
+        if number not in known:
+            hint = f"there are: {', '.join(map(str, known))}" if known else "there are none"
+            raise UsageError(f"there is no stop {number}", hint)
+    left = tuple(stop for stop in stops if numbers and stop.number not in numbers)
+    session.change(stops=left)
+    return _answer(session, Line(f"{plural(len(stops) - len(left), 'stop')} deleted, {len(left)} left"))
+
+
+def _split(rest: str) -> tuple[str, int | None]:
+    """The words before ``if``, and where the condition after it begins (None without one)."""
+    match = _IF.search(rest)
+    return (rest.strip(), None) if match is None else (rest[: match.start()].strip(), match.end())
+
+
+def _added(session: Session, address: str, condition_at: int | None) -> Result:
+    """Add a stop at an address (none: every step), with the condition that begins there in what was typed."""
+    from tinytf.trace.conditions import parse_condition
+
+    typed, condition, where = session.typed, None, None
+    if address:
+        where = parse_address("".join(address.split()), session.table)
+        if where.cell:
+            raise UsageError(f"a stop is at a step, and {where} is a cell of one", f"such as {replace(where, cell=())}")
+    if condition_at is not None:
+        condition = parse_condition(typed.rest[condition_at:], typed.line, typed.rest_at + condition_at)
+        if where is not None and where.step is not None:
+            condition.require_entropy(where.step)
+    stops = session.state.stops
+    stop = Stop(stops[-1].number + 1 if stops else 1, where, condition)
+    session.change(stops=(*stops, stop))
+    return _answer(session, Line([Span(f"stop {stop.number}", "strong"), Span(f": {stop.words}")]))
+
+
+def _listed(session: Session) -> Result:
+    """All stops."""
+    stops = session.state.stops
+    if not stops:
+        return _answer(session, Line("there are no stops"))
+    numbers = Column("stop", [str(stop.number) for stop in stops], "right")
+    return _answer(session, Table([numbers, Column("at", [stop.words for stop in stops])]))
+
+
+def _answer(session: Session, block: Block) -> Result:
+    return answer("stops", {"stops": [stop.to_dict() for stop in session.state.stops]}, block)
+
+
 MOVING = (run, step, back, next_layer, finish, go_on, goto, where, list_steps)
+STOPPING = (break_at, watch, delete)

@@ -1,11 +1,11 @@
-"""A session at a terminal: a prompt with keys, completion, colours, history and a bar."""
+"""A session at a terminal: a prompt with keys, completion, colours, history and a bar, or a plain one."""
 
 import contextlib
+import importlib
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prompt_toolkit import PromptSession
@@ -19,13 +19,14 @@ from rich.cells import cell_len, set_cell_size
 
 from tinytf import __version__
 from tinytf.text.printable import printable
-from tinytf_cli.numbers import in_bytes
+from tinytf_cli.numbers import in_bytes, plural
 from tinytf_cli.repl.colouring import LineLexer, style_of
 from tinytf_cli.repl.completing import SessionCompleter
 from tinytf_cli.repl.history import FileHistory, history_path
 from tinytf_cli.repl.keys import bindings, bracketed, listed
 from tinytf_cli.repl.line import PROMPT
 from tinytf_cli.repl.session import Session
+from tinytf_cli.screen import clean_exit
 
 _DEPTHS = {
     "none": ColorDepth.DEPTH_1_BIT,
@@ -35,16 +36,63 @@ _DEPTHS = {
 }
 _LEAST_TEXT = 8
 _NO_PATH = ("preset:", "hub:")
+_USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
+_PATIENCE = 0.2  # seconds
 _SHOWN = 1_000
 
 
-def interact(session: Session, ready: Callable[[], None]) -> int:
-    """Talk to the user until they leave, and return the exit status; ``ready`` is called when the prompt is shown."""
-    session.keys = listed()
-    with terminal_restored():
-        prompt = Prompt(session)
-        prompt.app.after_render += lambda app: ready()
-        return prompt.talk()
+def interact(session: Session) -> int:
+    """Talk to the user at the terminal until they leave, and return the exit status.
+
+    A thread imports what is slow while the first line is typed. Ctrl-C cannot interrupt it: an extension module whose
+    import was interrupted cannot be imported again. The thread imports nothing of tinytf, so that neither waits for a
+    module that the other is importing.
+    """
+    imports = threading.Thread(target=_import_slow, name="imports")
+
+    def begin(*_: object) -> None:
+        if imports.ident is None:
+            imports.start()
+
+    with terminal_restored(), clean_exit():
+        if os.environ.get("TERM", _USUAL_TERM) in ("", "dumb", "unknown"):
+            begin()
+            status = plainly(session)
+        else:
+            session.keys = listed()
+            prompt = Prompt(session)
+            prompt.app.after_render += begin
+            status = prompt.talk()
+    if imports.ident is not None:
+        imports.join(_PATIENCE)
+    if imports.is_alive():  # an import cannot be stopped, and Python would wait some seconds for its end
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def _import_slow() -> None:
+    for name in ("torch", "tokenizers", "safetensors.torch"):
+        with contextlib.suppress(Exception):  # the command that needs it will say what is wrong
+            importlib.import_module(name)
+
+
+def plainly(session: Session) -> int:
+    """Read lines without prompt_toolkit; Ctrl-C gives up a line or the running command, Ctrl-D leaves. Returns 0."""
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            session.streams.write("\n")
+            return 0
+        except KeyboardInterrupt:
+            session.interrupt.happened = False
+            session.streams.write("\n")
+            continue
+        outcome = session.execute(line)
+        if outcome.leave:
+            return 0
+        session.say(outcome)
 
 
 class Prompt:
@@ -82,18 +130,16 @@ class Prompt:
         """Read and run lines until the user leaves."""
         if self.session.run is None:
             self.session.streams.write(f"{banner(self.session, self._prompt.output.get_size().columns)}\n")
-        with Termination() as end:
-            while not end.told:
-                try:
-                    if self._one(end):
-                        break
-                except EOFError:
-                    break
-                except KeyboardInterrupt:  # while typing, or between two lines
-                    self.session.interrupt.happened = False
-        return end.status
+        while True:
+            try:
+                if self._one():
+                    return 0
+            except EOFError:
+                return 0
+            except KeyboardInterrupt:  # while typing, or between two lines
+                self.session.interrupt.happened = False
 
-    def _one(self, end: "Termination") -> bool:
+    def _one(self) -> bool:
         """Read once, and run what was typed; whether that ends the session."""
         self._bar = bar_of(self.session)
         terminal = self.session.terminal()
@@ -102,15 +148,17 @@ class Prompt:
         typed = self._prompt.prompt(default=begun)
         self._say_trouble()
         lines = [line for line in typed.split("\n") if line.strip()] or [""]
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             if len(lines) > 1:
                 self.session.streams.write(f"{PROMPT}{printable(line, spaces=False)}\n")
             with terminal_restored():
                 outcome = self.session.execute(line)
-            if outcome.leave or end.told:
+            if outcome.leave:
                 return True
             self.session.say(outcome)
-            if outcome.status == 130:
+            if outcome.failure is not None or outcome.status == 130:
+                if number < len(lines):
+                    self._note(f"not run: {plural(len(lines) - number, 'more line')}")
                 break
         return False
 
@@ -126,21 +174,19 @@ class Prompt:
         """Say, once, that the history is not kept."""
         if self.history.trouble and not self._trouble_said:
             self._trouble_said = True
-            if self.session.streams.stderr is not None:
-                said = printable(self.history.trouble, spaces=False)
-                self.session.streams.stderr.write(f"tinytf: note: the history of this session is not kept: {said}\n")
+            self._note(f"the history of this session is not kept: {self.history.trouble}")
+
+    def _note(self, words: str) -> None:
+        if self.session.streams.stderr is not None:
+            self.session.streams.stderr.write(f"tinytf: note: {printable(words, spaces=False)}\n")
 
 
 def banner(session: Session, width: int) -> str:
     """The first line, as much of it as fits."""
-    name = f"tinytf {__version__}"
-    model = f"{name}, {printable(session.state.spec.words, spaces=False)}"
-    lines = (
-        f"{model}: run TEXT begins, help lists what there is, Ctrl-D leaves",
-        f"{model}: help lists what there is",
-        f"{name}: help lists what there is",
-    )
-    return next((line for line in lines if cell_len(line) < width), name)
+    model = printable(session.state.spec.words, spaces=False)
+    whole = f"tinytf {__version__}, {model}: run TEXT begins, help lists what there is, Ctrl-D leaves"
+    short = f"tinytf {__version__}: help lists what there is"
+    return whole if cell_len(whole) < width else _cut(short, width - 1, session.settings.ascii)
 
 
 @dataclass(frozen=True)
@@ -164,17 +210,15 @@ class Bar:
         model = _cut(self.model, max(_LEAST_TEXT, width // 2), self.ascii)
         parts = {"model": model, "text": self.text, "place": self.place, "memory": self.memory, "took": self.took}
         parts = {name: words for name, words in parts.items() if words}
-        for name in ("", "took", "memory", "text", "model"):
-            parts.pop(name, None)
-            room = width - 1 - sum(cell_len(words) + len(between) for key, words in parts.items() if key != "text")
-            if "text" in parts and room < min(cell_len(parts["text"]), _LEAST_TEXT):
-                continue
+        for omitted in ("took", "memory", "text", "model", "place"):
             if "text" in parts:
-                parts["text"] = _cut(parts["text"], room, self.ascii)
-            if len(between.join(parts.values())) <= width:
+                others = sum(cell_len(words) + len(between) for name, words in parts.items() if name != "text")
+                parts["text"] = _cut(self.text, max(_LEAST_TEXT, width - 1 - others), self.ascii)
+            whole = between.join(parts.values())
+            if cell_len(whole) <= width:
                 break
-        whole = between.join(parts.values())
-        if cell_len(whole) > width:  # the step alone, on a very narrow screen
+            parts.pop(omitted, None)
+        else:  # the step alone, on a very narrow screen
             return [("class:bar", _cut(whole, width, self.ascii))]
         fragments: StyleAndTextTuples = []
         for name, words in parts.items():
@@ -186,7 +230,7 @@ class Bar:
 def bar_of(session: Session) -> Bar:
     """The bar of the session's present state."""
     spec, run, place, took = session.state.spec, session.run, session.place_words, session.last_seconds
-    held = session.models.nbytes
+    held = session.models.nbytes if session.is_open else 0
     path = not spec.name.startswith(_NO_PATH) and os.path.basename(spec.name.rstrip(os.sep))
     model = f"{path or spec.name}{spec.words.removeprefix(spec.name)}"
     return Bar(
@@ -205,33 +249,6 @@ def _cut(text: str, width: int, ascii: bool) -> str:
         return text
     sign = "..." if ascii else "…"
     return set_cell_size(text, max(0, width - len(sign))) + sign if width > len(sign) else set_cell_size(text, width)
-
-
-class Termination:
-    """Within it, SIGTERM ends the session as usual and leaves the terminal clean.
-
-    ``told`` remembers the signal, since the user's Python can catch the exception.
-    """
-
-    def __init__(self) -> None:
-        self.told = False
-
-    def __enter__(self) -> "Termination":
-        self._main = threading.current_thread() is threading.main_thread()
-        self._before = signal.signal(signal.SIGTERM, self._end) if self._main else None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGTERM, self._before)
-
-    @property
-    def status(self) -> int:
-        return 128 + signal.SIGTERM if self.told else 0
-
-    def _end(self, *_: object) -> None:
-        self.told = True
-        raise SystemExit(self.status)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """The session: a model, a text and its recorded trace, the present step, and the lines executed so far.
 
-A front end (``front.py``, ``prompt.py``) calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and
-shows what went wrong with ``Session.say(outcome)``. What else it reads: ``lexicon`` (the words that a line can begin
-with), ``models``, ``log``, ``streams``, ``settings``, and for a status bar ``place_words`` and ``last_seconds``.
+A prompt or a script calls ``Session.execute(line)`` in the main thread, where Ctrl-C arrives, and shows what went
+wrong with ``Session.say(outcome)``.
 """
 
 import builtins
 import contextlib
+import functools
 import sys
 import time
 import traceback
@@ -20,21 +20,22 @@ import click
 from tinytf.errors import TinytfError, UsageError
 from tinytf.steps.table import StepTable
 from tinytf.text.printable import printable
-from tinytf_cli.failing import Failure, explained, say
+from tinytf_cli.failing import Failure, explained, say, usage_message
 from tinytf_cli.host import Host
 from tinytf_cli.interrupt import Interrupt
 from tinytf_cli.output import Output, ReaderGone
 from tinytf_cli.repl.line import Typed, read_line, shell_quoted
-from tinytf_cli.repl.models import Models
 from tinytf_cli.repl.state import Entry, Log, Run, Settings, Spec, State
 from tinytf_cli.repl.streams import Capture, Streams
 from tinytf_cli.repl.verbs import Lexicon, Verb, adjust, answer
+from tinytf_cli.screen import Terminated
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Line
 
 if TYPE_CHECKING:
     from tinytf.loading import Model
     from tinytf.trace.trace import Trace
+    from tinytf_cli.repl.models import Models
 
 _LIVE = ("generate", "train", "watch")
 """Commands whose output is shown while it is made, and is never paged."""
@@ -74,8 +75,7 @@ class Session(Host):
         interrupt: Interrupt | None = None,
     ) -> None:
         self.state = State(spec or Spec(), settings=settings or Settings())
-        self.place: int | None = None
-        self.lexicon, self.models, self.log = Lexicon(verbs), Models(), Log()
+        self.lexicon, self.log = Lexicon(verbs), Log()
         self.streams, self.interrupt = Streams(stdout, stderr), interrupt or Interrupt()
         self.typed = Typed("")
         self.last_seconds = 0.0
@@ -86,6 +86,7 @@ class Session(Host):
             ("Ctrl-C", "give up the line, or stop the command that is running"),
             ("Ctrl-D", "leave"),
         ]
+        self._models: Models | None = None
         self._scope: dict[str, Any] = {}
         self._movement = ""
 
@@ -95,6 +96,15 @@ class Session(Host):
         return self.state.settings
 
     @property
+    def models(self) -> "Models":
+        """The open models and recorded traces; the first look at them imports torch."""
+        if self._models is None:
+            from tinytf_cli.repl.models import Models
+
+            self._models = Models()
+        return self._models
+
+    @property
     def model(self) -> "Model":
         """The open model; opened when it is first asked for."""
         return self.models.model(self.state.spec)
@@ -102,7 +112,7 @@ class Session(Host):
     @property
     def is_open(self) -> bool:
         """Whether the present model is open, so that ``table`` takes no time."""
-        return self.models.is_open(self.state.spec)
+        return self._models is not None and self._models.is_open(self.state.spec)
 
     @property
     def run(self) -> Run | None:
@@ -127,27 +137,40 @@ class Session(Host):
         return self.models.trace(self.require_run())
 
     @property
+    def recorded(self) -> "Trace | None":
+        """The trace of the present run, if it is kept."""
+        return None if self.run is None else self.models.recorded(self.run)
+
+    @property
     def table(self) -> StepTable:
         """The steps of the present model."""
-        trace = self.models.recorded(self.run)
-        return StepTable(self.model.config) if trace is None else trace.steps
+        return StepTable(self.model.config) if self.recorded is None else self.recorded.steps
+
+    @property
+    def known_table(self) -> StepTable | None:
+        """The steps of the present model as far as they are known without opening it, importing torch or a network."""
+        if self.is_open:
+            return self.table
+        return _table_of(self.state.spec.name) if "safetensors.torch" in sys.modules else None
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The printable tokens of the present text."""
-        trace = self.models.recorded(self.run)
-        return () if trace is None else tuple(token.shown for token in trace.tokens)
+        return () if self.recorded is None else tuple(token.shown for token in self.recorded.tokens)
+
+    @property
+    def place(self) -> int | None:
+        """The index of the present step in ``table.rows``; None before any run."""
+        return self.state.place
 
     def require_place(self) -> int:
         """The index of the present step in ``table.rows``; UsageError before any run."""
-        rows = self.trace.steps.rows
-        self.place = self.place or 0
-        return min(self.place, len(rows) - 1)
+        return min(self.place or 0, len(self.trace.steps.rows) - 1)
 
     @property
     def place_words(self) -> str:
         """The present step: ``L3.weights 17/96``; empty before any run."""
-        if self.place is None or self.models.recorded(self.run) is None:
+        if self.place is None or self.recorded is None:
             return ""
         rows = self.table.rows
         step, layer = rows[self.place]
@@ -165,9 +188,11 @@ class Session(Host):
             self.models.trace(self.state.runs[-1])
 
     def undo(self) -> str:
-        """Undo the last line that changed something, and return that line."""
-        line, (self.state, self.place) = self.log.undo()
-        return line
+        """Go back to the state before the last line that changed something, and return that line."""
+        entry = self.log.last_change()
+        assert entry.before is not None
+        self.state = entry.before
+        return entry.line
 
     def terminal(self) -> Terminal:
         """What stdout can show under the settings."""
@@ -186,6 +211,8 @@ class Session(Host):
             if self.debug and self.last_error is not None and stderr is not None:
                 stderr.write("".join(traceback.format_exception(self.last_error)))
             say(where + failure.message, failure.hint, failure.marked, stderr)
+        elif outcome.status and where and stderr is not None:
+            print(f"tinytf: {where}a check did not hold", file=stderr, flush=True)
 
     def execute(self, line: str) -> Outcome:
         """Run one line; a blank one repeats the last movement. A line that fails leaves the session as it was.
@@ -193,7 +220,7 @@ class Session(Host):
         Errors and Ctrl-C are part of the outcome. Raises only ``ReaderGone`` and ``BrokenPipeError``, when nobody reads
         stdout any more.
         """
-        began, before, outer, leave = time.perf_counter(), (self.state, self.place), self.typed, False
+        began, before, outer, leave = time.perf_counter(), self.state, self.typed, False
         interrupt = self.interrupt
         interrupt.happened = False
         failure, status, captured = None, 0, Capture()
@@ -219,7 +246,7 @@ class Session(Host):
         done = failure is None and status != 130
         if self.typed.words or self.typed.sign or not done:  # else it is a comment
             entry = Entry(self.typed.line.strip(), done, self._typed_name())
-            self.state, self.place = self.log.remember(entry, before, (self.state, self.place))
+            self.state = self.log.remember(entry, before, self.state)
         self.typed = outer
         self.last_seconds = time.perf_counter() - began
         return Outcome(status, captured.text, failure, leave)
@@ -245,21 +272,18 @@ class Session(Host):
             self._python(typed.target)
         if not typed.words:
             return 0
-        first, *words = typed.words
-        word, slash, flag = first.partition("/")
-        verb = self.lexicon.verbs.get(self.lexicon.meaning(word))
-        if slash and verb is not None and "flag" in verb.takes:  # such as print/stats
-            first, words = word, [f"/{flag}", *words]
-        found = self.lexicon.verb_for([first, *words])
-        if found is None:
-            name = self.lexicon.find(first)
+        name, *words = self.lexicon.split(typed.words)
+        verb = self.lexicon.verb_for([name, *words])
+        if verb is None:
             command = self.lexicon.command(name)
             assert command is not None
             return self._invoke(command, name, words)
-        if found.moves:
+        if verb.moves:
             self._movement = typed.line
-        asks = [word for word in words if word in ("-h", "--help")]
-        return self._invoke(found.command, found.name, asks if found.raw else words)
+        try:
+            return self._invoke(verb.command, name, [] if verb.raw else words)
+        except click.UsageError as error:
+            raise UsageError(usage_message(error), f"such as: {', '.join(verb.examples)}") from None
 
     def _invoke(self, command: click.Command, name: str, words: Sequence[str]) -> int:
         """Run a command of click, whose host is the session."""
@@ -309,6 +333,17 @@ class Session(Host):
         return scope
 
 
+@functools.cache
+def _table_of(name: str) -> StepTable | None:
+    """The steps of a model, by its configuration alone; None for one that cannot be read here."""
+    from tinytf.sources import find_source
+
+    try:
+        return None if name.startswith("hub:") else StepTable(find_source(name).config())
+    except (TinytfError, OSError):
+        return None
+
+
 def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
     """The ``repr`` of an expression; None for the value None and for a statement, which is executed."""
     try:
@@ -320,7 +355,7 @@ def _evaluated(code: str, scope: dict[str, Any]) -> str | None:
             return None
         scope["_"] = value
         return repr(value)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:
         words = str(error.msg if isinstance(error, SyntaxError) else error).strip()

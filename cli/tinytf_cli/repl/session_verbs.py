@@ -1,5 +1,7 @@
 """Verbs about the session itself: its model, its settings, its lines; and the table of all verbs."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,19 +15,20 @@ from tinytf.trace.address import parse_address
 from tinytf_cli.numbers import plural
 from tinytf_cli.options import DEVICES, DTYPES
 from tinytf_cli.output import Result, require_place, write_file
-from tinytf_cli.repl.front import outcomes, read_script
+from tinytf_cli.paint.text import shown
 from tinytf_cli.repl.helping import help_blocks
+from tinytf_cli.repl.line import PROMPT, Lines, read_script
 from tinytf_cli.repl.looking import LOOKING
-from tinytf_cli.repl.moving import MOVING
-from tinytf_cli.repl.session import Leave, Session
+from tinytf_cli.repl.moving import MOVING, STOPPING
+from tinytf_cli.repl.session import Leave, Outcome, Session
 from tinytf_cli.repl.state import SETTINGS, Entry, Without, find_setting
-from tinytf_cli.repl.stopping import STOPPING
 from tinytf_cli.repl.verbs import Verb, answer, verb, without_line
 from tinytf_cli.views.blocks import Column, Line, Span, Table
 
 _DEEPEST = 10
 _HEADER = "# a session of tinytf; tinytf repl -f FILE runs it again"
 _NONE = "none"
+_DELETES = re.compile(r"\s*del[a-z]*\s+[0-9]")
 _verb = partial(verb, topic="session")
 
 
@@ -93,7 +96,7 @@ def model(session: Session, quiet: bool, **asked: Any) -> Result | None:
         raise AddressError(error.message, "some steps are ablated; restore them first: without none") from None
     if spec != session.state.spec:
         session.take(spec)
-        session.place = 0 if session.run else session.place
+        session.change(place=0 if session.run else None)
     return None if quiet else answer("model", {"model": opened.to_dict()}, Line(model_words(opened)), *notes(opened))
 
 
@@ -152,7 +155,7 @@ def undo(session: Session) -> Result:
 
 
 @_verb("history", examples=("history", "history 5"))
-@click.argument("count", type=click.IntRange(1, 10**9), default=50, metavar="[N]")
+@click.argument("count", type=click.IntRange(1), default=50, metavar="[N]")
 def history(session: Session, count: int) -> Result:
     """List the last lines: which failed, can be undone, or were undone."""
     rows = list(enumerate(session.log.lines, start=1))[-count:]
@@ -203,7 +206,10 @@ def source(session: Session, path: Path) -> None:
     """Run the lines of FILE, up to one that fails."""
     if session.streams.depth >= _DEEPEST:
         raise UsageError(f"{path} is the {_DEEPEST + 1}th file inside another", "a file does not source itself")
-    lines = read_script(path.expanduser())
+    lines = list(read_script(path.expanduser()))
+    where = next((where for where, line in lines if _DELETES.match(line)), "")
+    if where and session.state.stops:
+        raise UsageError(f"{where} deletes a stop by its number, and there are stops already", "delete removes them")
     session.streams.depth += 1
     try:
         for where, outcome in outcomes(session, lines):
@@ -217,6 +223,34 @@ def source(session: Session, path: Path) -> None:
                 raise TinytfError(f"{where}: a check did not hold")
     finally:
         session.streams.depth -= 1
+
+
+def outcomes(session: Session, lines: Lines, *, echo: bool = False) -> Iterator[tuple[str, Outcome]]:
+    """Run lines in turn, without blank ones: the place of each, and its outcome."""
+    for where, line in lines:
+        if not line.strip():
+            continue
+        if echo:
+            typed = shown(printable(line.rstrip(), spaces=False), session.terminal())
+            session.streams.write(f"{PROMPT}{typed}\n")
+        yield where, session.execute(line)
+
+
+def run_lines(session: Session, lines: Lines, *, echo: bool, stop: bool) -> int:
+    """Run lines in turn, and return 0, 1 if one failed, or 130; ``stop`` ends at the first that fails."""
+    status = 0
+    for where, outcome in outcomes(session, lines, echo=echo):
+        if outcome.leave:
+            break
+        if outcome.status == 130:  # the caller says so
+            return 130
+        if outcome.status == 0:
+            continue
+        session.say(outcome, f"{where}: ")
+        status = 1
+        if stop:
+            break
+    return status
 
 
 @_verb("help", "h", "?", takes=("topic",), examples=("help", "help break", "help keys", "help conditions"))

@@ -1,19 +1,25 @@
-"""What ``undo`` restores: the settings, the model and its runs, the stops and displays; and the log of lines."""
+"""The state of a session: the settings, the model and its runs, the stops and displays; and the log of lines."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.nearest import did_you_mean
+from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf_cli.output import Drawing
-from tinytf_cli.repl.line import LONGEST
+from tinytf_cli.repl.line import LONGEST, begun_name
 from tinytf_cli.terminal import COLORMAPS, THEMES, Terminal, detect
 
 if TYPE_CHECKING:
     from tinytf.trace.conditions import Condition
+    from tinytf.trace.trace import Trace
+
+Rows = Sequence[tuple[Step, int | None]]
+"""The steps of a model in their order, each with its layer."""
 
 AUTO = "auto"
 _SWITCH = ("on", "off")
@@ -78,8 +84,8 @@ class Setting:
             return word == "on" if self.choices == _SWITCH else None if self.numbers else word
         if re.fullmatch("[0-9]{1,9}", word) and int(word) in self.numbers:
             return int(word)
-        hint = did_you_mean(word, self.choices) if self.choices else ""
-        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", hint)
+        near = did_you_mean(word, self.choices) if self.choices else ""
+        raise UsageError(f"{self.name} takes {self.takes}, and not {word!r}", near if near.endswith("?") else "")
 
 
 SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settings)}
@@ -87,14 +93,10 @@ SETTINGS = {one.name: Setting(one.name, **one.metadata) for one in fields(Settin
 
 def find_setting(word: str) -> Setting:
     """A setting by its name or the beginning of one; UsageError for any other word."""
-    found = [one for name, one in SETTINGS.items() if word and name.startswith(word)]
-    if word in SETTINGS:
-        return SETTINGS[word]
-    if len(found) > 1:
-        raise UsageError(f"{word!r} can be {', '.join(one.name for one in found)}", "type a little more of it")
-    if not found:
+    name = begun_name(word, SETTINGS)
+    if not name:
         raise UsageError(f"there is no setting {word!r}", did_you_mean(word, SETTINGS) or "show lists them")
-    return found[0]
+    return SETTINGS[name]
 
 
 @dataclass(frozen=True)
@@ -170,35 +172,50 @@ class Stop:
             "if": self.condition.text if self.condition else None,
         }
 
+    def is_at(self, rows: Rows, place: int) -> bool:
+        """Whether it is at a step. One at a whole layer is at its first step, and with a condition at each."""
+        (step, layer), where = rows[place], self.where
+        if where is None:
+            return True
+        if where.layers is not None and layer not in where.layers:
+            return False
+        if where.step is None:
+            return self.condition is not None or place == 0 or rows[place - 1][1] != layer
+        return where.step.name == step.name and (where.layers is not None or layer is None)
+
+    def holds(self, trace: "Trace", step: Step, layer: int | None) -> bool:
+        """Whether its condition, if it has one, holds at a step."""
+        heads = self.where.heads if self.where is not None and step.has_heads else None
+        return self.condition is None or self.condition.holds(trace, step, layer, heads)
+
 
 @dataclass(frozen=True)
 class State:
-    """Everything that ``undo`` restores; ``runs`` are the last two, the present one last."""
+    """Everything that a line can change; ``runs`` are the last two, the present one last.
+
+    ``place`` is the index of the present step. States that differ in their place alone are equal: ``undo`` undoes no
+    movement.
+    """
 
     spec: Spec = field(default_factory=Spec)
     runs: tuple[Run, ...] = ()
     settings: Settings = field(default_factory=Settings)
     stops: tuple[Stop, ...] = ()
     displays: tuple[str, ...] = ()
-    n_stops: int = 0
-    """How many stops there have been, which is the number of the last one."""
-
-
-Moment = tuple[State, int | None]
-"""A state, and the index of the present step."""
+    place: int | None = field(default=None, compare=False)
 
 
 @dataclass
 class Entry:
     """A line that was executed; ``done`` is false if it failed, ``verb`` is what its first word means.
 
-    ``before`` is the moment that ``undo`` restores; None where the line changed nothing.
+    ``before`` is the state that ``undo`` restores; None where the line changed nothing.
     """
 
     line: str
     done: bool
     verb: str
-    before: Moment | None = None
+    before: State | None = None
     undone: bool = False
 
 
@@ -207,28 +224,26 @@ class Log:
 
     def __init__(self) -> None:
         self.lines: list[Entry] = []
-        self._just_undone: Entry | None = None
 
-    def undo(self) -> tuple[str, Moment]:
-        """The last line that changed something, and the moment before it."""
+    def last_change(self) -> Entry:
+        """The last line that changed something and was not undone; UsageError without one."""
         for entry in reversed(self.lines):
             if entry.before is not None and not entry.undone:
-                entry.undone, self._just_undone = True, entry
-                return entry.line, entry.before
+                return entry
         hint = "undo restores the model, text, ablations, settings, stops and displays"
         raise UsageError("there is nothing to undo", hint)
 
-    def remember(self, entry: Entry, before: Moment, now: Moment) -> Moment:
-        """Record a line, and return the moment that holds after it: a line that failed changes nothing.
+    def remember(self, entry: Entry, before: State, now: State) -> State:
+        """Record a line, and return the state that holds after it: a line that failed changes nothing.
 
         ``source`` is not recorded: each line that it ran was.
         """
         if len(entry.line) > LONGEST or entry.verb == "source":
             return now
-        undone, self._just_undone = self._just_undone, None
-        if undone is not None and not entry.done:  # such as undo | false
-            undone.undone = False
-        if entry.done and now[0] != before[0] and entry.verb != "undo":
-            entry.before = before
+        if entry.done and now != before:
+            if entry.verb == "undo":
+                self.last_change().undone = True
+            else:
+                entry.before = before
         self.lines.append(entry)
         return now if entry.done else before

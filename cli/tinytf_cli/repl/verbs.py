@@ -1,11 +1,11 @@
 """Verbs: how one is declared, which verb or command a line begins with, and how a verb answers."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,12 +17,10 @@ from tinytf.trace.address import parse_address
 from tinytf_cli.command import Option, build, parameters_of
 from tinytf_cli.main import COMMANDS, cli
 from tinytf_cli.output import Output, Result
+from tinytf_cli.repl.line import begun_name
 from tinytf_cli.repl.state import Without
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Line, Span
-
-if TYPE_CHECKING:
-    import torch
 
 TOPICS = {
     "moving": "through the steps",
@@ -44,7 +42,7 @@ class Verb:
     """One verb. ``takes`` are the kinds of its words in order (``completing.OFFERS`` lists them).
 
     The last kind is that of all further words. A ``raw`` verb reads the line as it was typed; a blank line repeats one
-    that ``moves``. Where a command has the same name, ``claims`` says whether these words are for the verb.
+    that ``moves``. ``leaves`` says which words are for the command of the same name.
     """
 
     name: str
@@ -56,12 +54,22 @@ class Verb:
     takes: tuple[str, ...] = ()
     raw: bool = False
     moves: bool = False
-    claims: Callable[[tuple[str, ...]], bool] = lambda words: True
+    leaves: Callable[[Sequence[str]], bool] | None = None
 
     @property
     def summary(self) -> str:
         """The first sentence of its help."""
         return (self.command.help or "").strip().split("\n")[0]
+
+    def claims(self, words: Sequence[str]) -> bool:
+        """Whether these words are for the verb where a command has its name: those that click takes for it."""
+        if self.leaves is not None:
+            return not self.leaves(words)
+        try:
+            self.command.make_context(self.name, list(words), help_option_names=[])
+        except click.UsageError:
+            return False
+        return True
 
 
 def verb(
@@ -84,23 +92,11 @@ def verb(
             return 0
 
         shared = {one.name for one in OUTPUT_OPTIONS}
-        settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        command = click.command(name, params=[*OUTPUT_OPTIONS], context_settings=settings)(run)
+        command = click.command(name, params=[*OUTPUT_OPTIONS], add_help_option=False)(run)
         usage = " ".join(str(one.metavar) for one in command.params if isinstance(one, click.Argument))
         return Verb(name, topic, command, aliases, **{"usage": usage, **described})
 
     return made
-
-
-def positional(command: click.Command, words: Sequence[str]) -> tuple[str, ...] | None:
-    """The words that are neither options of a command nor their values; None where one is an unknown option."""
-    context = click.Context(command, info_name=command.name)
-    try:
-        values, rest, _ = command.make_parser(context).parse_args(list(words))
-    except click.UsageError:
-        return None
-    found = values.get("words")
-    return (*found, *rest) if isinstance(found, tuple) else tuple(rest)  # click marks an absent value in its own way
 
 
 class Lexicon:
@@ -117,13 +113,9 @@ class Lexicon:
 
         Raises UsageError for any other word, with what it could be.
         """
-        if word in self.names:
-            return self.names[word]
-        found = sorted({name for known, name in self.names.items() if word and known == name and name.startswith(word)})
-        if len(found) == 1:
-            return found[0]
+        found = self.names.get(word) or begun_name(word, sorted(set(self.names.values())))
         if found:
-            raise UsageError(f"{word!r} can be {', '.join(found)}", "type a little more of it")
+            return found
         near = did_you_mean(word, set(self.names.values())) or "help lists what there is"
         hint = f"{near}{'' if near.endswith('?') else ';'} to look at a text: run TEXT"
         raise UsageError(f"there is no verb or command {word[:60]!r}", hint)
@@ -145,9 +137,20 @@ class Lexicon:
         Raises UsageError for a first word that is neither.
         """
         found = self.verbs.get(name := self.find(words[0]))
-        if found is None or (not found.claims(tuple(words[1:])) and name in COMMANDS):
-            return None
-        return found
+        return None if found is None or (name in COMMANDS and not found.claims(words[1:])) else found
+
+    def split(self, words: Sequence[str]) -> list[str]:
+        """The words of a line, the first as the name that it means; ``print/stats`` is ``print /stats``.
+
+        --help after a verb is ``help``. Raises UsageError as ``find`` does.
+        """
+        word, slash, flag = words[0].partition("/")
+        verb = self.verbs.get(self.meaning(word))
+        if slash and verb is not None and "flag" in verb.takes:
+            return [verb.name, f"/{flag}", *words[1:]]
+        name = self.find(words[0])
+        asks = {"-h", "--help"} & set(itertools.takewhile("--".__ne__, words[1:]))
+        return ["help", name] if asks and name in self.verbs else [name, *words[1:]]
 
     def redirects(self, word: str) -> bool:
         """Whether ``|`` and ``>`` after this first word redirect the output; in a condition they do not."""
@@ -189,19 +192,13 @@ def answer(kind: str, data: Mapping[str, Any], *blocks: Block) -> Result:
     return made_of(kind, lambda terminal: blocks, lambda: data)
 
 
-def made_of(
-    kind: str,
-    blocks: Callable[[Terminal], Iterable[Block]],
-    data: Callable[[], Mapping[str, Any]],
-    tensors: "Callable[[], dict[str, torch.Tensor]] | None" = None,
-) -> Result:
+def made_of(kind: str, blocks: Callable[[Terminal], Iterable[Block]], data: Callable[[], Mapping[str, Any]]) -> Result:
     """A result whose blocks and data are made when they are asked for; as events it is one event."""
 
     return Result(
         blocks,
         lambda: {"schema_version": SCHEMA_VERSION, "kind": kind, **data()},
         lambda: iter([{"type": kind, "schema_version": SCHEMA_VERSION, **data()}]),
-        tensors,
     )
 
 
@@ -215,7 +212,7 @@ def _ablated(found: Result, gone: Without) -> Result:
     more = {"without": gone.to_dict()}
     return replace(
         found,
-        blocks=lambda terminal: chain(found.blocks(terminal), [without_line(gone)]),
+        blocks=lambda terminal: itertools.chain(found.blocks(terminal), [without_line(gone)]),
         data=lambda: {**found.data(), **more},
         events=lambda: ({**event, **more} for event in found.events()),
     )

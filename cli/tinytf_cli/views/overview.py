@@ -117,7 +117,8 @@ def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]
     return one.top
 
 
-def _short(name: str, most: int) -> str:
+def shortened(name: str, most: int) -> str:
+    """A name of at most that many characters."""
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
@@ -163,7 +164,7 @@ class Screen:
         visible = visible_array(self.trace, step, layer)
         yield Heading(f"L{layer}H{head}.{step.name}", self.overview.label(layer, head), "attention")
         part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
-        rows, columns = ([_short(self.names[place], most) for place in places] for places, most in (
+        rows, columns = ([shortened(self.names[place], most) for place in places] for places, most in (
             (seen.queries, 7), (seen.keys, longest)
         ))  # fmt: skip
         yield Heat(as_array(seen.weights), rows, columns, "unit", part, digits=2)

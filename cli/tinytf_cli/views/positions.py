@@ -84,7 +84,7 @@ class PositionsView:
                 Column("dimensions", dimensions),
                 Column("radians a position", [Figure(wave.frequency, "%.4g") for wave in waves], "right"),
                 Column("wavelength", [_length(wave.wavelength) for wave in waves], "right"),
-                Column("turns in the context", [Figure(found.context / wave.wavelength, "%.3g") for wave in waves],
+                Column("turns in the context", [_length(found.context / wave.wavelength) for wave in waves],
                        "right", drop=1),
             ]  # fmt: skip
             if measured:
@@ -99,7 +99,7 @@ class PositionsView:
 
 
 def _length(wavelength: float) -> str:
-    return f"{wavelength:,.0f}" if wavelength >= 1000 else f"{wavelength:.4g}"
+    return f"{wavelength:,.0f}" if wavelength >= 1000 else f"{wavelength:.3g}"
 
 
 def spread(count: int, most: int) -> list[int]:

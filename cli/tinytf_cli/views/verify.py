@@ -8,6 +8,7 @@ from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.parts import next_lines, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
 
 _MOST_STEPS = 16
@@ -81,10 +82,9 @@ def _score(found: Verification) -> list[Span]:
 
 def _checked(found: Verification) -> Line:
     worst = found.worst
-    said = f"float64 numpy {{}}, largest difference {worst.apart:.1e} at {worst.step.name}"
-    if worst.agrees:
-        return Line([Span("checked", "good"), Span(f": tinytf and {said.format('agree on every step')}")])
-    return Line([Span("check failed", "bad"), Span(f": tinytf and {said.format('disagree')}")])
+    how = "agree on every step" if worst.agrees else "disagree"
+    off = f"largest difference {worst.apart:.1e} at {worst.step.name}"
+    return verdict(worst.agrees, f"tinytf and float64 numpy {how}, {off}")
 
 
 def _sound(checked: CheckedStep) -> bool:
@@ -111,10 +111,8 @@ def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
     yield Line("")
     if len(faulty) > _MOST_STEPS:
         yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
-    rest = len(found.steps) - len(faulty) - len(results)
-    folded = f"{plural(rest, 'other step')} not shown. " if rest else ""
-    wrong = "--wrong shows every number of those that do not hold, " if faulty else ""
-    yield Line(Span(f"{folded}{wrong}--full {'of all' if wrong else 'shows every number'}", "dim"))
+    wrong = [("--wrong", f"every number of the {plural(len(faulty), 'step')} that do not hold")] if faulty else []
+    yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(found.steps), 'step')}"))
 
 
 def _that_fit(checked: CheckedStep, terminal: Terminal, used: int) -> Iterator[Span]:

@@ -8,13 +8,13 @@ from tinytf.analysis.sharpness import Sharpness, entropies, slopes
 from tinytf.loading import Model
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Pieces, Span, Table
+from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.overview import short_banner, shortened, text_block
 from tinytf_cli.views.parts import bar_column, full_scale, note, titled, verdict
 from tinytf_cli.views.steps import as_array, shown_rows, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
-_LAYERS = 8
+_LAYERS = 6
 _QUERIES = 6
 _WORDS = 24
 _SMALL = 36
@@ -31,8 +31,8 @@ class WithoutView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The predictions first, then what changed on the way, and whether both runs add up."""
-        yield from banner(self.model)
-        yield Pieces(self.names, [token.special for token in self.found.encoding.tokens])
+        yield from short_banner(self.model, self.found.traces[0], terminal.width)
+        yield text_block(self.found.traces[0], terminal.width)
         yield Line("")
         yield from self._answer()
         yield from self._predictions()
@@ -73,16 +73,22 @@ class WithoutView:
         """The weights of the head that moved most, in both runs side by side."""
         found = self.found.difference.attention
         assert found is not None
-        name, moved = f"L{found.layer}H{found.head}.weights", self.found.layers[found.layer].moved
-        yield Heading(name, f"of all heads the one that moves most: {moved:.2f} of its weight", "attention")
+        apart = found.apart[found.layer]
+        assert apart is not None
+        moved, most = apart[found.head], max(one.moved for one in self.found.layers)
+        which = "of all heads the one that moves most: " if moved == most else ""
+        yield Heading(f"L{found.layer}H{found.head}.weights", f"{which}{moved:.2f} of its weight moved", "attention")
+        queries, keys = (
+            [shortened(one, most) for one in self.names] if terminal.cuts else self.names for most in (7, 4)
+        )
         drawn: list[list[Block]] = []
         for said, weights, trace in zip(
             ("whole", self.said), (found.first, found.second), self.found.traces, strict=True
         ):
             seen = visible_array(trace, trace.steps.by_name[trace.steps.weights], found.layer)
             title = Line(Span(said, _WHOLE if said == "whole" else _WITHOUT), indent=2)
-            drawn.append([title, Heat(as_array(weights), self.names, self.names, "unit", seen, digits=2)])
-        yield Beside(drawn, least=_map_width(self.names, terminal.width), even=True)
+            drawn.append([title, Heat(as_array(weights), queries, keys, "unit", seen, digits=2)])
+        yield Beside(drawn, least=_map_width(queries, keys, terminal.width), even=True)
 
     def _layers(self) -> Iterator[Block]:
         changes = self.found.layers
@@ -159,8 +165,8 @@ class WithoutView:
         yield verdict(all(one.holds for one in checks), f"both runs add up, largest differences {worst}")
 
 
-def _map_width(names: Sequence[str], width: int) -> int:
+def _map_width(queries: Sequence[str], keys: Sequence[str], width: int) -> int:
     """Columns of a map with its numbers, or with small cells where those do not fit ``width`` either."""
-    label = min(14, max(map(len, names)))
-    numbers = label + 3 + (min(8, max(4, label)) + 1) * len(names)
+    label, key = (max(map(len, names)) for names in (queries, keys))
+    numbers = min(14, label) + 3 + (min(8, max(4, key)) + 1) * len(keys)
     return numbers if numbers <= width else _SMALL
