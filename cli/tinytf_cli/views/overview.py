@@ -29,7 +29,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import flow_blocks, shape_text
-from tinytf_cli.views.parts import folded, next_lines, numbered
+from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
@@ -176,12 +176,13 @@ class Screen:
     def layers(self, rows: int | None) -> Iterator[Block]:
         """A line a layer, with at most ``rows`` lines the middle folded."""
         every = self.overview.layers
-        names = numbered("L", len(every))
+        names, keep = numbered("L", len(every)), middle_out(len(every), rows)
+        heads = [list(self._head(one)) if one.layer in keep else "" for one in every]
         added = [[one.added[place] for one in every] for place in range(len(every[0].added))]
         columns = [
             Column("", [Span(name, "residual") for name in names], said=""),
             *(self._sizes(column) for column in added),
-            Column("head that adds most", [list(self._head(one)) for one in every], said="most from"),
+            Column("head that adds most", heads, said="most from"),
         ]
         if self.overview.reading is not None:
             reads = [one.read for one in every if one.read is not None]
