@@ -53,9 +53,9 @@ def test_the_tensors_are_written_by_their_addresses(
 def test_a_matrix_in_a_pipe_has_every_row(tinytf: Tinytf) -> None:
     shown = tinytf("trace", "--at", "L0.W_Q", "--as", "table").out
     assert all(f"\n  d{row} " in shown for row in range(128))
-    assert "omitted" not in shown
+    assert "folded" not in shown
     cut = tinytf("trace", "--at", "L0.W_Q", "--as", "table", "--color", "never", screen=True).out
-    assert "rows 12 to 123 are omitted (112); --rows 0 shows all" in cut
+    assert "folded: 112 of 128 rows, 8 to 119; --rows 0 shows them" in cut
 
 
 def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> None:

@@ -10,8 +10,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Pieces, Table
-from tinytf_cli.views.parts import bar_column, note, row_limit, titled
-from tinytf_cli.views.steps import left_out, shown_rows
+from tinytf_cli.views.parts import bar_column, folded, note, row_limit, titled
 
 _ROLES = ("dim", "q", "v", "ffn")
 _AT = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
@@ -77,17 +76,16 @@ class ActivationsView:
 
     def _tokens(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, [token.shown for token in self.found.encoding.tokens]
-        keep = shown_rows(len(names), row_limit(terminal, self.rows, screen=8))
-        kept = [found.places[place] for place in keep]
-        columns = [Column("token", [names[place] for place in keep], shrink=8)]
+        columns = [Column("token", names, shrink=8)]
         for title, shares in (
-            ("inputs below 0", [one.below for one in kept]),
-            ("silent", [one.silent for one in kept]),
+            ("inputs below 0", [one.below for one in found.places]),
+            ("silent", [one.silent for one in found.places]),
         ):
-            columns.append(bar_column(title, shares, [f"{share:.2f}" for share in shares], "ffn"))
+            columns.append(bar_column(title, shares, [Figure(share, "%.2f") for share in shares], "ffn"))
+        columns.append(Column("largest output", [Figure(one.largest) for one in found.places], "right"))
         yield Heading("tokens", f"of {found.outputs.shape[1]:,} units; silent: an output within 0.01 of 0", "ffn")
-        yield Table([*columns, Column("largest output", [Figure(one.largest) for one in kept], "right")])
-        yield from left_out(len(names), keep)
+        most = row_limit(terminal, self.rows, screen=8)
+        yield from folded(Table(columns), range(len(names)), most, "tokens", "--rows 0")
 
 
 def _scattered(label: str, x: Tensor, y: Tensor, role: str) -> Curve:

@@ -16,16 +16,8 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table, Values
-from tinytf_cli.views.steps import (
-    as_array,
-    cell_block,
-    labels,
-    largest,
-    left_out,
-    shown_rows,
-    signed_role,
-    value_blocks,
-)
+from tinytf_cli.views.parts import fold_note, middle_out
+from tinytf_cli.views.steps import as_array, cell_block, labels, largest, signed_role, value_blocks
 
 
 def figure(value: float | None) -> str:
@@ -50,11 +42,11 @@ def vocabulary_blocks(
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
     yield Heading(f"∂loss/∂{step.name}", derive(trace, Address(step)).formula[0], step.role)
     places = sorted(set(trace.targets.positions))
-    keep = shown_rows(len(places), limit)
+    keep = middle_out(len(places), limit)
     values = trace.grad.step(step.name)[places]  # (N, V)
     names = [trace.tokens[places[i]].shown for i in keep]
     yield from _largest_tokens(values[keep], values, names, tokenizer, dims)
-    yield from left_out(len(places), keep)
+    yield from fold_note(places, keep, "tokens")
 
 
 def _largest_tokens(

@@ -13,8 +13,8 @@ from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Curve, Curves, Heading, Heat, Line, Span, Values
-from tinytf_cli.views.parts import note, row_limit
-from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
+from tinytf_cli.views.parts import fold_note, middle_out, note, row_limit
+from tinytf_cli.views.steps import as_array, largest
 
 _NAMED = 64
 """Rows and columns of a map with a name of their own; more have numbers, since they are pooled."""
@@ -77,12 +77,12 @@ class _Drawn:
         """Rows as numbers and strips of colour; a vector is one row."""
         one, values = self.one, as_array(self.one.values)
         matrix = np.atleast_2d(values)
-        keep = shown_rows(len(matrix), self.rows)
+        keep = middle_out(len(matrix), self.rows)
         names = self._names(0, keep) if values.ndim > 1 else [""]
         tokens = one.where.axes[-1] == "vocab"
         across = self._names(values.ndim - 1, range(min(self.dims, matrix.shape[1]))) if tokens else ()
         yield Values(names, matrix[keep], self.dims, one.where.step.role, columns=across)
-        yield from left_out(len(matrix), keep, "rows")
+        yield from fold_note(range(len(matrix)), keep, "rows")
 
     def map(self) -> Iterator[Block]:
         """A cell per number, or for the strongest of several."""
@@ -117,14 +117,14 @@ class _Drawn:
         """The L2 norm of each row, the largest first."""
         norms, axis = self.one.row_norms.cpu().numpy(), self.one.row_axis
         order = np.argsort(-norms, kind="stable")
-        keep = shown_rows(len(order), self.rows)
+        keep = middle_out(len(order), self.rows)
         form = number_format(norms.astype(np.float32))
         names = self._names(axis, [int(order[i]) for i in keep])
         values = [float(norms[order[i]]) for i in keep]
         bars = [Bar(name, value, number(value, form)) for name, value in zip(names, values, strict=True)]
         yield note(f"norm by {self.one.where.axes[axis]}, the largest first")
         yield Bars(bars, float(norms.max()) or 1.0)
-        yield from left_out(len(order), keep, "ranks")
+        yield from fold_note(range(1, len(order) + 1), keep, "ranks")
 
     def _names(self, axis: int, numbers: Sequence[int]) -> list[str]:
         """What some numbers of an axis are called."""

@@ -22,6 +22,7 @@ from tinytf_cli.views.blocks import (
     Signed,
     Span,
     Table,
+    Values,
     Visible,
 )
 
@@ -72,15 +73,24 @@ def middle_out(count: int, most: int | None) -> list[int]:
 
 
 def folded(
-    block: Table | Heat | Grid | Bars, names: Sequence[str], most: int | None, what: str, remedy: str = "--all"
+    block: Table | Heat | Grid | Bars | Values,
+    names: Sequence[object],
+    most: int | None,
+    what: str,
+    remedy: str = "--all",
 ) -> Iterator[Block]:
     """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
     keep = middle_out(len(names), most)
     yield block.only(keep)
-    out = [name for row, name in enumerate(names) if row not in keep]
-    if out:
-        ends = out[0] if len(out) == 1 else f"{out[0]} to {out[-1]}"
-        yield note(f"folded: {len(out)} of {len(names)} {what}, {ends}; {remedy} shows them")
+    yield from fold_note(names, keep, what, remedy)
+
+
+def fold_note(names: Sequence[object], keep: Sequence[int], what: str, remedy: str = "--rows 0") -> Iterator[Block]:
+    """A line that says which rows of the middle are left out, where there are any."""
+    first, count = next((row for row, kept in enumerate(keep) if kept != row), len(keep)), len(names) - len(keep)
+    if count:
+        ends = f"{names[first]} to {names[first + count - 1]}"
+        yield note(f"folded: {count:,} of {len(names):,} {what}, {ends}; {remedy} shows them")
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:

@@ -10,8 +10,8 @@ from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, full_scale, note, titled, verdict
-from tinytf_cli.views.steps import as_array, shown_rows, visible_array
+from tinytf_cli.views.parts import bar_column, folded, full_scale, note, numbered, titled, verdict
+from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
 _LAYERS = 6
@@ -91,26 +91,22 @@ class WithoutView:
         yield Beside(drawn, least=_map_width(queries, keys, terminal.width), even=True)
 
     def _layers(self) -> Iterator[Block]:
-        changes = self.found.layers
-        keep = shown_rows(len(changes), _LAYERS)
-        rows = [changes[place] for place in keep]
+        rows = self.found.layers
         full = full_scale(one.stream for one in rows)
         streams = [number(one.stream, "%.3f") for one in rows]
         heads = [f"H{one.head} {one.moved:.2f}" for one in rows]
         ahead = [one.ahead for one in rows if one.ahead is not None]
         yield Heading("layers", "the head that moves most; how far the stream is off after it")
-        yield Table(
+        table = Table(
             [
                 Column("", [f"L{one.layer}" for one in rows]),
                 bar_column("head", [one.moved for one in rows], heads, "attention", said="head that moves most"),
                 bar_column("stream", [one.stream / full for one in rows], streams, "residual"),
                 Column("cosine", [Figure(one.cosine, "%.3f") for one in rows], "right"),
                 *([bar_column("on later tokens", ahead, [f"{one:.2f}" for one in ahead], _WITHOUT)] if ahead else []),
-            ],
-            rule_after=frozenset(i for i in range(len(keep) - 1) if keep[i + 1] != keep[i] + 1),
+            ]
         )
-        if len(keep) < len(changes):
-            yield note(f"{len(changes) - len(keep)} layers in the middle are folded; --json has all")
+        yield from folded(table, numbered("L", len(rows)), _LAYERS, "layers", "--json")
 
     def _sharpness(self, found: Sharpness) -> Iterator[Block]:
         """The live scores of the head above through the softmax twice."""
