@@ -217,7 +217,7 @@ def test_eight_bits_are_never_silent(tinytf: Tinytf, decoder: Path) -> None:
     assert ran.status == 0
     assert "int8" in ran.err
     assert "tokens/s" in ran.err
-    assert "nats per token" in ran.err
+    assert "bits per token" in ran.err
     decoding = json.loads(tinytf(*given, "--json").out)["decoding"]
     assert (decoding["int8"], decoding["compiled"]) == (True, False)
     cost = decoding["int8_cost"]

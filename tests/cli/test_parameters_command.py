@@ -78,7 +78,7 @@ def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:
         (("trace", "--at", "L0.W_QQ"), "there is no step 'W_QQ'"),
         (("trace", "--at", "E[pooch]"), "token 'pooch' is 3 tokens"),
         (("trace", "--at", "E[2048]"), "vocab 2048 is out of range"),
-        (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "L0.b_Q is a vector, and a spectrum is of a matrix"),
+        (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "no spectrum of L0.b_Q, which is a vector"),
         (("trace", SENTENCE, "--as", "map"), "--as is for parameters, and no address names one"),
         (("explain", "L0.b_O[3]"), "this model has no b_O: attn is computed without a bias"),
         (("grad", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, and not a step"),

@@ -23,24 +23,23 @@ class ActivationsView:
         self.model, self.found, self.rows = model, found, rows
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The curves with the text's points, their values, and each token in figures."""
+        """The curves with the text's points, a table of values, and a row for each token."""
         found = self.found
         tokens = found.encoding.tokens
         yield from banner(self.model)
         yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
-        x = found.inputs
-        below, beyond = float((x < 0).float().mean()), int((x.abs() > REACH).sum())
-        said = f": {found.formula}; {below:.0%} of its {x.numel():,} inputs are below 0"
+        count = found.inputs.numel()
+        said = f": {found.formula}; {found.below:.0%} of its {count:,} inputs are below 0"
         yield titled(f"L{found.layer} uses {found.gated or found.name}", said)
         yield Heading("curves", "and what this text has on them", "ffn")
         yield Curves([*self._points(), *self._curves()], "input", "output", height=14)
-        if beyond:
-            yield note(f"{beyond:,} of {x.numel():,} inputs lie beyond ±{REACH:g}, out of the picture")
+        if found.beyond:
+            yield note(f"{found.beyond:,} of {count:,} inputs lie beyond ±{REACH:g}, out of the picture")
         yield from self._values()
         yield from self._tokens(terminal)
 
     def _points(self) -> Iterator[Curve]:
-        """The outputs of the text; of a gate those with a hidden unit above 0 and below 0 apart."""
+        """The outputs of the text; with a gate, apart for hidden units above and below 0."""
         found = self.found
         inside = found.inputs.abs() <= REACH
         if found.hidden is None:
@@ -51,7 +50,7 @@ class ActivationsView:
             yield _scattered(f"times hidden {word} 0", found.inputs[chosen], found.outputs[chosen], role)
 
     def _curves(self) -> Iterator[Curve]:
-        """The own activation first, so that it lies on top."""
+        """The layer's own activation first, so that it is drawn on top."""
         found, grid = self.found, self.found.grid.double().numpy()
         for name, role in sorted(zip(found.curves, _ROLES, strict=True), key=lambda one: one[0] != found.name):
             yield Curve(name, grid, found.curves[name].double().numpy(), role)
@@ -72,7 +71,7 @@ class ActivationsView:
         )
         low, *_, high = found.quantiles
         middle = "  ".join(f"{q:.0%}: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1)
-        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; of all of them below  {middle}")
+        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; quantiles  {middle}")
 
     def _tokens(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, [token.shown for token in self.found.encoding.tokens]

@@ -8,7 +8,7 @@ from tinytf.steps.work import step_work
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Table
 from tinytf_cli.views.live import LiveView
 from tinytf_cli.views.parts import note, titled
 
@@ -19,7 +19,7 @@ class CachedView(LiveView[CacheComparison]):
     """One comparison, drawn."""
 
     text = None
-    """There is nothing of it but the view."""
+    """It has no text form, only the view."""
 
     def _chosen(self) -> list[CachedStep]:
         """All steps, or as many as a screen takes, evenly spread."""
@@ -38,7 +38,7 @@ class CachedView(LiveView[CacheComparison]):
         yield from self._formulas(found.steps[-1].tokens)
         yield from self._steps()
         yield Line("")
-        yield titled("checked", f": the logits of both differ by at most {found.apart:.1e}")
+        yield titled("checked", [": the logits of both differ by at most ", Figure(found.apart, "%.1e")])
 
     def _saved(self) -> Iterator[Block]:
         """The sums with the cache and without: first what is counted, then what was measured."""

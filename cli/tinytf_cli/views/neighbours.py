@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from tinytf.analysis.neighbours import Neighbours, Space
 from tinytf.loading import Model
-from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Grid, Heading, Heat, Line
+from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Grid, Heading, Heat, Line
 from tinytf_cli.views.parts import folded, note, row_limit
 from tinytf_cli.views.steps import as_array
 
@@ -36,7 +35,7 @@ class NeighboursView:
     def _one(self, space: Space) -> Iterator[Block]:
         yield Heading(self.found.names[0], f"the nearest {space.title}, by cosine", "embed")
         near = zip(space.ids[0].tolist(), space.cosines[0].tolist(), strict=True)
-        yield Bars([Bar(self._token(i), max(0.0, cosine), number(cosine, "%.3f"), "embed") for i, cosine in near])
+        yield Bars([Bar(self._token(i), max(0.0, cosine), Figure(cosine, "%.3f"), "embed") for i, cosine in near])
 
     def _several(self, space: Space, terminal: Terminal) -> Iterator[Block]:
         yield Heading("neighbours", f"the nearest {space.title} of each, by cosine", "embed")

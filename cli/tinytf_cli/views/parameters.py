@@ -12,7 +12,7 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Curve, Curves, Heading, Heat, Line, Span, Values
+from tinytf_cli.views.blocks import Bar, Bars, Block, Curve, Curves, Figure, Heading, Heat, Line, Piece, Span, Values
 from tinytf_cli.views.parts import fold_note, middle_out, note, row_limit
 from tinytf_cli.views.steps import as_array, largest
 
@@ -58,18 +58,18 @@ class _Drawn:
         if not values.dim():
             yield from self._number()
             return
-        figures, form = one.statistics, number_format(as_array(values))
-        ends = f"{number(figures.min, form)} … {number(figures.max, form)}"
-        said = f"mean {number(figures.mean, form)}, std {number(figures.std, form)}, {ends}, norm {number(one.norm)}"
-        broken = f", {figures.not_finite:,} not finite" if figures.not_finite else ""
-        yield Line(f"{said}{broken}; it makes {' and '.join(one.makes)}", indent=2)
+        found, form = one.statistics, number_format(as_array(values))
+        mean, std, low, high = (Figure(value, form) for value in (found.mean, found.std, found.min, found.max))
+        broken = f", {found.not_finite:,} not finite" if found.not_finite else ""
+        said: list[Piece] = ["mean ", mean, ", std ", std, ", ", low, " … ", high, ", norm ", Figure(one.norm), broken]
+        yield Line([*said, f"; it makes {' and '.join(one.makes)}"], indent=2)
         yield from _WAYS[one.way](self)
 
     def _number(self) -> Iterator[Block]:
         one = self.one
-        yield Line([Span("  "), Span(number(float(one.values), "%.9g"), "strong")])
-        row = "" if one.row_norm is None else f"; the norm of its row is {number(one.row_norm)}"
-        yield note(f"learned, so nothing computes it{row}")
+        yield Line([Span("  "), Figure(float(one.values), "%.9g", "strong")])
+        row: list[Piece] = [] if one.row_norm is None else ["; the norm of its row is ", Figure(one.row_norm)]
+        yield note(["learned, so nothing computes it", *row])
         step = one.where.step
         yield note(f"it makes {' and '.join(one.makes)}: {step.title} = {step.formula}")
 
@@ -106,11 +106,12 @@ class _Drawn:
         yield Bars(bars, most)
 
     def spectrum(self) -> Iterator[Block]:
-        """The singular values in falling order, and how few carry most of the energy."""
+        """The singular values, largest first, and how many of them carry most of the energy."""
         values = self.one.singular_values.cpu().numpy()
         share = f"{ENERGY:.0%}".replace("%", " %")
         said = f"{self.one.carrying:,} of {plural(len(values), 'singular value')} carry {share} of the energy (Σσ²)"
-        yield Line([Span(said, "strong"), Span(f"; from {number(values[0])} down to {number(values[-1])}")], indent=2)
+        first, last = Figure(float(values[0])), Figure(float(values[-1]))
+        yield Line([Span(said, "strong"), "; from ", first, " down to ", last], indent=2)
         yield Curves([Curve("σ", np.arange(1, len(values) + 1), values, "residual")], "singular value", "σ")
 
     def norms(self) -> Iterator[Block]:
@@ -121,7 +122,7 @@ class _Drawn:
         form = number_format(norms.astype(np.float32))
         names = self._names(axis, [int(order[i]) for i in keep])
         values = [float(norms[order[i]]) for i in keep]
-        bars = [Bar(name, value, number(value, form)) for name, value in zip(names, values, strict=True)]
+        bars = [Bar(name, value, Figure(value, form)) for name, value in zip(names, values, strict=True)]
         yield note(f"norm by {self.one.where.axes[axis]}, the largest first")
         yield Bars(bars, float(norms.max()) or 1.0)
         yield from fold_note(range(1, len(order) + 1), keep, "ranks")

@@ -19,31 +19,37 @@ from tinytf_cli.views.blocks import (
     Heat,
     Line,
     Meter,
+    Piece,
     Signed,
     Span,
     Table,
     Values,
     Visible,
+    Words,
 )
 
 LONG_STACK = 12
 """More layers than these are folded, or drawn small, unless all are asked for."""
 
 
-def note(words: str | Sequence[str | Figure]) -> Line:
+def _pieces(words: Words) -> Sequence[Piece]:
+    return [words] if isinstance(words, str | Span) else words
+
+
+def note(words: Words) -> Line:
     """What a reader should know about the numbers above or below."""
-    each = [words] if isinstance(words, str) else words
+    each = _pieces(words)
     return Line([Span(one, "dim") if isinstance(one, str) else replace(one, role="dim") for one in each], indent=2)
 
 
-def titled(title: str, said: str, role: str = "strong") -> Line:
+def titled(title: str, said: Words, role: str = "strong") -> Line:
     """A line that begins with what it is about."""
-    return Line([Span(title, role), Span(said)])
+    return Line([Span(title, role), *_pieces(said)])
 
 
-def verdict(holds: bool, said: str, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
+def verdict(holds: bool, said: Words, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
     """The outcome of a check in one line."""
-    return Line([Span(good, "good") if holds else Span(bad, "bad"), Span(f": {said}")], indent)
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(said)], indent)
 
 
 def first_of(names: Sequence[object], most: int) -> str:
@@ -58,7 +64,7 @@ def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | 
 
 
 def most_rows(asked: int | None, usual: int) -> int | None:
-    """The most rows of a table that is folded wherever it goes: as many as were asked for (0: all), else as usual."""
+    """The most rows of a table that is folded in a pipe too: as many as were asked for (0: all), else as usual."""
     return (usual if asked is None else asked) or None
 
 
@@ -79,7 +85,7 @@ def folded(
     what: str,
     remedy: str = "--all",
 ) -> Iterator[Block]:
-    """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
+    """A block of a row for each name, with at most ``most`` rows; a line below names those left out."""
     keep = middle_out(len(names), most)
     yield block.only(keep)
     yield from fold_note(names, keep, what, remedy)
@@ -94,7 +100,7 @@ def fold_note(names: Sequence[object], keep: Sequence[int], what: str, remedy: s
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
-    """A text token by token, each in its colour; the middle of a long one is left out, which is said."""
+    """A text token by token, each in its colour; the middle of a long one is replaced by how many it has."""
     keep = middle_out(len(names), most)
     words: list[Span] = []
     for before, token in zip([-1, *keep], keep, strict=False):
@@ -170,6 +176,11 @@ def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
 def numbered(sign: str, count: int) -> list[str]:
     """``L0``, ``L1`` …"""
     return [f"{sign}{number}" for number in range(count)]
+
+
+def map_digits(most: float) -> int:
+    """Digits after the point of a map: two, or as many as show two figures of its largest number."""
+    return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
 def head_map(

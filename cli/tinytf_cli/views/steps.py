@@ -11,8 +11,7 @@ from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
-from tinytf_cli.views.blocks import Array, Beside, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
+from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible
 from tinytf_cli.views.parts import fold_note, folded, middle_out
 
 _TABLE = 84
@@ -179,7 +178,7 @@ def address_blocks(trace: Trace, where: Address, head: int, *, dims: int, rows: 
 def cell_block(tensor: Tensor, role: str, dims: int) -> Block:
     """One number, or the rows of a tensor."""
     if tensor.dim() == 0:
-        return Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
+        return Line([Span("  "), Figure(float(tensor), "%.9g", "strong")])
     values = as_array(tensor)
     flat = values.reshape(-1, values.shape[-1])
     return Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, role)
