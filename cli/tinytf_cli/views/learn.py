@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from tinytf.lessons import NAMES, TITLES, LessonList
 from tinytf.lessons.lesson import Figures, Lesson, Map
-from tinytf_cli.numbers import number_format
+from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
     Block,
@@ -19,13 +19,13 @@ from tinytf_cli.views.blocks import (
     Heading,
     Heat,
     Line,
+    Meter,
     Miniature,
     Miniatures,
     Span,
     Table,
     Values,
 )
-from tinytf_cli.views.parts import share_column
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -207,7 +207,11 @@ def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
     for place, title in enumerate(figures.titles):
         cells = [row[place] for row in kept]
         if figures.share == place:
-            columns.append(share_column(title, [float(cell) for cell in cells], role))
+            shares = [float(cell) for cell in cells]
+            shown = [number(share, "%.4f" if share >= 1e-4 or not share else "%.1e") for share in shares]
+            width = max(map(len, shown))
+            meters = [Meter(share, text.rjust(width), role) for share, text in zip(shares, shown, strict=True)]
+            columns.append(Column(title, meters, narrow=shown))
         else:
             texts = all(isinstance(cell, str) for cell in cells)
             columns.append(Column(title, _cells(cells), "left" if texts else "right", shrink=8 if texts else 0))

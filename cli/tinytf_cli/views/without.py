@@ -9,7 +9,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, folded, full_scale, note, numbered, share_column, titled, verdict
+from tinytf_cli.views.parts import bar_column, folded, full_scale, note, numbered, titled, verdict
 from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
@@ -63,8 +63,8 @@ class WithoutView:
             yield Table(
                 [
                     Column("token", [self.model.tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
-                    share_column("whole", one.first, _WHOLE, like=one.second),
-                    share_column(self.said, one.second, _WITHOUT, like=one.first),
+                    bar_column("whole", one.first, [Figure(p, "%.3f") for p in one.first], _WHOLE),
+                    bar_column(self.said, one.second, [Figure(p, "%.3f") for p in one.second], _WITHOUT),
                 ]
             )
 
