@@ -10,7 +10,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Pieces, Table
-from tinytf_cli.views.parts import bar_column, folded, note, row_limit, titled
+from tinytf_cli.views.parts import folded, note, row_limit, size_column, titled
 
 _ROLES = ("dim", "q", "v", "ffn")
 _AT = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
@@ -80,7 +80,7 @@ class ActivationsView:
             ("inputs below 0", [one.below for one in found.places]),
             ("silent", [one.silent for one in found.places]),
         ):
-            columns.append(bar_column(title, shares, [Figure(share, "%.2f") for share in shares], "ffn"))
+            columns.append(size_column(title, shares, "ffn", "%.2f", 1.0))
         columns.append(Column("largest output", [Figure(one.largest) for one in found.places], "right"))
         yield Heading("tokens", f"of {found.outputs.shape[1]:,} units; silent: an output within 0.01 of 0", "ffn")
         most = row_limit(terminal, self.rows, screen=8)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tinytf.generate.compared import RUNS, CachedStep
+from tinytf.generate.compared import RUNS
 from tinytf.generate.report import CacheComparison
 from tinytf.steps.work import step_work
 from tinytf_cli.numbers import count, in_bytes, plural
@@ -10,7 +10,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Table
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import note, titled
+from tinytf_cli.views.parts import note, spread, titled
 
 _ROWS = 8
 
@@ -20,13 +20,6 @@ class CachedView(LiveView[CacheComparison]):
 
     text = None
     """It has no text form, only the view."""
-
-    def _chosen(self) -> list[CachedStep]:
-        """All steps, or as many as a screen takes, evenly spread."""
-        last = len(self.steps) - 1
-        if last < _ROWS:
-            return self.steps
-        return [self.steps[round(i * last / (_ROWS - 1))] for i in range(_ROWS)]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
@@ -75,7 +68,7 @@ class CachedView(LiveView[CacheComparison]):
         yield note(f"{each} · {config.d_head} numbers; the times of both ways were taken in turns")
 
     def _steps(self) -> Iterator[Block]:
-        found, rows = self.whole, self._chosen()
+        found, rows = self.whole, [self.steps[place] for place in spread(len(self.steps), _ROWS)]
         works = [found.works(step) for step in rows]
         left = "" if len(rows) == len(found.steps) else f"{len(rows)} of {len(found.steps)}; "
         yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")

@@ -15,7 +15,6 @@ from tinytf_cli.views.parts import (
     bar_column,
     figures,
     folded,
-    full_scale,
     head_map,
     map_digits,
     middle_out,
@@ -24,6 +23,7 @@ from tinytf_cli.views.parts import (
     one_form,
     share_column,
     signed_bars,
+    size_column,
     titled,
     verdict,
 )
@@ -265,14 +265,12 @@ class DifferenceView:
         found = self.found.positions
         if not found:
             return
-        kl = [one.kl for one in found]
-        form, full = one_form(kl), full_scale(kl)
         yield Heading("positions", "KL(A‖B) in nats, and what is most probable there", "output")
         table = Table(
             [
                 Column("#", [str(one.index) for one in found], "right", said="position"),
                 Column("token", [self.names[one.index] for one in found], shrink=10, said=""),
-                bar_column("KL", [one / full for one in kl], [Figure(one, form) for one in kl], "output"),
+                size_column("KL", [one.kl for one in found], "output"),
                 Column("A", [[self.shown(one.first[0]), " ", Figure(one.first[1], SHARE)] for one in found], shrink=10),
                 Column(
                     "B", [[self.shown(one.second[0]), " ", Figure(one.second[1], SHARE)] for one in found], shrink=10
@@ -308,9 +306,7 @@ class DifferenceView:
             same = "all parameters that both have in one shape are the same"
             yield Heading("weights", same if self.found.moved else "no parameter is in both models in one shape")
             return
-        kept, full = moved[: None if self.whole else _MOVED], moved[0].ratio if np.isfinite(moved[0].ratio) else 1.0
-        form = one_form(one.ratio for one in kept)
-        shares, ratios = [one.ratio / full for one in kept], [Figure(one.ratio, form) for one in kept]
+        kept = moved[: None if self.whole else _MOVED]
         yield Heading("weights", f"the {len(kept)} that moved most for their size, of {len(moved)} that did")
         yield Table(
             [
@@ -318,7 +314,7 @@ class DifferenceView:
                 Column("shape", [" × ".join(map(str, one.shape)) for one in kept], drop=1),
                 Column("‖Δ‖", figures([one.change for one in kept]), "right", said="norm of the change"),
                 Column("‖W‖", figures([one.norm for one in kept]), "right", said="norm in A"),
-                bar_column("‖Δ‖ ÷ ‖W‖", shares, ratios, "ffn", said="change over norm"),
+                size_column("‖Δ‖ ÷ ‖W‖", [one.ratio for one in kept], "ffn", said="change over norm"),
             ]
         )
 

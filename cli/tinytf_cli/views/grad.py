@@ -34,7 +34,6 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.parts import (
-    bar_column,
     coloured_text,
     figures,
     folded,
@@ -46,6 +45,7 @@ from tinytf_cli.views.parts import (
     row_limit,
     share_column,
     signed_bars,
+    size_column,
     titled,
     verdict,
 )
@@ -231,9 +231,7 @@ def _flow(found: Flow, most: int | None) -> Iterator[Block]:
     }
     names = [f"L{one.layer}" for one in found.layers]
     columns = [Column("", list(names), said="")]
-    for title, (role, norms) in parts.items():
-        full, form = full_scale(norms), one_form(norms)
-        columns.append(bar_column(title, [norm / full for norm in norms], [Figure(norm, form) for norm in norms], role))
+    columns += [size_column(title, norms, role) for title, (role, norms) in parts.items()]
     yield from folded(Table(columns), names, most, "layers")
 
 

@@ -78,6 +78,12 @@ def middle_out(count: int, most: int | None) -> list[int]:
     return [*range(most - most // 2), *range(count - most // 2, count)]
 
 
+def spread(count: int, most: int) -> list[int]:
+    """Which of ``count`` rows stand for all: at most ``most``, evenly apart, the first and the last among them."""
+    most = min(count, most)
+    return [round(place * (count - 1) / max(1, most - 1)) for place in range(most)]
+
+
 def folded(
     block: Table | Heat | Grid | Bars | Values,
     names: Sequence[object],
@@ -141,6 +147,14 @@ def bar_column(
     return Column(title, [Meter(share, text, role) for share, text in zip(shares, shown, strict=True)], said=said)
 
 
+def size_column(
+    title: str, sizes: Sequence[float], role: str, form: str = "", full: float | None = None, said: str | None = None
+) -> Column:
+    """Sizes in one notation, each with a bar, whole at ``full`` or at the largest."""
+    whole, form = full_scale(sizes) if full is None else full, form or one_form(sizes)
+    return bar_column(title, [size / whole for size in sizes], [Figure(size, form) for size in sizes], role, said)
+
+
 def share_column(
     title: str, shares: Sequence[float], role: str, said: str | None = None, like: Sequence[float] = ()
 ) -> Column:
@@ -150,8 +164,7 @@ def share_column(
     """
     least = min((share for share in (*shares, *like) if share > 0), default=1.0)
     digits = max(3, -math.floor(math.log10(least)))
-    form = f"%.{digits}f" if digits <= 6 else "%.1e"
-    return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
+    return size_column(title, shares, role, f"%.{digits}f" if digits <= 6 else "%.1e", 1.0, said)
 
 
 def signed_bars(title: str, values: Sequence[float], form: str = "%+.3f", full: float | None = None) -> Column:

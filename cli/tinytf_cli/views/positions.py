@@ -9,7 +9,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import model_words
 from tinytf_cli.views.blocks import Array, Block, Column, Curve, Curves, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import note, share_column, titled, verdict
+from tinytf_cli.views.parts import note, share_column, spread, titled, verdict
 from tinytf_cli.views.steps import as_array, largest
 
 _ROWS, _WAVES = 20, 6
@@ -101,8 +101,3 @@ class PositionsView:
 
 def _length(wavelength: float) -> str:
     return f"{wavelength:,.0f}" if wavelength >= 1000 else f"{wavelength:.3g}"
-
-
-def spread(count: int, most: int) -> list[int]:
-    """``most`` numbers from 0 to ``count`` − 1, both ends among them; all where there are fewer."""
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})

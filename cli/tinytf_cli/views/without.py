@@ -9,7 +9,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, folded, full_scale, note, numbered, titled, verdict
+from tinytf_cli.views.parts import bar_column, folded, note, numbered, size_column, titled, verdict
 from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
@@ -63,8 +63,8 @@ class WithoutView:
             yield Table(
                 [
                     Column("token", [self.model.tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
-                    bar_column("whole", one.first, [Figure(p, "%.3f") for p in one.first], _WHOLE),
-                    bar_column(self.said, one.second, [Figure(p, "%.3f") for p in one.second], _WITHOUT),
+                    size_column("whole", one.first, _WHOLE, "%.3f", 1.0),
+                    size_column(self.said, one.second, _WITHOUT, "%.3f", 1.0),
                 ]
             )
 
@@ -91,17 +91,15 @@ class WithoutView:
 
     def _layers(self) -> Iterator[Block]:
         rows = self.found.layers
-        full = full_scale(one.stream for one in rows)
-        streams = [Figure(one.stream, "%.3f") for one in rows]
         heads = [f"H{one.head} {one.moved:.2f}" for one in rows]
         columns = [
             Column("", [f"L{one.layer}" for one in rows]),
             bar_column("head", [one.moved for one in rows], heads, "attention", said="head that moves most"),
-            bar_column("stream", [one.stream / full for one in rows], streams, "residual"),
+            size_column("stream", [one.stream for one in rows], "residual", "%.3f"),
             Column("cosine", [Figure(one.cosine, "%.3f") for one in rows], "right"),
         ]
         if ahead := [one.ahead for one in rows if one.ahead is not None]:
-            columns.append(bar_column("on later tokens", ahead, [Figure(one, "%.2f") for one in ahead], _WITHOUT))
+            columns.append(size_column("on later tokens", ahead, _WITHOUT, "%.2f", 1.0))
         yield Heading("layers", "the head that moves most; how far the stream is off after it")
         yield from folded(Table(columns), numbered("L", len(rows)), _LAYERS, "layers", "--json")
 
