@@ -111,7 +111,8 @@ def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
     yield Line("")
     if len(faulty) > _MOST_STEPS:
         yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
-    wrong = [("--wrong", f"every number of the {plural(len(faulty), 'step')} that do not hold")] if faulty else []
+    held = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
+    wrong = [("--wrong", f"every number of the {held}")] if faulty else []
     yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(found.steps), 'step')}"))
 
 
