@@ -114,7 +114,7 @@ class GradView:
     def _verdict(self) -> Iterator[Block]:
         """The loss, where it flows, and what it depends on, a line each."""
         found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
-        mean = f"the mean of {len(found.targets)} cross-entropies; the worst: " if len(found.targets) > 1 else ""
+        mean = f"mean of {len(found.targets)} cross-entropies; worst: " if len(found.targets) > 1 else ""
         where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
         target = Span(self.model.tokenizer.shown(worst.id), "output")
         share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")

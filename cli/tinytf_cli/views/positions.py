@@ -71,7 +71,7 @@ class PositionsView:
             for place, role in zip(self._shown()[:4], _ROLES, strict=False)
         ]
         if curves:
-            yield Heading("some of them", "along the positions", "embed")
+            yield Heading("curves", "some of the waves, along the positions", "embed")
             yield Curves(curves, "position", name, height=9)
 
     def _lengths(self) -> Iterator[Block]:
