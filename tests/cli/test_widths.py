@@ -210,7 +210,7 @@ def test_the_note_of_a_heading_that_does_not_fit_beside_it_is_whole_below_it() -
     assert " ".join(line.strip() for line in narrow[2:]) == heading.note
 
 
-@pytest.mark.parametrize("arguments", [["models"], ["learn", "heads"], ["generate", "The", "--explain-cache"]], ids=str)
+@pytest.mark.parametrize("arguments", [["models"], ["verify"], ["learn", "heads"]], ids=str)
 def test_no_output_begins_with_an_empty_line_or_has_two_together(tinytf: Tinytf, arguments: list[str]) -> None:
     lines = tinytf(*arguments, "--width", "80").out.splitlines()
     assert lines[0]

@@ -80,10 +80,10 @@ def _widest(lines: list[PaintedLine]) -> int:
 
 
 def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterator[PaintedLine]:
-    widths = [_widest(part) + _GUTTER for part in parts]
+    widths = [_widest(part) + _GUTTER for part in parts[:-1]]
     for number in range(max(map(len, parts))):
-        each = (part[number] if number < len(part) else [] for part in parts)
-        yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)]
+        *each, last = (part[number] if number < len(part) else [] for part in parts)
+        yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)] + last
 
 
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {

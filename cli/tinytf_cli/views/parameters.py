@@ -62,7 +62,7 @@ class _Drawn:
         ends = f"{number(figures.min, form)} … {number(figures.max, form)}"
         said = f"mean {number(figures.mean, form)}, std {number(figures.std, form)}, {ends}, norm {number(one.norm)}"
         broken = f", {figures.not_finite:,} not finite" if figures.not_finite else ""
-        yield Line(f"{said}{broken}; it makes {' and '.join(one.makes)}", indent=2)
+        yield Line(f"{said}{broken}; makes {', '.join(one.makes)}", indent=2)
         yield from _WAYS[one.way](self)
 
     def _number(self) -> Iterator[Block]:
