@@ -75,7 +75,8 @@ class ActivationsView:
         middle = "  ".join(
             f"{100 * q:.0f} %: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1
         )
-        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; of all of them below  {middle}")
+        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; quantiles of all of them")
+        yield note(middle)
 
     def _tokens(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, [token.shown for token in self.found.encoding.tokens]

@@ -332,7 +332,7 @@ def _agreement(outcome: Agreement) -> Line:
     figures = f"largest difference {worst.difference:.1e}, {worst.relative:.1e} of its gradient, at {worst.name}"
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
-        return verdict(True, f"by hand {compared} have autograd's gradient, {figures}")
+        return verdict(True, f"by hand, {compared} have autograd's gradient, {figures}")
     if not math.isfinite(worst.difference):
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
         return verdict(False, f"{said}, first at {worst.name}")
