@@ -34,8 +34,13 @@ def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]
     return float(by_position[: length - 1].mean()), float(by_position[length:].mean())
 
 
+def entropies(weights: Tensor) -> Tensor:
+    """The entropy of each query's weights, in nats: (…, Q, K) -> (…, Q)."""
+    return torch.special.entr(weights).sum(dim=-1)
+
+
 def entropy(weights: Tensor) -> Tensor:
-    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
+    return entropies(weights).mean(dim=-1)
 
 
 def distance(weights: Tensor) -> Tensor:
@@ -78,7 +83,7 @@ def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:
     """
     many = visible > 1
     share = torch.where(many, 1 / visible.clamp(min=2).log() / many.sum().clamp(min=1), 0.0)
-    return (torch.special.entr(weights).sum(dim=-1) * share.to(weights)).sum(dim=-1)
+    return (entropies(weights) * share.to(weights)).sum(dim=-1)
 
 
 def overlap(weights: Tensor, visible: Tensor) -> Tensor:

@@ -63,6 +63,11 @@ class StepSummary:
         }
 
 
+def norm(tensor: Tensor) -> float:
+    """The L2 norm of all numbers, in float64."""
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64))
+
+
 def statistics(tensor: Tensor, allowed: Tensor | None = None) -> Statistics:
     """Statistics of a tensor's finite values; ``allowed`` (Q, K) excludes the masked cells of each map.
 

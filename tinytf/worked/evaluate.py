@@ -24,8 +24,8 @@ class Evaluation:
     """The values of an example's names, each computed when it is first asked for.
 
     This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
-    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. Past ``until``, a time of
-    ``time.monotonic``, nothing more is computed.
+    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. Nothing is
+    computed after ``until``, a time of ``time.monotonic``.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Evaluation:
         self.values: dict[str, Any] = {**CONSTANTS, **given}
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a name. Raises LanguageError where it cannot be computed or the time is over."""
+        """The value of a name. Raises LanguageError where it cannot be computed or time runs out."""
         if time.monotonic() > self.until:
-            raise LanguageError("the time is over", "--seconds gives more")
+            raise LanguageError("ran out of time", "--seconds gives more")
         if name not in self.values:
             self.values[name] = self.formulas[name].compute(self)
         return self.values[name]

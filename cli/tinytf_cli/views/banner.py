@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf_cli.numbers import count, plural
 from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.views.parts import first_of, titled
 
 
 def heads_in_words(config: ModelConfig) -> str:
@@ -47,15 +49,14 @@ def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     yield from notes(model)
 
 
-def notes(model: Model) -> Iterator[Block]:
+def notes(of: Model | Info) -> Iterator[Block]:
     """The notes of a model, a line each."""
-    for note in model.notes:
-        yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
+    for note in of.notes:
+        yield titled("note", f": {printable(note, spaces=False)}")
 
 
 def exchanged(model: Model) -> Iterator[str]:
     """A line that names what was left out and replaced, for a view without a banner."""
     names = (*model.lacks, *model.transformer.exchanged)
     if names:
-        more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""
-        yield f"the model ran without {', '.join(names[:6])}{more}"
+        yield f"the model ran without {first_of(names, 6)}"

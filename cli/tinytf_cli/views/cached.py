@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from tinytf.generate.compared import RUNS, CachedStep
+from tinytf.generate.compared import RUNS
 from tinytf.generate.report import CacheComparison
 from tinytf.steps.work import step_work
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Table
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import note, titled
+from tinytf_cli.views.parts import note, spread, titled
 
 _ROWS = 8
 
@@ -19,14 +19,7 @@ class CachedView(LiveView[CacheComparison]):
     """One comparison, drawn."""
 
     text = None
-    """There is nothing of it but the view."""
-
-    def _chosen(self) -> list[CachedStep]:
-        """All steps, or as many as a screen takes, evenly spread."""
-        last = len(self.steps) - 1
-        if last < _ROWS:
-            return self.steps
-        return [self.steps[round(i * last / (_ROWS - 1))] for i in range(_ROWS)]
+    """It has no text form, only the view."""
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
@@ -38,7 +31,7 @@ class CachedView(LiveView[CacheComparison]):
         yield from self._formulas(found.steps[-1].tokens)
         yield from self._steps()
         yield Line("")
-        yield titled("checked", f": the logits of both differ by at most {found.apart:.1e}")
+        yield titled("checked", [": the logits of both differ by at most ", Figure(found.apart, "%.1e")])
 
     def _saved(self) -> Iterator[Block]:
         """The sums with the cache and without: first what is counted, then what was measured."""
@@ -75,7 +68,7 @@ class CachedView(LiveView[CacheComparison]):
         yield note(f"{each} · {config.d_head} numbers; timed in turns")
 
     def _steps(self) -> Iterator[Block]:
-        found, rows = self.whole, self._chosen()
+        found, rows = self.whole, [self.steps[place] for place in spread(len(self.steps), _ROWS)]
         works = [found.works(step) for step in rows]
         left = "" if len(rows) == len(found.steps) else f"{len(rows)} of {len(found.steps)}; "
         yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")

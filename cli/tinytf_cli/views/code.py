@@ -7,7 +7,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Line, Pieces, Span
+from tinytf_cli.views.blocks import Block, Figure, Line, Pieces, Span
 from tinytf_cli.views.parts import note, verdict
 
 
@@ -33,9 +33,9 @@ class CodeView:
             for one in line.code.split("\n"):
                 yield Line(Span(one, "strong"), hanging=4)
         worst = self.found.worst
-        said = f"{plural(len(self.found.lines), 'step')} of code, largest difference {worst.difference or 0:.1e}"
+        said, off = plural(len(self.found.lines), "step"), Figure(worst.difference or 0, "%.1e")
         yield Line("")
-        yield verdict(self.found.holds, f"{said} at {worst.step}")
+        yield verdict(self.found.holds, [f"{said} of code, largest difference ", off, f" at {worst.step}"])
 
 
 def _outcome(line: CodeLine) -> Iterator[Span]:

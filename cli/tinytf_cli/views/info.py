@@ -8,6 +8,7 @@ from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
+from tinytf_cli.views.banner import notes
 from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table
 from tinytf_cli.views.parts import verdict
 
@@ -52,8 +53,7 @@ class InfoView:
         c = self.found.config
         name = printable(self.found.name, spaces=False)
         yield Line([Span(name, "strong"), Span(f" · {c.kind} · {self.found.total:,} parameters")])
-        for note in self.found.notes:
-            yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
+        yield from notes(self.found)
         yield Heading("architecture")
         facts = list(self._architecture().items())
         yield Table([Column("", [k for k, _ in facts]), Column("", [v for _, v in facts], shrink=20)], header=False)

@@ -26,6 +26,7 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
+from tinytf_cli.views.parts import spread
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -200,8 +201,8 @@ def _miniatures(maps: Sequence[Map]) -> Miniatures:
 def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
     rows = min(rows, count)
-    if figures.keep == "spread" and 1 < rows < count:
-        places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)]
+    if figures.keep == "spread":
+        places = spread(count, rows)
     else:
         places = list(range(count - rows, count) if figures.keep == "last" else range(rows))
     kept = [figures.rows[place] for place in places]

@@ -10,8 +10,17 @@ from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Span, Table
-from tinytf_cli.views.parts import figures, full_scale, middle_out, most_rows, note, one_form, side, signed_bars
-from tinytf_cli.views.steps import left_out
+from tinytf_cli.views.parts import (
+    figures,
+    fold_note,
+    full_scale,
+    middle_out,
+    most_rows,
+    note,
+    one_form,
+    side,
+    signed_bars,
+)
 
 _ROWS = 28
 """How many rows the table has, unless more are asked for."""
@@ -62,7 +71,7 @@ class NeuronsView:
             i for i, (token, _, place) in enumerate(kept[:-1]) if place == len(token.units) - 1 and len(token.units) > 1
         )
         yield Table(columns, rule_after=ends)
-        yield from left_out(len(tokens), keep)
+        yield from fold_note(range(len(tokens)), keep, "tokens")
 
     def _figures(self, rows: list[Row], full: float) -> Iterator[Column]:
         """What each unit does at each token: its activation, and what it adds to the logit of the predicted token."""
@@ -94,7 +103,7 @@ class NeuronsView:
             *self._figures(kept, full_scale(active.activation for _, active in every)),
         ]
         yield Table(columns)
-        yield from left_out(len(tokens), keep)
+        yield from fold_note(range(len(tokens)), keep, "tokens")
         if unit in self.directions:
             yield from self._direction(self.directions[unit])
 
