@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from driving import SENTENCE, Tinytf
+from driving import SENTENCE, Tinytf, is_a_clean_error
 from safetensors.torch import load_file
 
 from tinytf.analysis.parameters import WAYS
@@ -63,6 +63,21 @@ def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> Non
     assert shown.index("L0H1.weights") < shown.index("E[cat]") < shown.index("checked:")
     ran = tinytf("trace", "--at", "L0H1.weights", "--at", "E[cat]", screen=True)
     assert (ran.status, ran.err.splitlines()[0]) == (2, "tinytf: error: the text is empty")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trace", SENTENCE, "--at", "L0.W_Q"),
+        ("explain", "L0.W_Q", SENTENCE),
+        ("trace", "--at", "L0.W_Q", "--without", "mask"),
+        ("trace", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE, "--code"),
+        ("trace", "--at", "L0.W_Q", "--activations"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_parameter_has_no_use_for_is_refused(tinytf: Tinytf, words: tuple[str, ...]) -> None:
+    assert is_a_clean_error(tinytf(*words))
 
 
 def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:

@@ -157,5 +157,5 @@ def _heads(trace: Trace, layer: int, rows: list[int], share: float) -> tuple[flo
     each = trace.step(trace.steps.head_out, layer)[:, rows]  # (H, R, D)
     weight = site.weight.unflatten(1, (len(each), -1))  # (C, H·D) -> (C, H, D)
     parts = torch.einsum("hrd,chd->hrc", each, weight).float()
-    whole = torch.linalg.vector_norm(site.value[rows].float())
-    return tuple((torch.linalg.vector_norm(parts, dim=(1, 2)) * (share / whole)).tolist())
+    whole = float(torch.linalg.vector_norm(site.value[rows].float()))
+    return tuple((torch.linalg.vector_norm(parts, dim=(1, 2)) * (share / whole if whole else 0.0)).tolist())

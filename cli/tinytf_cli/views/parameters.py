@@ -62,7 +62,7 @@ class _Drawn:
         mean, std, low, high = (Figure(value, form) for value in (found.mean, found.std, found.min, found.max))
         broken = f", {found.not_finite:,} not finite" if found.not_finite else ""
         said: list[Piece] = ["mean ", mean, ", std ", std, ", ", low, " … ", high, ", norm ", Figure(one.norm), broken]
-        yield Line([*said, f"; it makes {' and '.join(one.makes)}"], indent=2)
+        yield Line([*said, f"; makes {', '.join(one.makes)}"], indent=2)
         yield from _WAYS[one.way](self)
 
     def _number(self) -> Iterator[Block]:
@@ -111,7 +111,7 @@ class _Drawn:
         share = f"{ENERGY:.0%}".replace("%", " %")
         said = f"{self.one.carrying:,} of {plural(len(values), 'singular value')} carry {share} of the energy (Σσ²)"
         first, last = Figure(float(values[0])), Figure(float(values[-1]))
-        yield Line([Span(said, "strong"), "; from ", first, " down to ", last], indent=2)
+        yield Line([Span(said, "strong"), "; ", first, " to ", last], indent=2)
         yield Curves([Curve("σ", np.arange(1, len(values) + 1), values, "residual")], "singular value", "σ")
 
     def norms(self) -> Iterator[Block]:

@@ -58,8 +58,9 @@ class TraceView:
         yield from short_banner(self.model, found.trace, terminal.width)
         if not found.holds:
             yield from self._verdict()
-        yield text_block(found.trace, terminal.width)
-        yield from answer_blocks(found.trace, found.predictions, self.top, digits=terminal.digits is not None)
+        digits, every = terminal.digits is not None, self.parts.layers
+        yield text_block(found.trace, terminal.width, every=every)
+        yield from answer_blocks(found.trace, found.predictions, self.top, digits=digits, every=every)
         screen = Screen(self.model, found, self.again)
         if self.parts == Parts():
             yield from screen.blocks(terminal, self.rows)

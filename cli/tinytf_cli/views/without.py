@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len, set_cell_size
+
 from tinytf.analysis.left_out import LeftOut
 from tinytf.analysis.order import Order
 from tinytf.analysis.sharpness import Sharpness, peaks
@@ -9,7 +11,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, folded, note, numbered, size_column, titled, verdict
+from tinytf_cli.views.parts import bar_column, folded, note, numbered, share_column, size_column, titled, verdict
 from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
@@ -54,7 +56,7 @@ class WithoutView:
         else:
             off = Figure(self.found.layers[-1].stream, "%.2g")
             yield titled(self.said, [": the last layer's stream is off by ", off, " of its largest number"])
-        yield note(f"{', '.join(self.found.gone)} left out of every layer; the weights are the same")
+        yield note(f"left out of every layer: {', '.join(self.found.gone)}; the weights are the same")
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.difference.predictions:
@@ -63,8 +65,8 @@ class WithoutView:
             yield Table(
                 [
                     Column("token", [self.model.tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
-                    size_column("whole", one.first, _WHOLE, "%.3f", 1.0),
-                    size_column(self.said, one.second, _WITHOUT, "%.3f", 1.0),
+                    share_column("whole", one.first, _WHOLE, like=one.second),
+                    share_column(self.said, one.second, _WITHOUT, like=one.first),
                 ]
             )
 
@@ -108,19 +110,22 @@ class WithoutView:
         columns = [Column("query", self.names[-_QUERIES:], shrink=8)]
         for title, weights, role in (
             (f"/ {found.expression}", found.scaled, _WHOLE),
-            ("as they are", found.unscaled, _WITHOUT),
+            ("undivided", found.unscaled, _WITHOUT),
         ):
             rows = peaks(weights)[-_QUERIES:]
             texts = [f"{one.share:.3f} {self.names[one.key]}" for one in rows]
+            wide = max(map(cell_len, texts))
             columns += [
-                bar_column(f"largest, {title}", [one.share for one in rows], texts, role),
+                bar_column(
+                    f"largest {title}", [one.share for one in rows], [set_cell_size(text, wide) for text in texts], role
+                ),
                 Column("entropy", [Figure(one.entropy, "%.3f") for one in rows], "right", drop=2),
                 Column("w(1−w)", [Figure(one.slope, "%.4f") for one in rows], "right", drop=1),
             ]
-        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and as they are"
+        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and not"
         yield Heading(f"softmax of L{found.layer}H{found.head}", said, "attention")
         yield Table(columns)
-        yield note("entropy in nats; w(1−w) of the largest weight: what its gradient is multiplied by")
+        yield note("entropy in nats; w(1−w) multiplies the gradient of the largest weight")
 
     def _order(self, found: Order) -> Iterator[Block]:
         """The text in another order: where the outputs are the same, the order is lost."""
