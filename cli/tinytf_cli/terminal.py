@@ -42,8 +42,10 @@ class Terminal:
         return self.depth != "none"
 
     def form(self, usual: str) -> str:
-        """The printf format of a number: ``usual``, or with its sign the requested digits."""
-        return usual if self.digits is None else f"%{'+' * usual.startswith('%+')}.{self.digits}f"
+        """The printf format of a number: ``usual``, or that with the requested digits, in powers of ten where it is."""
+        if self.digits is None:
+            return usual
+        return f"%{'+' * usual.startswith('%+')}.{self.digits}{'e' if usual.endswith('e') else 'f'}"
 
 
 def _is_off(value: str) -> bool:

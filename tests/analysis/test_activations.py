@@ -32,6 +32,9 @@ def test_points_are_the_text_s_own_and_figures_count_them() -> None:
     one = found.places[1]
     assert one.below == pytest.approx(sum(x < 0 for x in found.inputs[1].tolist()) / 344)
     assert one.silent == pytest.approx(sum(abs(y) < 0.01 for y in found.outputs[1].tolist()) / 344)
+    inputs = [x for row in found.inputs.tolist() for x in row]
+    assert found.below == pytest.approx(sum(x < 0 for x in inputs) / len(inputs))
+    assert found.beyond == sum(abs(x) > 5 for x in inputs)
     assert found.quantiles[0] == found.inputs.min()
     assert found.quantiles[3] == pytest.approx(float(found.inputs.median()), abs=0.01)
 

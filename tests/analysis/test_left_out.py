@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from architectures import KINDS, asked, config_of, encoding_of, lively, some_ids
 
 from tinytf.analysis.order import order
-from tinytf.analysis.sharpness import entropies, sharpness, slopes
+from tinytf.analysis.sharpness import peaks, sharpness
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.generate.beam import search
@@ -127,9 +127,11 @@ def test_both_softmaxes_are_of_the_same_live_scores() -> None:
     assert torch.allclose(found.unscaled, scores.softmax(-1), atol=1e-5)
     assert torch.equal(found.scaled, trace["L1H3.weights"])
     expected = torch.distributions.Categorical(found.scaled).entropy()
-    assert torch.allclose(entropies(found.scaled), expected, atol=1e-5)
-    w = torch.tensor([[0.8, 0.2]])
-    assert slopes(w).item() == pytest.approx(torch.autograd.functional.jacobian(_softmax, w.log()[0])[0, 0].item())
+    assert [one.entropy for one in peaks(found.scaled)] == pytest.approx(expected.tolist(), abs=1e-5)
+    w = torch.tensor([[0.2, 0.8]])
+    (peak,) = peaks(w)
+    assert (peak.key, peak.share) == (1, pytest.approx(0.8))
+    assert peak.slope == pytest.approx(torch.autograd.functional.jacobian(_softmax, w.log()[0])[1, 1].item())
 
 
 def _softmax(x: torch.Tensor) -> torch.Tensor:

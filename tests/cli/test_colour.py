@@ -353,6 +353,7 @@ def test_precision_colours_and_theme_are_options_of_a_command(tinytf: Tinytf, de
     assert "1.000" in usual
     precise = tinytf(*asked, "--color", "always", "--precision", "5").out
     assert "1.00000" in precise
+    assert re.search(r"checked: .* largest difference \d\.\d{5}e", tinytf(*asked, "--precision", "5").out)
     assert len({usual, *(tinytf(*asked, "--color", "always", "--colormap", name).out for name in COLORMAPS)}) == 3
     assert tinytf(*asked, "--color", "always", "--theme", "light").out != usual
     assert tinytf(*asked).out == tinytf(*asked, "--theme", "light", "--colormap", "grey").out

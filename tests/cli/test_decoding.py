@@ -1,6 +1,7 @@
 """Several texts, beams, a context that slides, what a token saw, the cache explained, 8 bits: on the command line."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -217,14 +218,18 @@ def test_eight_bits_are_never_silent(tinytf: Tinytf, decoder: Path) -> None:
     assert ran.status == 0
     assert "int8" in ran.err
     assert "tokens/s" in ran.err
-    assert "nats per token" in ran.err
+    assert "bits per token" in ran.err
     decoding = json.loads(tinytf(*given, "--json").out)["decoding"]
     assert (decoding["int8"], decoding["compiled"]) == (True, False)
     cost = decoding["int8_cost"]
     assert 0 < abs(cost["int8_loss"] - cost["loss"]) < 0.1
     scored = json.loads(tinytf("score", SENTENCE, "-m", decoder, "--quantize", "int8", "--json").out)
     assert scored["int8_cost"]["loss"] == pytest.approx(scored["loss"], abs=1e-6)
-    assert "int8 costs" in tinytf("score", SENTENCE, "-m", decoder, "--quantize", "int8").out
+    cost, exact = scored["int8_cost"], scored["int8_cost"]["loss"]
+    bits = [value / math.log(2) for value in (cost["int8_loss"] - exact, exact, cost["int8_loss"])]
+    said = "int8 costs {:+.4f} bits per token on {} tokens ({:.4f} becomes {:.4f};"
+    out = tinytf("score", SENTENCE, "-m", decoder, "--quantize", "int8", "--width", "200").out
+    assert said.format(bits[0], cost["tokens"], *bits[1:]) in out
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling takes a C++ compiler")

@@ -278,6 +278,8 @@ def test_side_by_side_nothing_is_lost() -> None:
         assert sum(line.count("part") for line in lines) == 5
         assert sum(line.split().count("3") for line in lines) == 13
     assert len(list(paint([Beside(parts, least=20, even=True)], Terminal(200)))) == 3
+    full = [[Line("a" * 20)], [Line("b" * 20)]]
+    assert list(paint([Beside(full, least=20)], Terminal(42, cuts=True))) == ["a" * 20 + "  " + "b" * 20]
 
 
 # Small maps.

@@ -106,8 +106,8 @@ def test_watching_shows_one_table_a_token_and_the_cache(tinytf: Tinytf, decoder:
     for place, step in zip(heads, steps, strict=True):
         rows = ran.lines[place + 1 : place + 1 + len(step["candidates"])]
         for row, one in zip(rows, step["candidates"], strict=True):
-            numbers = re.findall(r"(?<= )\d\.\d{4}|\de-\d\d", row)
-            assert [float(number) for number in numbers] == pytest.approx([one["probability"], one["drawn"]], abs=5e-5)
+            numbers = re.findall(r"(?<= )\d\.\d{3}", row)
+            assert [float(number) for number in numbers] == pytest.approx([one["probability"], one["drawn"]], abs=5e-4)
             assert row.endswith("drawn") == (one["id"] == step["id"])
     assert "a token" in ran.out
     greedy = tinytf("generate", SENTENCE, "-m", decoder, "--watch", "--max-tokens", "4").out

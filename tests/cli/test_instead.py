@@ -92,8 +92,8 @@ def test_the_code_runs_as_it_is_printed(tinytf: Tinytf) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--code", "--without", "mask"), "each take the place of the trace"),
-        (("--activations", "--at", "L0.q"), "--activations is not of single steps"),
+        (("--code", "--without", "mask"), "each replace the trace"),
+        (("--activations", "--at", "L0.q"), "--activations shows no single steps"),
         (("--without", "mask", "-m", "tiny-encoder"), "this model has no mask to leave out"),
         (("--without", "heads"), "'heads' is not one of 'scaling', 'mask', 'positions'"),
         (("--activations", "--layer", "9"), "there is no layer 9"),

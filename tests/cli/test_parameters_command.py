@@ -53,9 +53,9 @@ def test_the_tensors_are_written_by_their_addresses(
 def test_a_matrix_in_a_pipe_has_every_row(tinytf: Tinytf) -> None:
     shown = tinytf("trace", "--at", "L0.W_Q", "--as", "table").out
     assert all(f"\n  d{row} " in shown for row in range(128))
-    assert "omitted" not in shown
+    assert "folded" not in shown
     cut = tinytf("trace", "--at", "L0.W_Q", "--as", "table", "--color", "never", screen=True).out
-    assert "rows 12 to 123 are omitted (112); --rows 0 shows all" in cut
+    assert "folded: 112 of 128 rows, 8 to 119; --rows 0 shows them" in cut
 
 
 def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> None:
@@ -93,7 +93,7 @@ def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:
         (("trace", "--at", "L0.W_QQ"), "there is no step 'W_QQ'"),
         (("trace", "--at", "E[pooch]"), "token 'pooch' is 3 tokens"),
         (("trace", "--at", "E[2048]"), "vocab 2048 is out of range"),
-        (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "L0.b_Q is a vector, and 'spectrum' shows a matrix"),
+        (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "no spectrum of L0.b_Q, which is a vector"),
         (("trace", SENTENCE, "--as", "map"), "--as is for parameters, and no address names one"),
         (("explain", "L0.b_O[3]"), "this model has no b_O: attn is computed without a bias"),
         (("grad", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, and not a step"),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import AttentionView
-from tinytf_cli.views.blocks import Block, Line
+from tinytf_cli.views.blocks import Block, Heading, Line
 from tinytf_cli.views.tokens import TokensView
 from tinytf_cli.views.trace import TraceView
 
@@ -171,27 +172,28 @@ def test_off_a_screen_every_token_is_in_the_table_of_values(tinytf: Tinytf, deco
 def test_on_a_screen_long_tables_leave_out_the_middle_and_say_so(tinytf: Tinytf, decoder: Path) -> None:
     text = " ".join([SENTENCE] * 5)
     out = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--color", "never", screen=True).out
-    assert "are omitted" in out
-    assert "are omitted" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
+    assert "folded:" in out
+    assert "folded:" not in tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", "0", screen=True).out
 
 
 @pytest.mark.parametrize(
     ("count", "limit"), [(1, 1), (2, 1), (2, 2), (3, 2), (3, 4), (5, 4), *((9, limit) for limit in (1, 2, 3, 4, 8, 9))]
 )
-def test_a_table_has_at_most_the_rows_that_were_asked_for(
+def test_a_table_has_the_rows_that_were_asked_for_and_no_single_one_is_folded(
     tinytf: Tinytf, decoder: Path, opened: Model, count: int, limit: int
 ) -> None:
     text = " ".join(["cat"] * count)
     names = [token.shown for token in opened.encode(text).tokens]
     lines = tinytf("trace", text, "-m", decoder, "--at", "L0.in", "--rows", str(limit)).lines
     rows = [line.split()[0] for line in lines if re.match(r"  \S+ +-?\d+\.\d+ ", line)]
-    assert len(rows) == min(limit, len(names))
-    said = [line for line in lines if "omitted" in line]
-    assert bool(said) == (limit < len(names))
+    whole = len(names) <= limit + 1
+    assert len(rows) == (len(names) if whole else limit)
+    said = [line for line in lines if "folded:" in line]
+    assert bool(said) != whole
     if said:
-        first, last, missing = map(int, re.findall(r"\d+", said[0])[:3])
-        assert 0 <= first <= last < len(names)
-        assert missing == last - first + 1 == len(names) - limit
+        missing, every, first, last = map(int, re.findall(r"\d+", said[0])[:4])
+        assert (missing, every) == (len(names) - limit, len(names))
+        assert rows == names[:first] + names[last + 1 :]
 
 
 def test_a_paragraph_that_fills_the_line_to_the_last_cell_is_not_cut() -> None:
@@ -199,3 +201,18 @@ def test_a_paragraph_that_fills_the_line_to_the_last_cell_is_not_cut() -> None:
     screen = Terminal(width=20, cuts=True)
     lines = list(paint([Line("four four four four. next words")], screen))
     assert lines == ["four four four four.", "  next words"]
+
+
+def test_the_note_of_a_heading_that_does_not_fit_beside_it_is_whole_below_it() -> None:
+    heading = Heading("heads by entropy", "0 is one key, ln T is all T alike")
+    assert list(paint([heading], Terminal(60, "none", cuts=True)))[1:] == [f"{heading.title}   {heading.note}"]
+    narrow = list(paint([heading], Terminal(20, "none", cuts=True)))
+    assert narrow[1] == heading.title
+    assert " ".join(line.strip() for line in narrow[2:]) == heading.note
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["verify"], ["learn", "heads"]], ids=str)
+def test_no_output_begins_with_an_empty_line_or_has_two_together(tinytf: Tinytf, arguments: list[str]) -> None:
+    lines = tinytf(*arguments, "--width", "80").out.splitlines()
+    assert lines[0]
+    assert not any(not one and not other for one, other in pairwise(lines))

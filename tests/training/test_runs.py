@@ -112,6 +112,13 @@ def test_a_model_of_the_other_objective_is_refused():
         changed(CAUSAL, model={**MODEL, "causal": False}).model_config(50)
 
 
+def test_a_decoder_may_be_trained_without_positions_and_not_without_its_mask():
+    assert changed(CAUSAL, model={**MODEL, "positions": "none"}).model_config(50).positions == "none"
+    maskless = {**MODEL, "mask": False}
+    with pytest.raises(ConfigError, match="without its mask a decoder sees the token that it should predict"):
+        changed(CAUSAL, model=maskless).model_config(50)
+
+
 # Runs
 
 

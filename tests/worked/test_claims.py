@@ -159,7 +159,7 @@ def test_a_claim_of_more_cells_than_the_value_has_is_refused_with_its_line(tmp_p
 def test_an_example_that_takes_too_long_is_refused_with_the_step_it_came_to(tmp_path: Path) -> None:
     text = "[given]\nA = {random = [40, 40]}\n[[step]]\nname = 'loss'\nvalue = 'sum(A @ A @ A)'\n"
     slow = example(tmp_path, text + "[[step]]\nname = 'g'\nvalue = 'gradient(loss, A)'\n")
-    with pytest.raises(ExampleError, match="line 8, field 'value' of step 'g': the time is over"):
+    with pytest.raises(ExampleError, match="line 8, field 'value' of step 'g': ran out of time"):
         verify(slow, seconds=0.02)
 
 

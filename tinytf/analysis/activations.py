@@ -57,6 +57,16 @@ class Activations(Report):
     places: tuple[Place, ...]
     quantiles: tuple[float, ...]
 
+    @property
+    def below(self) -> float:
+        """The share of all inputs below 0."""
+        return float((self.inputs < 0).float().mean())
+
+    @property
+    def beyond(self) -> int:
+        """How many inputs the curves do not reach."""
+        return int((self.inputs.abs() > REACH).sum())
+
     def fields(self) -> dict[str, Any]:
         quantiles = [{"share": q, "value": value} for q, value in zip(QUANTILES, self.quantiles, strict=True)]
         return {

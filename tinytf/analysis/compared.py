@@ -20,6 +20,7 @@ from tinytf.report import Data
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
+from tinytf.trace.summary import norm
 
 _CHUNK = 2**22  # numbers of a parameter that are in memory in float64 at a time
 _ROWS = 16  # positions whose logits are in memory at a time
@@ -163,13 +164,13 @@ def moved_weights(first: Transformer, second: Transformer) -> tuple[Moved, ...]:
 
 def _moved(name: str, first: Tensor, second: Tensor) -> Moved:
     if first is second:  # a model without some steps has the weights of the whole one
-        return Moved(name, tuple(first.shape), 0.0, float(torch.linalg.vector_norm(first, dtype=torch.float64)))
-    change = norm = 0.0
+        return Moved(name, tuple(first.shape), 0.0, norm(first))
+    change = size = 0.0
     ends = zip(first.flatten().split(_CHUNK), second.to(first.device).flatten().split(_CHUNK), strict=True)
     for before, after in ends:
         change += float((after.double() - before.double()).square().sum())
-        norm += float(before.double().square().sum())
-    return Moved(name, tuple(first.shape), change**0.5, norm**0.5)
+        size += float(before.double().square().sum())
+    return Moved(name, tuple(first.shape), change**0.5, size**0.5)
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ class Ends:
 
 
 def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) in nats, (…, V) -> (…)."""
+    """KL(p ‖ q) in nats, (…, V) -> (…); rounding can make the sum a little less than 0."""
     return (p * log_p.sub(log_q)).sum(dim=-1).clamp(min=0)
 
 

@@ -34,8 +34,13 @@ def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]
     return float(by_position[: length - 1].mean()), float(by_position[length:].mean())
 
 
+def entropies(weights: Tensor) -> Tensor:
+    """The entropy of each query's weights, in nats: (…, Q, K) -> (…, Q)."""
+    return torch.special.entr(weights).sum(dim=-1)
+
+
 def entropy(weights: Tensor) -> Tensor:
-    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
+    return entropies(weights).mean(dim=-1)
 
 
 def distance(weights: Tensor) -> Tensor:
@@ -78,7 +83,7 @@ def entropy_share(weights: Tensor, visible: Tensor) -> Tensor:
     """
     many = visible > 1
     share = torch.where(many, 1 / visible.clamp(min=2).log() / many.sum().clamp(min=1), 0.0)
-    return (torch.special.entr(weights).sum(dim=-1) * share.to(weights)).sum(dim=-1)
+    return (entropies(weights) * share.to(weights)).sum(dim=-1)
 
 
 def overlap(weights: Tensor, visible: Tensor) -> Tensor:
@@ -158,7 +163,7 @@ class Label(Data):
 
 
 LABELS: tuple[Label, ...] = (
-    Label("induction", "induction", 0.5, "finds what followed the last time, and so can repeat it", True),
+    Label("induction", "induction", 0.5, "finds what followed last time, to repeat it", True),
     Label("duplicate", "duplicate", 0.5, "finds the earlier copy of its own token", True),
     Label("previous", "previous", 0.5, "brings each token the one before it", True),
     Label("self", "self", 0.5, "stays at its own token"),

@@ -106,7 +106,7 @@ def neighbours(
 
     ``top`` of each: 10, or 4 of several. Each word is one token. With ``at``, such as ``L2.out[sat]``: those nearest to
     the residual stream of a text, or of its trace, there: at one token, at all, or in several layers. The stream is
-    compared as it is, before the final norm; the lens reads it behind that norm.
+    compared as it is, before the final norm; the lens reads it after that norm.
 
     Raises UsageError for words and an address, or neither, for what is not one token of the vocabulary, for a word that
     comes twice, and for a ``top`` below 1; AddressError for what is not as wide as an embedding.

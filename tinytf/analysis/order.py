@@ -35,7 +35,7 @@ class Ordered(Data):
 
     @property
     def lost(self) -> bool:
-        """Whether the outputs are the same in both orders, so that the model cannot know it."""
+        """Whether the outputs are the same in both orders, so that the model cannot tell them apart."""
         return self.relative <= self.limit
 
 

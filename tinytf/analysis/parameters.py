@@ -15,7 +15,7 @@ from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.parameters import ParameterAddress, parse_any
-from tinytf.trace.summary import Statistics, statistics
+from tinytf.trace.summary import Statistics, norm, statistics
 
 BINS = 20
 """Bars of a histogram."""
@@ -47,12 +47,12 @@ class ParameterValues:
     @property
     def norm(self) -> float:
         """The L2 norm of all numbers, in float64."""
-        return _norm(self.values)
+        return norm(self.values)
 
     @property
     def row_norm(self) -> float | None:
         """The same of the row that a single number of a matrix stands in."""
-        return None if self.row is None else _norm(self.row)
+        return None if self.row is None else norm(self.row)
 
     @cached_property
     def histogram(self) -> tuple[Tensor, Tensor]:
@@ -119,10 +119,6 @@ class Parameters(Report):
         return {str(one.where): one.values for one in self.found}
 
 
-def _norm(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64))
-
-
 def _spectrum(one: ParameterValues) -> dict[str, Any]:
     return {"singular_values": one.singular_values.tolist(), "energy": ENERGY, "carrying": one.carrying}
 
@@ -163,7 +159,7 @@ def parameters(
     for one in found if way in _OF_MATRICES else ():
         if one.values.dim() != 2:
             what = "one number" if not one.values.dim() else "a vector"
-            raise UsageError(f"{one.where} is {what}, and {way!r} shows a matrix", "leave out --as, or name a matrix")
+            raise UsageError(f"no {way} of {one.where}, which is {what}", "leave out --as, or name a matrix")
         if way == "spectrum" and not one.values.isfinite().all():
             raise UsageError(f"{one.where} has numbers that are not finite, so it has no singular values")
     return Parameters(found, about=About(model))

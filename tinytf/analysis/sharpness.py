@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from tinytf.analysis.heads import entropies
 from tinytf.model.without import lacking, removable
 from tinytf.report import Data
 from tinytf.steps.table import StepTable, table_of
@@ -47,12 +47,21 @@ def _weights(x: Tensor, table: StepTable, layer: int) -> Tensor:
     return x
 
 
-def entropies(weights: Tensor) -> Tensor:
-    """The entropy of each row, in nats: (…, Q, K) -> (…, Q)."""
-    return torch.special.entr(weights).sum(dim=-1)
+@dataclass(frozen=True)
+class Peak:
+    """The largest weight of a query: its ``key``, its ``share``, and its ``slope`` w·(1 − w) in its own score.
+
+    ``entropy`` is that of the query's weights, in nats.
+    """
+
+    key: int
+    share: float
+    slope: float
+    entropy: float
 
 
-def slopes(weights: Tensor) -> Tensor:
-    """w·(1 − w) of each row's largest weight, its slope in its own score: (…, Q, K) -> (…, Q)."""
-    most = weights.amax(dim=-1)
-    return most * (1 - most)
+def peaks(weights: Tensor) -> list[Peak]:
+    """The peak of each query of a map (Q, K)."""
+    most, keys = weights.max(dim=-1)
+    columns = keys, most, most * (1 - most), entropies(weights)
+    return [Peak(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

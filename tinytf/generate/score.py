@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +51,12 @@ class QuantizationCost:
     @property
     def cost(self) -> float:
         return self.int8_loss - self.loss
+
+    @property
+    def in_bits(self) -> "QuantizationCost":
+        """The same in bits per token."""
+        nats = math.log(2)
+        return replace(self, loss=self.loss / nats, int8_loss=self.int8_loss / nats, worst=self.worst / nats)
 
     def to_dict(self) -> dict[str, float]:
         """The losses in nats."""

@@ -4,10 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from tinytf.gradients.trace import GradientTrace
 from tinytf.report import Data
+from tinytf.trace.summary import norm
 
 VANISHING, EXPLODING = 0.01, 100.0
 """A gradient vanishes or explodes where the ratio of first to last is below or above these,"""
@@ -91,12 +90,12 @@ class Flow(Data):
 def flow(trace: GradientTrace) -> Flow:
     """The norms of every layer, over all tokens. Raises AddressError where a layer was not recorded."""
 
-    def norm(name: str, layer: int) -> float:
-        return float(torch.linalg.vector_norm(trace.grad.step(name, layer), dtype=torch.float64))
+    def size(name: str, layer: int) -> float:
+        return norm(trace.grad.step(name, layer))
 
     top = trace.config.n_layers - 1
     out = trace.steps.output
     layers = tuple(
-        LayerFlow(layer, norm("in", layer), norm("attn", layer), norm("ffn", layer)) for layer in range(top, -1, -1)
+        LayerFlow(layer, size("in", layer), size("attn", layer), size("ffn", layer)) for layer in range(top, -1, -1)
     )
-    return Flow(layers, f"L{top}.{out}", norm(out, top))
+    return Flow(layers, f"L{top}.{out}", size(out, top))

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from tinytf.errors import UsageError
 from tinytf.gradients.trace import GradientTrace
 from tinytf.nearest import did_you_mean
 from tinytf.report import Data
+from tinytf.trace.summary import norm
 
 _IN_LAYER = re.compile(r"blocks\.(\d+)\.(.+)")
 
@@ -100,7 +98,7 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
         zeros = gradient == 0
         is_matrix = gradient.dim() == 2
         yield ParameterRow(
-            name, layer, kind, None, tuple(gradient.shape), _norm(gradient), _norm(trace.model.get_parameter(name)), lr,
+            name, layer, kind, None, tuple(gradient.shape), norm(gradient), norm(trace.model.get_parameter(name)), lr,
             gradient.numel(), int(zeros.sum()),
             int(zeros.all(dim=1).sum()) if is_matrix else None, len(gradient) if is_matrix else None,
         )  # fmt: skip
@@ -129,7 +127,7 @@ def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, shar
     gradient, weight = (
         tensor.narrow(axis, head * width, width) for tensor in (trace.parameters[name], trace.model.get_parameter(name))
     )
-    norms = [math.sqrt(share) * _norm(tensor) for tensor in (gradient, weight)]
+    norms = [math.sqrt(share) * norm(tensor) for tensor in (gradient, weight)]
     entries, zeros = share * gradient.numel(), share * int((gradient == 0).sum())
     return ParameterRow(name, None, None, head, None, norms[0], norms[1], lr, entries, zeros, None, None)
 
@@ -144,7 +142,3 @@ def _together(
         group[0].learning_rate, sum(one.entries for one in group), sum(one.zeros for one in group),
         sum(dead for dead, _ in rows) if rows else None, sum(count for _, count in rows) if rows else None,
     )  # fmt: skip
-
-
-def _norm(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64))

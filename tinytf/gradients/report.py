@@ -28,7 +28,7 @@ from tinytf.steps.operations.softmax import probabilities
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
-from tinytf.trace.summary import Row, Statistics, pipeline, visible
+from tinytf.trace.summary import Statistics, StepSummary, norm, pipeline, visible
 
 _PUSHED = 4
 """How many logits are named for each target: those with the largest gradients."""
@@ -53,7 +53,7 @@ class GradientRow:
     ``by_hand`` its formula against autograd (None where no path leads to the loss).
     """
 
-    row: Row
+    row: StepSummary
     norm: float
     ratio: float | None
     by_hand: Matched | None
@@ -83,15 +83,15 @@ def backward_rows(trace: GradientTrace, compared: Agreement) -> Iterator[Gradien
         if row.statistics is not None:
             step, layer = row.step, row.layer
             allowed = visible(trace, step, layer)
-            norm, own = (_norm(of.step(step.name, layer), allowed) for of in (trace.grad, trace))
-            yield GradientRow(row, norm, norm / own if own else None, compared.steps.get(row.name))
+            size, own = (_norm(of.step(step.name, layer), allowed) for of in (trace.grad, trace))
+            yield GradientRow(row, size, size / own if own else None, compared.steps.get(row.name))
 
 
 def _norm(tensor: Tensor, allowed: Tensor | None) -> float:
     """L2, in float64, of the unmasked entries; NaN where one of them is."""
     if allowed is not None:
         tensor = tensor.masked_fill(~allowed, 0.0)
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    return norm(tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +128,10 @@ class Backward(Report):
     differences: Differences | None = None
     fail_on: tuple[str, ...] = ()
     fault: Fault | None = None
+
+    def formula(self, where: Address) -> str:
+        """That of the gradient at one step of a layer (and head)."""
+        return derive(self.trace, where).formula[0]
 
     @cached_property
     def agreement(self) -> Agreement:

@@ -1,4 +1,4 @@
-"""What a training would do, without training: its schedule, its sizes, the first gradient, and what it would write."""
+"""What a training run would do: its schedule, its sizes, the first gradient, and what it would write."""
 
 import math
 from collections.abc import Sequence
@@ -24,13 +24,15 @@ from tinytf.training.setup import prepare
 
 _POINTS = 512
 """The most steps whose learning rate is listed."""
+_NORMS = 200
+"""The gradient norms whose clipping is shown."""
 _STATE, _SAVED = 4, 3
 """Numbers for each parameter: in memory weight, gradient and two moments; all but the gradient in a checkpoint."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan(Report):
-    """A run that was not begun.
+    """A planned run.
 
     ``tokens`` and ``held_out_tokens`` are those of the text, ``step_tokens`` those of one batch. ``schedule`` is the
     learning rate of steps (from 1), ``loss`` (nats per token) and ``gradient_norm`` those of the first batch before
@@ -70,8 +72,15 @@ class TrainingPlan(Report):
 
     @property
     def clipped_by(self) -> float:
-        """The factor of the first gradient."""
+        """The factor that clips the first gradient."""
         return clip_factor(self.gradient_norm, self.recipe.clip)
+
+    @property
+    def clipping(self) -> list[tuple[float, float]]:
+        """Norms of gradients, to beyond the first one and twice the most, each with the factor that clips it."""
+        most = self.recipe.clip
+        norms = np.linspace(0, 1.25 * max(self.gradient_norm, 2 * most), _NORMS).tolist()
+        return [(norm, clip_factor(norm, most)) for norm in norms]
 
     @property
     def memory_bytes(self) -> int:

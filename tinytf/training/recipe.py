@@ -25,6 +25,12 @@ def _field(default: Any, help: str, limits: Limits = ANY) -> Any:
     return field(default=default, metadata={"help": help, "limits": limits})
 
 
+def require_mask(config: ModelConfig) -> None:
+    """Raise ConfigError for a decoder without its mask, which would see the token that it should predict."""
+    if config.causal and not config.mask:
+        raise ConfigError("without its mask a decoder sees the token that it should predict", "leave out mask = false")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Model, tokenizer, data, optimiser and seed of one run.
@@ -98,6 +104,7 @@ class Recipe:
         config = ModelConfig.from_dict({**defaults, **self.model, "vocab_size": vocab_size})
         if config.causal != (self.objective == "causal"):
             raise ConfigError(f"objective {self.objective!r} does not train a model with causal = {config.causal}")
+        require_mask(config)
         if self.block > config.context:
             raise ConfigError(f"block {self.block} is longer than the model's context of {config.context}")
         return config

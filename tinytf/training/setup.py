@@ -17,7 +17,7 @@ from tinytf.trace.faults import first_not_finite
 from tinytf.trace.record import record
 from tinytf.training.data import Batch, Examples, NextToken
 from tinytf.training.masked import MaskedTokens
-from tinytf.training.recipe import USUAL_VOCABULARY, Recipe
+from tinytf.training.recipe import USUAL_VOCABULARY, Recipe, require_mask
 from tinytf.training.tokens import tokenise
 
 
@@ -87,6 +87,7 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"a {config.kind} with head {config.head!r} is not trained by the {recipe.objective} objective",
             "--objective causal is for decoders, masked for encoders with a masked head",
         )
+    require_mask(config)
     if recipe.block > config.context:
         raise UsageError(f"block {recipe.block} is longer than the model's context of {config.context}")
 

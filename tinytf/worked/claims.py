@@ -33,7 +33,7 @@ class Claim:
         return self.shown.shape
 
     def surplus(self, shape: tuple[int, ...]) -> bool:
-        """Whether it has cells that a value of this shape has not."""
+        """Whether it has more cells than a value of this shape."""
         return len(self.shape) > len(shape) or (
             len(self.shape) == len(shape) and any(said > true for said, true in zip(self.shape, shape, strict=True))
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tinytf.text.tokenizer import Token, Tokenizer
 from tinytf.worked.example import Example
 from tinytf.worked.language import LanguageError, NeedsTokenizer
-from tinytf.worked.operations import CONSTANTS, OPERATIONS, Operation
+from tinytf.worked.operations import CONSTANTS, OPERATIONS, Function
 
 _STEP = 1e-4
 """How far an entry is moved for its finite difference, in units of the entry or 1."""
@@ -24,8 +24,8 @@ class Evaluation:
     """The values of an example's names, each computed when it is first asked for.
 
     This one computes in numpy's float64 by textbook formulas, with gradients by finite differences of the whole chain.
-    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. Past ``until``, a time of
-    ``time.monotonic``, nothing more is computed.
+    ``instead`` replaces values: what the author claims, or a tensor with one entry moved. Nothing is
+    computed after ``until``, a time of ``time.monotonic``.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Evaluation:
         self.values: dict[str, Any] = {**CONSTANTS, **given}
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a name. Raises LanguageError where it cannot be computed or the time is over."""
+        """The value of a name. Raises LanguageError where it cannot be computed or time runs out."""
         if time.monotonic() > self.until:
-            raise LanguageError("the time is over", "--seconds gives more")
+            raise LanguageError("ran out of time", "--seconds gives more")
         if name not in self.values:
             self.values[name] = self.formulas[name].compute(self)
         return self.values[name]
@@ -81,7 +81,7 @@ class Evaluation:
         words = parts and all(isinstance(part, str) for part in parts)
         return np.array(parts, dtype=np.str_) if words else self.stacked(parts)
 
-    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
+    def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_numpy(*arguments)
 
     def taken(self, value: Any) -> Any:
@@ -122,7 +122,7 @@ class Evaluation:
 class ByTinytf(Evaluation):
     """The same in torch's float64 by the functions that tinytf's model is made of, with gradients by autograd."""
 
-    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
+    def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_tinytf(*arguments)
 
     def taken(self, value: Any) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Instead:
-    """The questions of which one at a time takes the place of the trace."""
+    """Options that replace the trace by something else, one at a time."""
 
     GROUP: ClassVar = "Instead"
 
@@ -44,7 +44,7 @@ class Instead:
     def view_of(
         self, model: "Model", detail: Detail, at: "list[Address]", top: int
     ) -> "Callable[[Trace], View] | None":
-        """How the one that is asked for is drawn; None where none is. UsageError for two, or for steps of none."""
+        """What draws the one that is asked for, or None. Raises UsageError for two at once, or with single steps."""
         asked = self.asked
         if not asked:
             return None
@@ -59,7 +59,7 @@ class Instead:
             "without": lambda trace: WithoutView(model, model.compare_without(trace, self.without, head=head, top=top)),
         }
         if len(asked) > 1:
-            raise UsageError(f"--{asked[0]} and --{asked[1]} each take the place of the trace", "ask one at a time")
+            raise UsageError(f"--{asked[0]} and --{asked[1]} each replace the trace", "ask for one at a time")
         if at and asked in (["activations"], ["without"]):
-            raise UsageError(f"--{asked[0]} is not of single steps", "leave out --at and --step")
+            raise UsageError(f"--{asked[0]} shows no single steps", "leave out --at and --step")
         return views[asked[0]]

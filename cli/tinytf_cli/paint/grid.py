@@ -9,7 +9,7 @@ from rich.segment import Segment
 
 from tinytf_cli.numbers import number
 from tinytf_cli.paint.colour import cell_style, level, role_style
-from tinytf_cli.paint.heat import legend
+from tinytf_cli.paint.heat import legend, names_width
 from tinytf_cli.paint.text import PaintedLine, figure_text, pad_text, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Grid
@@ -18,7 +18,6 @@ _LONGEST = (14, 10, 7)
 """Widest words on a screen; the first that fits is taken."""
 _RANKED = 3
 """Columns of a ranking that are worth more with their numbers than all columns without."""
-_LABEL = 14
 _SHARE = "%.2f"
 
 
@@ -36,8 +35,7 @@ class _Layout:
 
 def paint_grid(block: Grid, terminal: Terminal) -> list[PaintedLine]:
     """As many columns as fit, and a note of what is omitted; off a screen all that were asked for, in strips."""
-    label_width = max((cell_len(shown(label, terminal)) for label in block.row_labels), default=0)
-    label_width = min(label_width, _LABEL) if terminal.cuts else label_width
+    label_width = names_width([shown(label, terminal) for label in block.row_labels], terminal)
     written = [(title, [figure_text(cell, terminal) for cell in cells]) for title, cells in block.beside]
     beside = [(title, cells, max(len(text) for text in (title, *cells))) for title, cells in written]
     room = max(1, terminal.width - label_width - 3 - sum(width + 1 for _, _, width in beside) - bool(beside))

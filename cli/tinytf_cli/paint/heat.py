@@ -57,7 +57,8 @@ def pool(
     return strongest, None if visible is None else any_seen
 
 
-def _label_width(labels: list[str], terminal: Terminal) -> int:
+def names_width(labels: list[str], terminal: Terminal) -> int:
+    """Columns of the names of rows; on a screen long ones are cut."""
     widest = max((cell_len(label) for label in labels), default=0)
     return min(widest, _LABEL_LIMIT) if terminal.cuts else widest
 
@@ -66,7 +67,7 @@ def paint_heat(block: Heat, terminal: Terminal) -> list[PaintedLine]:
     """Numbers if they fit, or, off a screen, if they are asked for, in strips of columns; otherwise small cells."""
     rows = [shown(label, terminal) for label in block.row_labels]
     columns = [shown(label, terminal) for label in block.column_labels]
-    label_width = _label_width(rows, terminal)
+    label_width = names_width(rows, terminal)
     form = number_form(block, terminal)
     widest_number = widest(block.values, form)
     widest_label = max((cell_len(c) for c in columns), default=1)

@@ -8,7 +8,7 @@ from rich.segment import Segment
 
 from tinytf_cli.numbers import SHARE, number, number_format, numbers
 from tinytf_cli.paint.colour import LEVELS, cell_style, level, role_style
-from tinytf_cli.paint.heat import scale_bar, signed_shades
+from tinytf_cli.paint.heat import names_width, pool, scale_bar, signed_shades
 from tinytf_cli.paint.text import PaintedLine, cut, figure_text, fit, line_width, pad_text, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -194,8 +194,7 @@ def paint_table(block: Table, terminal: Terminal) -> list[PaintedLine]:
 def paint_values(block: Values, terminal: Terminal) -> list[PaintedLine]:
     """The first dimensions as numbers; all of them as a strip, pooled to the width that is left."""
     labels = [shown(label, terminal) for label in block.labels]
-    label_width = max((cell_len(label) for label in labels), default=0)
-    label_width = min(label_width, 14) if terminal.cuts else label_width
+    label_width = names_width(labels, terminal)
     dims = block.values.shape[1]
     first = min(block.first, dims)
     alike = [block.values[r : r + 1] for r in range(len(labels))] if block.several else [block.values]
@@ -253,11 +252,8 @@ def _pooled_by(dims: int, room: int) -> int:
 def _strip(values: Array, limit: float, room: int, terminal: Terminal) -> PaintedLine:
     """All values of a row as coloured cells, or as characters that rise from −limit to limit."""
     factor = _pooled_by(len(values), room)
-    padded = np.zeros(-(-len(values) // factor) * factor, dtype=np.float32)
-    padded[: len(values)] = np.nan_to_num(values)
-    groups = padded.reshape(-1, factor)
-    strongest = np.take_along_axis(groups, np.abs(groups).argmax(-1)[:, None], -1)[:, 0]
-    levels = level(strongest, "signed", limit or 1.0)
+    strongest, _ = pool(np.nan_to_num(values)[None], None, 1, factor)
+    levels = level(strongest[0], "signed", limit or 1.0)
     if terminal.coloured:
         return [Segment(" ", cell_style("signed", int(i), terminal)) for i in levels]
     signs = signed_shades(terminal)
@@ -310,10 +306,8 @@ def _signed_bars(
 def paint_row_bars(block: RowBars, terminal: Terminal) -> list[PaintedLine]:
     """``·cat looks at ·cat 68 % ████  The 32 % ██``: as many entries as fit."""
     labels = [shown(label, terminal) for label, _ in block.rows]
-    label_width = max((cell_len(label) for label in labels), default=0)
-    label_width = min(label_width, 14) if terminal.cuts else label_width
-    widest = max((cell_len(shown(name, terminal)) for _, row in block.rows for name, _ in row), default=1)
-    widest = min(widest, 14) if terminal.cuts else widest
+    label_width = names_width(labels, terminal)
+    widest = names_width([shown(name, terminal) for _, row in block.rows for name, _ in row], terminal)
     entry = widest + 6 + 13
     room = max(1, (terminal.width - label_width - len(block.verb) - 6) // entry)
     lines: list[PaintedLine] = []

@@ -1,6 +1,5 @@
 """The view of ablations: one prediction before and after, or the map of all heads, feed-forwards or layers."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,8 +11,18 @@ from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Block, Cell, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import first_of, head_map, note, numbered, one_form, share_column, signed_bars, verdict
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Heat, Line, Piece, Span, Table
+from tinytf_cli.views.parts import (
+    first_of,
+    head_map,
+    map_digits,
+    note,
+    numbered,
+    one_form,
+    share_column,
+    signed_bars,
+    verdict,
+)
 from tinytf_cli.views.steps import as_array, largest
 
 SITES = 12
@@ -65,25 +74,26 @@ class AblationSweepView:
         yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
         where = where_predicted(self.trace, found.position)
         before = Figure(found.effects[0].log_p_before, "%.3f")
-        yield note([f"change of ln p({shown(found.target)}) {where}; it is ", before])
+        yield note([f"{where}: ln p({shown(found.target)}) = ", before])
         strongest = found.strongest(self.top)
         changes = [effect.change for _, effect in strongest]
         yield Table(
             [
                 Column("", [Span(name, "strong") for name, _ in strongest], said=""),
-                signed_bars("change", changes, one_form(changes, sign=True)),
+                signed_bars("change of ln p", changes, one_form(changes, sign=True)),
                 share_column("p after", [effect.p_after for _, effect in strongest], "output"),
                 Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
                 Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),
             ]
         )
         values = as_array(found.change)
+        most = largest(values)
         yield Heading(f"all {values.size} {found.what}", "the change without each; KL above: nats, of all tokens")
         if found.what == "heads":
-            yield from head_map(values, "signed", largest(values), digits_for(values), whole=self.whole)
+            yield from head_map(values, "signed", most, map_digits(most), whole=self.whole)
         else:
             columns = numbered("L", values.shape[1])
-            yield Heat(values, [found.what], columns, "signed", None, largest(values), True, digits_for(values))
+            yield Heat(values, [found.what], columns, "signed", None, most, True, map_digits(most))
         yield from check_line(found.check)
 
 
@@ -99,12 +109,6 @@ def where_predicted(trace: Trace, position: int) -> str:
     start = trace.tokens[-12].start if len(trace.tokens) > 12 else 0
     shown = printable(trace.encoding.text[start : trace.tokens[-1].end], spaces=False)
     return f'after "{"…" if start else ""}{shown}"'
-
-
-def digits_for(values: Array) -> int:
-    """Digits after the point of a map: two, or as many as show two figures of the largest number."""
-    most = largest(values)
-    return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
 def choice_table(
@@ -126,10 +130,12 @@ def choice_table(
 def check_line(*found: Verified) -> Iterator[Block]:
     """Whether logits that were computed in two ways agree; the first that do not are named."""
     wrong = next((one for one in found if not one.holds), None)
-    figures = [f"{one.what}, {f'off by {one.difference:.1e}' if one.difference else 'exactly'}" for one in found]
-    said = "; ".join(figures)
+    said: list[Piece] = []
+    for one in found:
+        said += ["; " if said else "", f"{one.what}, "]
+        said += ["off by ", Figure(one.difference, "%.1e")] if one.difference else ["exactly"]
     if wrong is not None:
-        figure = f"off by {wrong.difference:.1e} (allowed {wrong.allowed:.1e})"
-        said = f"it should be that {wrong.what}, and it is {figure}"
+        off = Figure(wrong.difference, "%.1e")
+        said = [f"it should be that {wrong.what}, and it is off by ", off, f" (allowed {wrong.allowed:.1e})"]
     yield Line("")
     yield verdict(wrong is None, said)

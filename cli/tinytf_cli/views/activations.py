@@ -10,8 +10,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Pieces, Table
-from tinytf_cli.views.parts import bar_column, note, row_limit, titled
-from tinytf_cli.views.steps import left_out, shown_rows
+from tinytf_cli.views.parts import folded, note, row_limit, size_column, titled
 
 _ROLES = ("dim", "q", "v", "ffn")
 _AT = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
@@ -24,24 +23,23 @@ class ActivationsView:
         self.model, self.found, self.rows = model, found, rows
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        """The curves with the text's points, their values, and each token in figures."""
+        """The curves with the text's points, a table of values, and a row for each token."""
         found = self.found
         tokens = found.encoding.tokens
         yield from banner(self.model)
         yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
-        x = found.inputs
-        below, beyond = float((x < 0).float().mean()), int((x.abs() > REACH).sum())
-        said = f": {found.formula}; {below:.0%} of its {x.numel():,} inputs are below 0"
+        count = found.inputs.numel()
+        said = f": {found.formula}; {100 * found.below:.0f} % of its {count:,} inputs are below 0"
         yield titled(f"L{found.layer} uses {found.gated or found.name}", said)
-        yield Heading("curves", "and what this text has on them", "ffn")
+        yield Heading("curves", "lines: the functions; points: the units of this text", "ffn")
         yield Curves([*self._points(), *self._curves()], "input", "output", height=14)
-        if beyond:
-            yield note(f"{beyond:,} of {x.numel():,} inputs lie beyond ±{REACH:g}, out of the picture")
+        if found.beyond:
+            yield note(f"{found.beyond:,} of {count:,} inputs lie beyond ±{REACH:g}, out of the picture")
         yield from self._values()
         yield from self._tokens(terminal)
 
     def _points(self) -> Iterator[Curve]:
-        """The outputs of the text; of a gate those with a hidden unit above 0 and below 0 apart."""
+        """The outputs of the text; with a gate, apart for hidden units above and below 0."""
         found = self.found
         inside = found.inputs.abs() <= REACH
         if found.hidden is None:
@@ -52,7 +50,7 @@ class ActivationsView:
             yield _scattered(f"times hidden {word} 0", found.inputs[chosen], found.outputs[chosen], role)
 
     def _curves(self) -> Iterator[Curve]:
-        """The own activation first, so that it lies on top."""
+        """The layer's own activation first, so that it is drawn on top."""
         found, grid = self.found, self.found.grid.double().numpy()
         for name, role in sorted(zip(found.curves, _ROLES, strict=True), key=lambda one: one[0] != found.name):
             yield Curve(name, grid, found.curves[name].double().numpy(), role)
@@ -72,22 +70,24 @@ class ActivationsView:
             ]
         )
         low, *_, high = found.quantiles
-        middle = "  ".join(f"{q:.0%}: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1)
-        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; of all of them below  {middle}")
+        middle = "  ".join(
+            f"{100 * q:.0f} %: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1
+        )
+        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; quantiles of all of them")
+        yield note(middle)
 
     def _tokens(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, [token.shown for token in self.found.encoding.tokens]
-        keep = shown_rows(len(names), row_limit(terminal, self.rows, screen=8))
-        kept = [found.places[place] for place in keep]
-        columns = [Column("token", [names[place] for place in keep], shrink=8)]
+        columns = [Column("token", names, shrink=8)]
         for title, shares in (
-            ("inputs below 0", [one.below for one in kept]),
-            ("silent", [one.silent for one in kept]),
+            ("inputs below 0", [one.below for one in found.places]),
+            ("silent", [one.silent for one in found.places]),
         ):
-            columns.append(bar_column(title, shares, [f"{share:.2f}" for share in shares], "ffn"))
+            columns.append(size_column(title, shares, "ffn", "%.2f", 1.0))
+        columns.append(Column("largest output", [Figure(one.largest) for one in found.places], "right"))
         yield Heading("tokens", f"of {found.outputs.shape[1]:,} units; silent: an output within 0.01 of 0", "ffn")
-        yield Table([*columns, Column("largest output", [Figure(one.largest) for one in kept], "right")])
-        yield from left_out(len(names), keep)
+        most = row_limit(terminal, self.rows, screen=8)
+        yield from folded(Table(columns), range(len(names)), most, "tokens", "--rows 0")
 
 
 def _scattered(label: str, x: Tensor, y: Tensor, role: str) -> Curve:

@@ -13,7 +13,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Heading, Heat, Line, Span, Thumbnails, Visible
 from tinytf_cli.views.parts import row_limit
 from tinytf_cli.views.predictions import check_blocks
-from tinytf_cli.views.steps import as_array, labels, left_out, row_bars, shown_rows, visible_array
+from tinytf_cli.views.steps import as_array, labels, query_blocks, visible_array
 
 _BOUNDED = ("previous", "first", "self")
 
@@ -86,10 +86,8 @@ class AttentionView:
             rows, columns = self.names[queries], self.names[keys]
             asked = self.found.window is not None
             yield Heat(weights[queries, keys], rows, columns, "unit", seen, asked=asked)
-            keep = shown_rows(len(self.names), row_limit(terminal, self.rows, 24))
             if self.found.window is None:
-                yield row_bars(weights, self.names, keep, whole)
-                yield from left_out(len(self.names), keep)
+                yield from query_blocks(weights, self.names, whole, row_limit(terminal, self.rows, 24))
 
     def _one_query(self, weights: Array, query: int, layer: int) -> Iterator[Block]:
         seen = self._seen(layer)

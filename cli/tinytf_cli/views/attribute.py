@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.analysis.attribution import Attribution, Part, total
 from tinytf.loading import Model
-from tinytf_cli.numbers import number, plural
+from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Piece, Span
@@ -78,6 +78,7 @@ class AttributionView:
         what = "the logit" if found.of == "logit" else found.of
         if found.versus is not None:
             what = f"the two {found.of.removesuffix('s')}s' difference"
-        parts, logit = f"{len(found.parts):,} parts sum to {number(found.sum, '%.5f')}", number(found.logit, "%.5f")
-        off = f"off by {number(found.difference, '%.1e')} (allowed {found.allowed:.0e})"
-        return verdict(found.holds, f"{parts}, {'' if found.holds else 'and '}{what} is {logit}, {off}")
+        total, logit, off = Figure(found.sum, "%.5f"), Figure(found.logit, "%.5f"), Figure(found.difference, "%.1e")
+        said: list[Piece] = [f", {'' if found.holds else 'and '}{what} is ", logit, ", off by ", off]
+        parts = f"{len(found.parts):,} parts sum to "
+        return verdict(found.holds, [parts, total, *said, f" (allowed {found.allowed:.0e})"])

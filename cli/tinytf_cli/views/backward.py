@@ -8,53 +8,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinytf.gradients.derivation import Derivation, derive
+from tinytf.gradients.derivation import Derivation
+from tinytf.gradients.report import Backward
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.operation import Quantity
 from tinytf.steps.table import Step
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
-from tinytf_cli.numbers import number
-from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table, Values
-from tinytf_cli.views.steps import (
-    as_array,
-    cell_block,
-    labels,
-    largest,
-    left_out,
-    shown_rows,
-    signed_role,
-    value_blocks,
-)
-
-
-def figure(value: float | None) -> str:
-    """A figure of any size in about as many columns."""
-    if value is None:
-        return ""
-    return number(value, "%.3f" if 0.1 <= abs(value) < 1e3 else "%.1e") if value else "0"
+from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Span, Table, Values
+from tinytf_cli.views.parts import fold_note, middle_out, one_form
+from tinytf_cli.views.steps import as_array, cell_block, labels, largest, signed_role, value_blocks
 
 
 def gradient_blocks(
-    trace: GradientTrace, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
+    found: Backward, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
 ) -> Iterator[Block]:
     """The gradient at one step of a layer (and head), under its formula."""
     where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
-    yield Heading(f"∂loss/∂{where}", derive(trace, where).formula[0], step.role)
-    yield from value_blocks(trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
+    yield Heading(f"∂loss/∂{where}", found.formula(where), step.role)
+    yield from value_blocks(found.trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
 
 
 def vocabulary_blocks(
-    trace: GradientTrace, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
+    found: Backward, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
 ) -> Iterator[Block]:
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
-    yield Heading(f"∂loss/∂{step.name}", derive(trace, Address(step)).formula[0], step.role)
+    trace = found.trace
+    yield Heading(f"∂loss/∂{step.name}", found.formula(Address(step)), step.role)
     places = sorted(set(trace.targets.positions))
-    keep = shown_rows(len(places), limit)
+    keep = middle_out(len(places), limit)
     values = trace.grad.step(step.name)[places]  # (N, V)
     names = [trace.tokens[places[i]].shown for i in keep]
     yield from _largest_tokens(values[keep], values, names, tokenizer, dims)
-    yield from left_out(len(places), keep)
+    yield from fold_note(places, keep, "tokens")
 
 
 def _largest_tokens(
@@ -69,9 +55,10 @@ def _largest_tokens(
     chosen = as_array(rows[:, tokens])
     limits = [largest(row if several else chosen) for row in chosen]
     for place, token in enumerate(tokens.tolist()):
+        values = chosen[:, place].tolist()
         cells: list[Cell] = [
-            Span(figure(float(value)), signed_role(float(value), limit))
-            for value, limit in zip(chosen[:, place], limits, strict=True)
+            Figure(value, one_form([value] if several else values), signed_role(value, limit))
+            for value, limit in zip(values, limits, strict=True)
         ]
         columns.append(Column(tokenizer.shown(token), cells, "right", drop=place))
     yield Table(columns)
@@ -134,7 +121,7 @@ def _quantities(
         several = list(group)
         if size == 1:
             for one in several:
-                yield Line([Span(f"  {one.name} = "), Span(number(float(one.values), "%.6g"), "strong")])
+                yield Line([Span(f"  {one.name} = "), Figure(float(one.values), "%.6g", "strong")])
         elif found.step.is_vocabulary:
             rows = torch.stack([one.values for one in several])
             yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)

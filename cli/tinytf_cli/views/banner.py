@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from tinytf.analysis.size import Info
 from tinytf.config import ModelConfig
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf_cli.numbers import count, plural
 from tinytf_cli.views.blocks import Block, Line, Span
+from tinytf_cli.views.parts import first_of, titled
 
 
 def heads_in_words(config: ModelConfig) -> str:
@@ -21,13 +23,13 @@ def number_words(model: Model) -> str:
     return f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}"
 
 
-def model_words(model: Model) -> list[Span]:
-    """One line about a model."""
+def model_words(model: Model, computed: bool = True) -> list[Span]:
+    """One line about a model; with what it is ``computed`` in."""
     config = model.config
     rest = [
         f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
         f"{count(model.n_parameters)} parameters",
-        number_words(model),
+        *([number_words(model)] if computed else []),
         printable(model.source, spaces=False),
     ]
     return [Span(printable(model.name, spaces=False), "strong"), Span(" · " + " · ".join(rest))]
@@ -41,20 +43,20 @@ def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None =
 
 def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     """The model, its tokenizer, and the notes of its files, a line each."""
-    yield Line(model_words(model))
-    yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, encoding))
+    yield Line(model_words(model, computed=False))
+    tokenizer = tokenizer_words(model.tokenizer, model.tokenizer_note, encoding)
+    yield Line([*tokenizer, Span(f" · {number_words(model)}", "dim")])
     yield from notes(model)
 
 
-def notes(model: Model) -> Iterator[Block]:
+def notes(of: Model | Info) -> Iterator[Block]:
     """The notes of a model, a line each."""
-    for note in model.notes:
-        yield Line([Span("note", "strong"), Span(f": {printable(note, spaces=False)}")])
+    for note in of.notes:
+        yield titled("note", f": {printable(note, spaces=False)}")
 
 
 def exchanged(model: Model) -> Iterator[str]:
     """A line that names what was left out and replaced, for a view without a banner."""
     names = (*model.lacks, *model.transformer.exchanged)
     if names:
-        more = f" and {len(names) - 6:,} more" if len(names) > 6 else ""
-        yield f"the model ran without {', '.join(names[:6])}{more}"
+        yield f"the model ran without {first_of(names, 6)}"

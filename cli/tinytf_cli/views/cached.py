@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from tinytf.generate.compared import RUNS, CachedStep
+from tinytf.generate.compared import RUNS
 from tinytf.generate.report import CacheComparison
 from tinytf.steps.work import step_work
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Line, Table
 from tinytf_cli.views.live import LiveView
-from tinytf_cli.views.parts import note, titled
+from tinytf_cli.views.parts import note, spread, titled
 
 _ROWS = 8
 
@@ -19,14 +19,7 @@ class CachedView(LiveView[CacheComparison]):
     """One comparison, drawn."""
 
     text = None
-    """There is nothing of it but the view."""
-
-    def _chosen(self) -> list[CachedStep]:
-        """All steps, or as many as a screen takes, evenly spread."""
-        last = len(self.steps) - 1
-        if last < _ROWS:
-            return self.steps
-        return [self.steps[round(i * last / (_ROWS - 1))] for i in range(_ROWS)]
+    """It has no text form, only the view."""
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """What all steps took in work, bytes and time, what the last one is made of, and each of them."""
@@ -38,7 +31,7 @@ class CachedView(LiveView[CacheComparison]):
         yield from self._formulas(found.steps[-1].tokens)
         yield from self._steps()
         yield Line("")
-        yield titled("checked", f": the logits of both differ by at most {found.apart:.1e}")
+        yield titled("checked", [": the logits of both differ by at most ", Figure(found.apart, "%.1e")])
 
     def _saved(self) -> Iterator[Block]:
         """The sums with the cache and without: first what is counted, then what was measured."""
@@ -72,10 +65,10 @@ class CachedView(LiveView[CacheComparison]):
             ]
         )
         each = f"{in_bytes(found.bytes_per_token)} a token: 2 · {config.n_layers} layers · {config.n_kv_heads} heads"
-        yield note(f"{each} · {config.d_head} numbers; the times of both ways were taken in turns")
+        yield note(f"{each} · {config.d_head} numbers; timed in turns")
 
     def _steps(self) -> Iterator[Block]:
-        found, rows = self.whole, self._chosen()
+        found, rows = self.whole, [self.steps[place] for place in spread(len(self.steps), _ROWS)]
         works = [found.works(step) for step in rows]
         left = "" if len(rows) == len(found.steps) else f"{len(rows)} of {len(found.steps)}; "
         yield Heading("step by step", f"{left}multiply-adds (ops), milliseconds as the least of {RUNS} runs", "k")
@@ -97,16 +90,19 @@ class CachedView(LiveView[CacheComparison]):
         """The orders of the textbook, evaluated for this model after ``t`` tokens."""
         config = self.model.config
         c, layers = config.d_model, config.n_layers
+        letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
+        words = ("layers", "d_model", "heads", "KV heads", "d_head")
+        said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))
         cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
-        yield Heading(f"the formulas at t = {t:,}", f"{layers} layers, d_model {c}", "k")
-        keys, scores = "L·d_model·2·G·d_head", "L·2·H·d_head"
+        yield Heading(f"the formulas at t = {t:,}", said, "k")
+        keys, scores = "L·C·2·G·D", "L·2·H·D"
         numbers = 2 * layers * config.n_kv_heads * config.d_head * t
         rows = [
             ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
             ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
             ("whole step", "", plain.whole, "", cached.whole),
-            ("order of attention", "L·t²·d_model", layers * t * t * c, "L·t·d_model", layers * t * c),
-            ("numbers kept", "", 0, "t·L·2·G·d_head", numbers),
+            ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
+            ("numbers kept", "", 0, "t·L·2·G·D", numbers),
         ]
         columns = [Column("", [row[0] for row in rows], said="part")]
         for title, place in (("without the cache", 1), ("with it", 3)):
@@ -114,8 +110,8 @@ class CachedView(LiveView[CacheComparison]):
             whole = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
             columns.append(Column(title, whole, narrow=[figure for _, figure in parts]))
         yield Table(columns)
-        share = f"{plain.attention / plain.whole:.1%}"
-        yield note(f"attention is {share} of the uncached step; the rest are its matrices, which grow with t")
+        share = f"{100 * plain.attention / plain.whole:.1f} %"
+        yield note(f"attention is {share} of the uncached step; the rest grows with t, not t²")
 
 
 def _ms(seconds: float) -> str:

@@ -7,7 +7,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Line, Pieces, Span
+from tinytf_cli.views.blocks import Block, Figure, Line, Pieces, Span
 from tinytf_cli.views.parts import note, verdict
 
 
@@ -22,7 +22,7 @@ class CodeView:
         tokens = self.found.encoding.tokens
         yield from banner(self.model)
         yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
-        yield note("each step was computed by its lines from the recorded steps before it, and compared")
+        yield note("each step: its lines, run on the recorded steps before it, and compared")
         yield Line("")
         yield Line("import torch, torch.nn.functional as F")
         yield Line(f"ids, T = torch.tensor({[token.id for token in tokens]}), {len(tokens)}", hanging=4)
@@ -33,9 +33,9 @@ class CodeView:
             for one in line.code.split("\n"):
                 yield Line(Span(one, "strong"), hanging=4)
         worst = self.found.worst
-        said = f"{plural(len(self.found.lines), 'step')} of code, largest difference {worst.difference or 0:.1e}"
+        said, off = plural(len(self.found.lines), "step"), Figure(worst.difference or 0, "%.1e")
         yield Line("")
-        yield verdict(self.found.holds, f"{said} at {worst.step}")
+        yield verdict(self.found.holds, [f"{said} of code, largest difference ", off, f" at {worst.step}"])
 
 
 def _outcome(line: CodeLine) -> Iterator[Span]:

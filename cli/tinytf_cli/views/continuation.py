@@ -29,8 +29,9 @@ def continuation(prompt: str, new: str) -> Iterator[Block]:
 
 
 def cost_in_words(cost: QuantizationCost) -> str:
-    """``+0.0017 nats per token on 22 tokens (loss 1.4718 becomes 1.4736; most for one token: 0.0189)``."""
+    """``+0.0025 bits per token on 22 tokens (2.1234 becomes 2.1259; most for one token: 0.0273)``."""
+    bits = cost.in_bits
     return (
-        f"{cost.cost:+.4f} nats per token on {cost.tokens:,} tokens "
-        f"(loss {cost.loss:.4f} becomes {cost.int8_loss:.4f}; most for one token: {cost.worst:.4f})"
+        f"{bits.cost:+.4f} bits per token on {cost.tokens:,} tokens "
+        f"({bits.loss:.4f} becomes {bits.int8_loss:.4f}; most for one token: {bits.worst:.4f})"
     )

@@ -1,6 +1,5 @@
 """The view of a difference: where it begins, how it goes on step by step, and what it changes in the end."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,14 +15,15 @@ from tinytf_cli.views.parts import (
     bar_column,
     figures,
     folded,
-    full_scale,
     head_map,
+    map_digits,
     middle_out,
     most_rows,
     note,
     one_form,
     share_column,
     signed_bars,
+    size_column,
     titled,
     verdict,
 )
@@ -127,19 +127,15 @@ class DifferenceView:
             one = found.first
             a, b = (Figure(value, "%.4g") for value in one.values)
             said = f" at {one.name}, beyond {limit}: {self._cell(one)} is "
-            yield Line([Span("first difference", "strong"), said, a, " in A and ", b, " in B"])
+            yield titled("first difference", [said, a, " in A and ", b, " in B"])
         if (worst := found.worst) is not None and worst is not found.first and worst.largest:
             at = f" at {self._token(worst)}" if worst.token is not None else ""
             size = Figure(worst.relative, "%.3g")
-            yield Line(
-                [Span("largest difference", "strong"), f" at {worst.name}: ", size, f" of the largest number{at}"]
-            )
+            yield titled("largest difference", [f" at {worst.name}: ", size, f" of the largest number{at}"])
         if (heads := found.attention) is not None and (apart := heads.apart[heads.layer]) is not None:
             name, share = Span(f"L{heads.layer}H{heads.head}", "attention"), Figure(apart[heads.head], "%.3f")
             which = "" if self.head else ", more than in any other head"
-            yield Line(
-                [Span("attention", "strong"), ": in ", name, " ", share, f" of the weights are on other keys{which}"]
-            )
+            yield titled("attention", [": in ", name, " ", share, f" of the weights are on other keys{which}"])
 
     def _outcome(self) -> Iterator[Block]:
         found = self.found
@@ -152,13 +148,11 @@ class DifferenceView:
                     Figure(found.predictions[0].kl, "%.4g"),
                     f" at the {'next token' if self.causal else 'first mask'}",
                 ]
-            yield Line([Span("KL(A‖B)", "strong"), " ", *words])
+            yield titled("KL(A‖B)", [" ", *words])
         if found.losses is not None:
             a, b = (Figure(loss, "%.4f") for loss in found.losses)
             change = Figure(found.losses[1] - found.losses[0], "%+.4f")
-            yield Line(
-                [Span("loss", "strong"), " of the text ", a, " nats per token in A, ", b, " in B (", change, ")"]
-            )
+            yield titled("loss", [" of the text ", a, " nats per token in A, ", b, " in B (", change, ")"])
 
     def _position(self, place: int) -> str:
         """``1 ·cat``, or the tokens of both texts where they differ."""
@@ -196,7 +190,7 @@ class DifferenceView:
         seen, columns = ~np.isnan(values), [f"L{layer}" for layer in layers]
         most = float(values[seen].max()) or 1.0
         shown = None if seen.all() else seen
-        yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=_digits(most))
+        yield Heat(np.nan_to_num(values), names, columns, "unit", shown, most, digits=map_digits(most))
 
     def _telling(self) -> list[Compared]:
         """The first difference, the step of each layer that differs most for its size, and those outside the layers.
@@ -257,7 +251,7 @@ class DifferenceView:
             said = "0: the same weights, 1: weights on other keys; the mean over the queries"
             yield Heading("heads apart", said, "attention")
             most = float(values.max()) or 1.0
-            yield from head_map(values, "unit", most, _digits(most), whole=True)
+            yield from head_map(values, "unit", most, map_digits(most), whole=True)
 
     def _weights(self, found: Attention) -> Iterator[Block]:
         """What one head looks at more, or less, in B."""
@@ -271,14 +265,12 @@ class DifferenceView:
         found = self.found.positions
         if not found:
             return
-        kl = [one.kl for one in found]
-        form, full = one_form(kl), full_scale(kl)
         yield Heading("positions", "KL(A‖B) in nats, and what is most probable there", "output")
         table = Table(
             [
                 Column("#", [str(one.index) for one in found], "right", said="position"),
                 Column("token", [self.names[one.index] for one in found], shrink=10, said=""),
-                bar_column("KL", [one / full for one in kl], [Figure(one, form) for one in kl], "output"),
+                size_column("KL", [one.kl for one in found], "output"),
                 Column("A", [[self.shown(one.first[0]), " ", Figure(one.first[1], SHARE)] for one in found], shrink=10),
                 Column(
                     "B", [[self.shown(one.second[0]), " ", Figure(one.second[1], SHARE)] for one in found], shrink=10
@@ -314,9 +306,7 @@ class DifferenceView:
             same = "all parameters that both have in one shape are the same"
             yield Heading("weights", same if self.found.moved else "no parameter is in both models in one shape")
             return
-        kept, full = moved[: None if self.whole else _MOVED], moved[0].ratio if np.isfinite(moved[0].ratio) else 1.0
-        form = one_form(one.ratio for one in kept)
-        shares, ratios = [one.ratio / full for one in kept], [Figure(one.ratio, form) for one in kept]
+        kept = moved[: None if self.whole else _MOVED]
         yield Heading("weights", f"the {len(kept)} that moved most for their size, of {len(moved)} that did")
         yield Table(
             [
@@ -324,7 +314,7 @@ class DifferenceView:
                 Column("shape", [" × ".join(map(str, one.shape)) for one in kept], drop=1),
                 Column("‖Δ‖", figures([one.change for one in kept]), "right", said="norm of the change"),
                 Column("‖W‖", figures([one.norm for one in kept]), "right", said="norm in A"),
-                bar_column("‖Δ‖ ÷ ‖W‖", shares, ratios, "ffn", said="change over norm"),
+                size_column("‖Δ‖ ÷ ‖W‖", [one.ratio for one in kept], "ffn", said="change over norm"),
             ]
         )
 
@@ -358,11 +348,6 @@ class DifferenceView:
         elif over:
             said = f"{len(over)} of {len(steps)} steps differ by more than {limit:g}, first {over[0].name}"
         yield verdict(self.found.holds, said)
-
-
-def _digits(most: float) -> int:
-    """Digits after the point that leave two of the largest number."""
-    return max(2, min(7, 1 - math.floor(math.log10(most)))) if most < 1 else 2
 
 
 def _place(one: Compared) -> str:

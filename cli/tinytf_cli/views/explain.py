@@ -1,6 +1,5 @@
 """The view of an explanation: the values, the terms and their sum, the inputs, and whether it all adds up."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -8,11 +7,11 @@ import numpy as np
 from tinytf.analysis.arithmetic import Explained, Explanation
 from tinytf.loading import Model
 from tinytf.steps.operations.working import Value
-from tinytf_cli.numbers import number, number_format
+from tinytf_cli.numbers import number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Piece, Signed, Span, Table
-from tinytf_cli.views.parts import verdict
+from tinytf_cli.views.parts import full_scale, verdict
 
 
 class ExplainView:
@@ -32,24 +31,22 @@ class ExplainView:
 
     def _check(self) -> Line:
         one, several = self.found.worst, len(self.found) > 1
-        if one.holds:
-            of = f"recorded {_exact(one.recorded)}" if not several else f"recorded numbers of {len(self.found)} cells"
-            off = f"off by {one.difference:.1e}" if not several else f"off by {one.difference:.1e} at {one.address}"
-            return verdict(True, f"{_what(one, several)} to the {of}, {off}")
-        said = f"{_exact(one.total)} and the recorded {_exact(one.recorded)} differ by {one.difference:.1e}"
-        return verdict(False, f"at {one.address} {said} (allowed {one.allowed:.1e})")
+        off, recorded = Figure(one.difference, "%.1e"), Figure(one.recorded, _EXACT)
+        if not one.holds:
+            differ: list[Piece] = [" and the recorded ", recorded, " differ by ", off, f" (allowed {one.allowed:.1e})"]
+            return verdict(False, [f"at {one.address} ", Figure(one.total, _EXACT), *differ])
+        if several:
+            of = f"recorded numbers of {len(self.found)} cells, off by "
+            return verdict(True, [f"the terms add up to the {of}", off, f" at {one.address}"])
+        return verdict(True, [f"{_what(one)} to the recorded ", recorded, ", off by ", off])
 
 
-def _what(one: Explanation, several: bool) -> str:
+def _what(one: Explanation) -> str:
     summed = not one.after and len(one.terms) + one.rest.count > 1
-    return "the terms add up" if several or summed else "the arithmetic comes"
+    return "the terms add up" if summed else "the arithmetic comes"
 
 
 _EXACT = "%.7g"
-
-
-def _exact(value: float) -> str:
-    return number(value, _EXACT)
 
 
 def _explanation(one: Explanation, into: str) -> Iterator[Block]:
@@ -86,7 +83,7 @@ def _terms(one: Explanation) -> Table:
     """The terms with a bar each, largest first, then the sum of the others, then the total."""
     labels: list[Cell] = [term.label for term in one.terms]
     sizes = [term.contribution for term in one.terms]
-    full = max((abs(size) for size in sizes if math.isfinite(size)), default=0.0) or 1.0
+    full = full_scale(sizes)
     if one.rest.count:
         labels.append(Span(f"{one.rest.count:,} more", "dim"))
         sizes.append(one.rest.sum)

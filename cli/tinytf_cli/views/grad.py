@@ -34,7 +34,6 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.parts import (
-    bar_column,
     coloured_text,
     figures,
     folded,
@@ -46,6 +45,8 @@ from tinytf_cli.views.parts import (
     row_limit,
     share_column,
     signed_bars,
+    size_column,
+    titled,
     verdict,
 )
 from tinytf_cli.views.pipeline import layer_gaps, shape_words
@@ -114,22 +115,22 @@ class GradView:
     def _verdict(self) -> Iterator[Block]:
         """The loss, where it flows, and what it depends on, a line each."""
         found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
-        mean = f"the mean of {len(found.targets)} cross-entropies; the worst: " if len(found.targets) > 1 else ""
+        mean = f"mean of {len(found.targets)} cross-entropies; worst: " if len(found.targets) > 1 else ""
         where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
         target = Span(self.model.tokenizer.shown(worst.id), "output")
         share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")
         yield Line("")
-        yield Line([Span("loss ", "output"), loss, f" nats, {mean}", target, where, share])
+        yield titled("loss ", [loss, f" nats, {mean}", target, where, share], "output")
         word = Span(flowing.word, "good" if flowing.word == "steady" else "bad")
         layer, factor = flowing.steepest
         sizes = (flowing.first, flowing.last, flowing.per_layer, factor)
         first, last, each, most = (Figure(size, "%.3g") for size in sizes)
         norms: list[Piece] = [": norm ", last, f" at {flowing.end}, ", first, " at L0.in, ", each, " times per layer"]
-        yield Line([Span("gradient ", "residual"), word, *norms, f"; most through L{layer}, ", most, " times"])
+        yield titled("gradient ", [word, *norms, f"; most through L{layer}, ", most, " times"], "residual")
         (place, added), (top, head, strength) = found.strongest_tokens[0], found.heads.ranked[0]
         token, best = Span(f"{place} {names[place]}", "strong"), Span(f"L{top}H{head}", "strong")
         on: list[Piece] = ["most on token ", token, " (", Figure(added, "%+.4f"), " nats) and on head ", best]
-        yield Line([Span("depends ", "attention"), *on, " (", Figure(strength, "%.4f"), ")"])
+        yield titled("depends ", [*on, " (", Figure(strength, "%.4f"), ")"], "attention")
 
     def _summary(self) -> Iterator[Block]:
         yield from _targets(self.found, self.model.tokenizer, _TARGETS if self.short else None)
@@ -142,7 +143,7 @@ class GradView:
         note = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
         yield Heading(f"block L{layer}, head {chosen.head}", note)
         for step in reversed(self.trace.steps.layer_steps):
-            yield from gradient_blocks(self.trace, step, layer, chosen.head, dims=self.dims, rows=rows, asked=False)
+            yield from gradient_blocks(self.found, step, layer, chosen.head, dims=self.dims, rows=rows, asked=False)
 
     def _address(self, where: Address, rows: int | None) -> Iterator[Block]:
         if where.note:
@@ -154,9 +155,9 @@ class GradView:
             return
         for step, layer, head in tensors_at(self.trace, where, backward=True):
             if step.is_vocabulary:
-                yield from vocabulary_blocks(self.trace, step, self.model.tokenizer, self.dims, rows)
+                yield from vocabulary_blocks(self.found, step, self.model.tokenizer, self.dims, rows)
             else:
-                yield from gradient_blocks(self.trace, step, layer, head, dims=self.dims, rows=rows, asked=True)
+                yield from gradient_blocks(self.found, step, layer, head, dims=self.dims, rows=rows, asked=True)
 
 
 def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterator[Block]:
@@ -230,9 +231,7 @@ def _flow(found: Flow, most: int | None) -> Iterator[Block]:
     }
     names = [f"L{one.layer}" for one in found.layers]
     columns = [Column("", list(names), said="")]
-    for title, (role, norms) in parts.items():
-        full, form = full_scale(norms), one_form(norms)
-        columns.append(bar_column(title, [norm / full for norm in norms], [Figure(norm, form) for norm in norms], role))
+    columns += [size_column(title, norms, role) for title, (role, norms) in parts.items()]
     yield from folded(Table(columns), names, most, "layers")
 
 
@@ -258,11 +257,13 @@ def _tokens(found: Backward, short: bool) -> Iterator[Block]:
     if len(keep) < len(names):
         yield note(f"the strongest {len(keep)} of {len(names)} tokens; --all shows the others")
     if integrated:
-        said = (
-            f"they sum to {integrated.sum:+.4f}; from the mean embedding to the text the log-probability goes from "
-            f"{integrated.at_baseline:.4f} to {integrated.at_input:.4f}, by {integrated.difference:+.4f} (off by "
-            f"{integrated.relative_error:.2%}, {integrated.points} points)"
-        )
+        said: list[Piece] = [
+            "they sum to ", Figure(integrated.sum, "%+.4f"),
+            "; from the mean embedding to the text the log-probability goes from ",
+            Figure(integrated.at_baseline, "%.4f"), " to ", Figure(integrated.at_input, "%.4f"), ", by ",
+            Figure(integrated.difference, "%+.4f"),
+            f" (off by {integrated.relative_error:.2%}, {integrated.points} points)",
+        ]  # fmt: skip
         yield verdict(integrated.holds, said, "complete", "not complete", 2)
 
 
@@ -316,24 +317,26 @@ def _differences(found: Differences) -> Iterator[Block]:
             Column("relative error", errors, "right"),
         ]
     )
-    said = f"{len(found.rows)} of {found.asked} entries measured"
+    said: list[Piece] = [f"{len(found.rows)} of {found.asked} entries measured"]
     if found.rows:
-        said += f", largest relative error {found.worst.relative_error:.1e} (allowed {TOLERANCE:.0e})"
+        worst = Figure(found.worst.relative_error, "%.1e")
+        said += [", largest relative error ", worst, f" (allowed {TOLERANCE:.0e})"]
     if found.redrawn:
-        said += f", {found.redrawn} drawn again because of a kink"
+        said.append(f", {found.redrawn} drawn again because of a kink")
     if found.unresolved:
-        said += f", {found.unresolved} with a gradient of 0 but for rounding"
+        said.append(f", {found.unresolved} with a gradient of 0 but for rounding")
     yield verdict(found.holds, said, indent=2)
 
 
 def _agreement(outcome: Agreement) -> Line:
     """Whether the formulas give what autograd gave, in one line."""
     worst = outcome.worst
-    figures = f"largest difference {worst.difference:.1e}, {worst.relative:.1e} of its gradient, at {worst.name}"
+    off, share = Figure(worst.difference, "%.1e"), Figure(worst.relative, "%.1e")
+    figures: list[Piece] = ["largest difference ", off, ", ", share, f" of its gradient, at {worst.name}"]
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
-        return verdict(True, f"by hand {compared} have autograd's gradient, {figures}")
+        return verdict(True, [f"by hand, {compared} have autograd's gradient, ", *figures])
     if not math.isfinite(worst.difference):
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
         return verdict(False, f"{said}, first at {worst.name}")
-    return verdict(False, f"by hand and autograd differ, {figures} (allowed {outcome.tolerance:.0e})")
+    return verdict(False, ["by hand and autograd differ, ", *figures, f" (allowed {outcome.tolerance:.0e})"])

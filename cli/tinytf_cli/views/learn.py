@@ -8,7 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from tinytf.lessons import NAMES, TITLES, LessonList
-from tinytf.lessons.lesson import Figures, Lesson, Map
+from tinytf.lessons.lesson import Lesson, LiveTable, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -26,6 +26,7 @@ from tinytf_cli.views.blocks import (
     Table,
     Values,
 )
+from tinytf_cli.views.parts import spread
 
 if TYPE_CHECKING:  # the list of lessons needs no torch
     from tinytf.lessons.course import Course
@@ -94,7 +95,7 @@ class LessonView:
         yield from self.revealed(rows)
 
     def _numbers(
-        self, figures: Figures | None, maps: Sequence[Map], addresses: Sequence[str], rows: int
+        self, figures: LiveTable | None, maps: Sequence[Map], addresses: Sequence[str], rows: int
     ) -> Iterator[Block]:
         if figures is not None:
             yield from _figures(figures, rows, self.lesson.role)
@@ -151,13 +152,15 @@ class LessonView:
         lesson = self.lesson
         yield Heading(f"{lesson.number} {lesson.name}", lesson.title, lesson.role)
         yield from self.why()
-        yield Line("")
+        if lesson.figures or not lesson.maps:  # small maps begin with an empty line themselves
+            yield Line("")
         yield from self.numbers(_ROWS)
         yield Line("")
         yield from self.question(terminal)
         yield self.answer()
         if self.has_more:
-            yield Line("")
+            if lesson.revealed_figures or not lesson.revealed_maps:
+                yield Line("")
             yield from self.revealed(_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:
@@ -195,11 +198,11 @@ def _miniatures(maps: Sequence[Map]) -> Miniatures:
     return Miniatures(drawn, _MAP_LINES, "attention", len(drawn), "the first", "a wider terminal shows more")
 
 
-def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
+def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
     rows = min(rows, count)
-    if figures.keep == "spread" and 1 < rows < count:
-        places = [round(i * (count - 1) / (rows - 1)) for i in range(rows)]
+    if figures.keep == "spread":
+        places = spread(count, rows)
     else:
         places = list(range(count - rows, count) if figures.keep == "last" else range(rows))
     kept = [figures.rows[place] for place in places]

@@ -8,7 +8,6 @@ import torch
 
 from tinytf.analysis.lens import Lens
 from tinytf.loading import Model
-from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Grid, Heading, Line, Table
@@ -53,10 +52,11 @@ class LensView:
         for place in detailed:
             yield from self._position(place, terminal)
         yield Line("")
-        said = "the last row is the model's own output, to the last bit"
-        if not found.holds:
-            said = f"the last row and the model's own output differ by {number(found.difference, '%.1e')} (allowed 0)"
-        yield verdict(found.holds, said)
+        if found.holds:
+            yield verdict(True, "the last row is the model's own output, to the last bit")
+        else:
+            off = Figure(found.difference, "%.1e")
+            yield verdict(False, ["the last row and the model's own output differ by ", off, " (allowed 0)"])
 
     def _grid(self, at: Any, columns: Sequence[str], **settings: Any) -> Iterator[Block]:
         """A word for each stage and column; ``at`` picks the columns from (positions, rank)."""

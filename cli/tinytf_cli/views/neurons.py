@@ -10,8 +10,17 @@ from tinytf_cli.numbers import number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Bar, Bars, Block, Cell, Column, Figure, Heading, Line, Span, Table
-from tinytf_cli.views.parts import figures, full_scale, middle_out, most_rows, note, one_form, side, signed_bars
-from tinytf_cli.views.steps import left_out
+from tinytf_cli.views.parts import (
+    figures,
+    fold_note,
+    full_scale,
+    middle_out,
+    most_rows,
+    note,
+    one_form,
+    side,
+    signed_bars,
+)
 
 _ROWS = 28
 """How many rows the table has, unless more are asked for."""
@@ -55,13 +64,14 @@ class NeuronsView:
             *self._figures(rows, full_scale(active.activation for token in tokens for active in token.units)),
         ]
         if self.directions:
-            columns.append(Column("promotes", [self._few(active, True) for _, active in rows], shrink=12))
-            columns.append(Column("suppresses", [self._few(active, False) for _, active in rows], shrink=12, drop=1))
+            for title, promoted, drop in (("promotes", True, 0), ("suppresses", False, 1)):
+                few, fewer = ([self._few(active, promoted, most) for _, active in rows] for most in (_FEW, _FEW - 1))
+                columns.append(Column(title, few, narrow=fewer, shrink=12, drop=drop))
         ends = frozenset(
             i for i, (token, _, place) in enumerate(kept[:-1]) if place == len(token.units) - 1 and len(token.units) > 1
         )
         yield Table(columns, rule_after=ends)
-        yield from left_out(len(tokens), keep)
+        yield from fold_note(range(len(tokens)), keep, "tokens")
 
     def _figures(self, rows: list[Row], full: float) -> Iterator[Column]:
         """What each unit does at each token: its activation, and what it adds to the logit of the predicted token."""
@@ -76,11 +86,11 @@ class NeuronsView:
     def _token(self, token: TokenUnits) -> str:
         return f"{token.position} {self.trace.tokens[token.position].shown}"
 
-    def _few(self, active: Active, promoted: bool) -> str:
+    def _few(self, active: Active, promoted: bool, most: int) -> str:
         """What a unit does here: a negative activation turns its direction around."""
         direction = self.directions[active.unit]
         ends = direction.promoted if promoted == (active.activation >= 0) else direction.suppressed
-        return "  ".join(self.shown(i) for i, _ in ends[:_FEW])
+        return "  ".join(self.shown(i) for i, _ in ends[:most])
 
     def _unit(self, unit: Unit, keep: list[int]) -> Iterator[Block]:
         tokens = self.found.tokens
@@ -93,7 +103,7 @@ class NeuronsView:
             *self._figures(kept, full_scale(active.activation for _, active in every)),
         ]
         yield Table(columns)
-        yield from left_out(len(tokens), keep)
+        yield from fold_note(range(len(tokens)), keep, "tokens")
         if unit in self.directions:
             yield from self._direction(self.directions[unit])
 

@@ -12,9 +12,9 @@ from tinytf.text.printable import printable
 from tinytf_cli.numbers import number, number_format, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Bar, Bars, Block, Curve, Curves, Heading, Heat, Line, Span, Values
-from tinytf_cli.views.parts import note, row_limit
-from tinytf_cli.views.steps import as_array, largest, left_out, shown_rows
+from tinytf_cli.views.blocks import Bar, Bars, Block, Curve, Curves, Figure, Heading, Heat, Line, Piece, Span, Values
+from tinytf_cli.views.parts import fold_note, middle_out, note, row_limit
+from tinytf_cli.views.steps import as_array, largest
 
 _NAMED = 64
 """Rows and columns of a map with a name of their own; more have numbers, since they are pooled."""
@@ -58,18 +58,18 @@ class _Drawn:
         if not values.dim():
             yield from self._number()
             return
-        figures, form = one.statistics, number_format(as_array(values))
-        ends = f"{number(figures.min, form)} … {number(figures.max, form)}"
-        said = f"mean {number(figures.mean, form)}, std {number(figures.std, form)}, {ends}, norm {number(one.norm)}"
-        broken = f", {figures.not_finite:,} not finite" if figures.not_finite else ""
-        yield Line(f"{said}{broken}; it makes {' and '.join(one.makes)}", indent=2)
+        found, form = one.statistics, number_format(as_array(values))
+        mean, std, low, high = (Figure(value, form) for value in (found.mean, found.std, found.min, found.max))
+        broken = f", {found.not_finite:,} not finite" if found.not_finite else ""
+        said: list[Piece] = ["mean ", mean, ", std ", std, ", ", low, " … ", high, ", norm ", Figure(one.norm), broken]
+        yield Line([*said, f"; makes {', '.join(one.makes)}"], indent=2)
         yield from _WAYS[one.way](self)
 
     def _number(self) -> Iterator[Block]:
         one = self.one
-        yield Line([Span("  "), Span(number(float(one.values), "%.9g"), "strong")])
-        row = "" if one.row_norm is None else f"; the norm of its row is {number(one.row_norm)}"
-        yield note(f"learned, so nothing computes it{row}")
+        yield Line([Span("  "), Figure(float(one.values), "%.9g", "strong")])
+        row: list[Piece] = [] if one.row_norm is None else ["; the norm of its row is ", Figure(one.row_norm)]
+        yield note(["learned, so nothing computes it", *row])
         step = one.where.step
         yield note(f"it makes {' and '.join(one.makes)}: {step.title} = {step.formula}")
 
@@ -77,12 +77,12 @@ class _Drawn:
         """Rows as numbers and strips of colour; a vector is one row."""
         one, values = self.one, as_array(self.one.values)
         matrix = np.atleast_2d(values)
-        keep = shown_rows(len(matrix), self.rows)
+        keep = middle_out(len(matrix), self.rows)
         names = self._names(0, keep) if values.ndim > 1 else [""]
         tokens = one.where.axes[-1] == "vocab"
         across = self._names(values.ndim - 1, range(min(self.dims, matrix.shape[1]))) if tokens else ()
         yield Values(names, matrix[keep], self.dims, one.where.step.role, columns=across)
-        yield from left_out(len(matrix), keep, "rows")
+        yield from fold_note(range(len(matrix)), keep, "rows")
 
     def map(self) -> Iterator[Block]:
         """A cell per number, or for the strongest of several."""
@@ -106,25 +106,26 @@ class _Drawn:
         yield Bars(bars, most)
 
     def spectrum(self) -> Iterator[Block]:
-        """The singular values in falling order, and how few carry most of the energy."""
+        """The singular values, largest first, and how many of them carry most of the energy."""
         values = self.one.singular_values.cpu().numpy()
         share = f"{ENERGY:.0%}".replace("%", " %")
         said = f"{self.one.carrying:,} of {plural(len(values), 'singular value')} carry {share} of the energy (Σσ²)"
-        yield Line([Span(said, "strong"), Span(f"; from {number(values[0])} down to {number(values[-1])}")], indent=2)
+        first, last = Figure(float(values[0])), Figure(float(values[-1]))
+        yield Line([Span(said, "strong"), "; ", first, " to ", last], indent=2)
         yield Curves([Curve("σ", np.arange(1, len(values) + 1), values, "residual")], "singular value", "σ")
 
     def norms(self) -> Iterator[Block]:
         """The L2 norm of each row, the largest first."""
         norms, axis = self.one.row_norms.cpu().numpy(), self.one.row_axis
         order = np.argsort(-norms, kind="stable")
-        keep = shown_rows(len(order), self.rows)
+        keep = middle_out(len(order), self.rows)
         form = number_format(norms.astype(np.float32))
         names = self._names(axis, [int(order[i]) for i in keep])
         values = [float(norms[order[i]]) for i in keep]
-        bars = [Bar(name, value, number(value, form)) for name, value in zip(names, values, strict=True)]
+        bars = [Bar(name, value, Figure(value, form)) for name, value in zip(names, values, strict=True)]
         yield note(f"norm by {self.one.where.axes[axis]}, the largest first")
         yield Bars(bars, float(norms.max()) or 1.0)
-        yield from left_out(len(order), keep, "ranks")
+        yield from fold_note(range(1, len(order) + 1), keep, "ranks")
 
     def _names(self, axis: int, numbers: Sequence[int]) -> list[str]:
         """What some numbers of an axis are called."""

@@ -19,30 +19,37 @@ from tinytf_cli.views.blocks import (
     Heat,
     Line,
     Meter,
+    Piece,
     Signed,
     Span,
     Table,
+    Values,
     Visible,
+    Words,
 )
 
 LONG_STACK = 12
 """More layers than these are folded, or drawn small, unless all are asked for."""
 
 
-def note(words: str | Sequence[str | Figure]) -> Line:
+def _pieces(words: Words) -> Sequence[Piece]:
+    return [words] if isinstance(words, str | Span) else words
+
+
+def note(words: Words) -> Line:
     """What a reader should know about the numbers above or below."""
-    each = [words] if isinstance(words, str) else words
+    each = _pieces(words)
     return Line([Span(one, "dim") if isinstance(one, str) else replace(one, role="dim") for one in each], indent=2)
 
 
-def titled(title: str, said: str, role: str = "strong") -> Line:
+def titled(title: str, said: Words, role: str = "strong") -> Line:
     """A line that begins with what it is about."""
-    return Line([Span(title, role), Span(said)])
+    return Line([Span(title, role), *_pieces(said)])
 
 
-def verdict(holds: bool, said: str, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
+def verdict(holds: bool, said: Words, good: str = "checked", bad: str = "check failed", indent: int = 0) -> Line:
     """The outcome of a check in one line."""
-    return Line([Span(good, "good") if holds else Span(bad, "bad"), Span(f": {said}")], indent)
+    return Line([Span(good, "good") if holds else Span(bad, "bad"), ": ", *_pieces(said)], indent)
 
 
 def first_of(names: Sequence[object], most: int) -> str:
@@ -57,7 +64,7 @@ def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | 
 
 
 def most_rows(asked: int | None, usual: int) -> int | None:
-    """The most rows of a table that is folded wherever it goes: as many as were asked for (0: all), else as usual."""
+    """The most rows of a table that is folded in a pipe too: as many as were asked for (0: all), else as usual."""
     return (usual if asked is None else asked) or None
 
 
@@ -71,20 +78,35 @@ def middle_out(count: int, most: int | None) -> list[int]:
     return [*range(most - most // 2), *range(count - most // 2, count)]
 
 
+def spread(count: int, most: int) -> list[int]:
+    """Which of ``count`` rows stand for all: at most ``most``, evenly apart, the first and the last among them."""
+    most = min(count, most)
+    return [round(place * (count - 1) / max(1, most - 1)) for place in range(most)]
+
+
 def folded(
-    block: Table | Heat | Grid | Bars, names: Sequence[str], most: int | None, what: str, remedy: str = "--all"
+    block: Table | Heat | Grid | Bars | Values,
+    names: Sequence[object],
+    most: int | None,
+    what: str,
+    remedy: str = "--all",
 ) -> Iterator[Block]:
-    """A block of a row for each name, with at most ``most`` rows: those of the middle are left out, which is said."""
+    """A block of a row for each name, with at most ``most`` rows; a line below names those left out."""
     keep = middle_out(len(names), most)
     yield block.only(keep)
-    out = [name for row, name in enumerate(names) if row not in keep]
-    if out:
-        ends = out[0] if len(out) == 1 else f"{out[0]} to {out[-1]}"
-        yield note(f"folded: {len(out)} of {len(names)} {what}, {ends}; {remedy} shows them")
+    yield from fold_note(names, keep, what, remedy)
+
+
+def fold_note(names: Sequence[object], keep: Sequence[int], what: str, remedy: str = "--rows 0") -> Iterator[Block]:
+    """A line that says which rows of the middle are left out, where there are any."""
+    first, count = next((row for row, kept in enumerate(keep) if kept != row), len(keep)), len(names) - len(keep)
+    if count:
+        ends = f"{names[first]} to {names[first + count - 1]}"
+        yield note(f"folded: {count:,} of {len(names):,} {what}, {ends}; {remedy} shows them")
 
 
 def coloured_text(names: Sequence[str], roles: Sequence[str], most: int | None = 48, gap: str = "") -> Line:
-    """A text token by token, each in its colour; the middle of a long one is left out, which is said."""
+    """A text token by token, each in its colour; the middle of a long one is replaced by how many it has."""
     keep = middle_out(len(names), most)
     words: list[Span] = []
     for before, token in zip([-1, *keep], keep, strict=False):
@@ -125,6 +147,14 @@ def bar_column(
     return Column(title, [Meter(share, text, role) for share, text in zip(shares, shown, strict=True)], said=said)
 
 
+def size_column(
+    title: str, sizes: Sequence[float], role: str, form: str = "", full: float | None = None, said: str | None = None
+) -> Column:
+    """Sizes in one notation, each with a bar, whole at ``full`` or at the largest."""
+    whole, form = full_scale(sizes) if full is None else full, form or one_form(sizes)
+    return bar_column(title, [size / whole for size in sizes], [Figure(size, form) for size in sizes], role, said)
+
+
 def share_column(
     title: str, shares: Sequence[float], role: str, said: str | None = None, like: Sequence[float] = ()
 ) -> Column:
@@ -134,8 +164,7 @@ def share_column(
     """
     least = min((share for share in (*shares, *like) if share > 0), default=1.0)
     digits = max(3, -math.floor(math.log10(least)))
-    form = f"%.{digits}f" if digits <= 6 else "%.1e"
-    return bar_column(title, shares, [Figure(share, form) for share in shares], role, said)
+    return size_column(title, shares, role, f"%.{digits}f" if digits <= 6 else "%.1e", 1.0, said)
 
 
 def signed_bars(title: str, values: Sequence[float], form: str = "%+.3f", full: float | None = None) -> Column:
@@ -160,6 +189,11 @@ def figures(values: Sequence[float | None], sign: bool = False) -> list[Cell]:
 def numbered(sign: str, count: int) -> list[str]:
     """``L0``, ``L1`` …"""
     return [f"{sign}{number}" for number in range(count)]
+
+
+def map_digits(most: float) -> int:
+    """Digits after the point of a map: two, or as many as show two figures of its largest number."""
+    return 2 if not most or most >= 0.1 else min(9, 1 - math.floor(math.log10(most)))
 
 
 def head_map(

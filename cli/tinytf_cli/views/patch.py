@@ -8,10 +8,10 @@ from tinytf.analysis.interventions import Contrast, Patched, PatchSweep
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.ablate import SITES, check_line, choice_table, digits_for, where_predicted
+from tinytf_cli.views.ablate import SITES, check_line, choice_table, where_predicted
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, note, numbered, signed_bars
+from tinytf_cli.views.parts import LONG_STACK, first_of, head_map, map_digits, note, numbered, signed_bars
 from tinytf_cli.views.steps import as_array, labels, largest
 
 _WHAT = {
@@ -35,8 +35,7 @@ def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Ite
         [
             Column("", ["clean", "corrupt"], said=""),
             Column("", [where_predicted(trace, contrast.position) for trace in (clean, corrupt)], shrink=20, said=""),
-            Column(f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}", difference, "right"),
-            Column("is", ["1", "0"], "right"),
+            Column(f"logit {shown(contrast.answer)} − {shown(contrast.versus)}", difference, "right"),
         ]
     )
     different, said = (_different(clean, corrupt, sign) for sign in ("│", "against"))
@@ -74,12 +73,13 @@ class PatchSweepView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, labels(self.corrupt)
         yield from _head(self.model, self.clean, self.corrupt, found.contrast)
-        yield Heading("strongest", "how much of the clean run is recovered: 1 is the clean run, 0 the corrupt one")
+        yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
         yield self._strongest(names)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)
         if found.what == "heads":
-            yield from head_map(values, "signed", largest(values), digits_for(values), whole=self.whole)
+            most = largest(values)
+            yield from head_map(values, "signed", most, map_digits(most), whole=self.whole)
         else:
             yield from self._positions(names)
         yield from check_line(*found.checks)
@@ -89,9 +89,9 @@ class PatchSweepView:
         found, values = self.found, as_array(self.found.recovered)
         keep = found.telling(len(names) if self.whole else _ROWS)
         keep = [place for place in keep if place >= found.first]
-        shown, layers = values[:, keep].T, numbered("L", len(values))
+        shown, layers, most = values[:, keep].T, numbered("L", len(values)), largest(values)
         asked = self.whole or len(layers) <= LONG_STACK
-        yield Heat(shown, [names[i] for i in keep], layers, "signed", None, largest(values), asked, digits_for(values))
+        yield Heat(shown, [names[i] for i in keep], layers, "signed", None, most, asked, map_digits(most))
         said = f"tokens down, layers 0 to {len(values) - 1} across"
         left = len(names) - found.first - len(keep)
         yield note(f"{said}; folded: {left} tokens that recover less; --all shows them" if left else said)

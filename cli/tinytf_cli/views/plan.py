@@ -1,11 +1,10 @@
-"""What a training would do, drawn before it begins."""
+"""What a training run would do, drawn before it begins."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from tinytf.text.printable import printable
-from tinytf.training.optimiser import clip_factor
 from tinytf.training.plan import TrainingPlan
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
@@ -14,7 +13,7 @@ from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Heading, Line,
 
 
 class PlanView:
-    """A run that was not begun."""
+    """A planned run, drawn."""
 
     def __init__(self, found: TrainingPlan) -> None:
         self.found, self.recipe = found, found.recipe
@@ -26,12 +25,13 @@ class PlanView:
         kind = f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}"
         yield Line([Span(where, "strong"), Span(f" · {kind} · dry run")])
         seen = f"{count(found.seen_tokens)} tokens, {found.passes:,.1f} times the text"
+        uniform = f"ln {vocabulary:,} = {found.uniform_loss:.4f}"
         rows = {
             "model": f"{count(found.parameters)} parameters, {found.tokenizer} vocabulary of {vocabulary:,}",
             "text": f"{found.tokens:,} tokens to train on, {found.held_out_tokens:,} held out",
             "steps": f"{recipe.steps:,}, each of {found.step_tokens:,} tokens: {seen}",
             "memory": f"{in_bytes(found.memory_bytes)}: weights, gradients, Adam's moments; activations on top",
-            "first loss": f"{found.loss:.4f} nats per token; guessing has ln {vocabulary:,} = {found.uniform_loss:.4f}",
+            "first loss": f"{found.loss:.4f} nats per token; a uniform guess has {uniform}",
         }
         yield _named(rows)
         yield from self._schedule()
@@ -55,12 +55,11 @@ class PlanView:
         yield Curves([Curve("learning rate", np.array(steps), np.array(rates), "q")], "step", "learning rate", 8)
 
     def _clipping(self) -> Iterator[Block]:
-        """What gradients are multiplied by, by their norm, and where the first one is."""
+        """The factor that clips a gradient of each norm, and that of the first one."""
         norm, most, factor = self.found.gradient_norm, self.recipe.clip, self.found.clipped_by
         did = f"is multiplied by {factor:.3f}" if factor < 1 else "stays as it is"
         yield Heading("clipping", f"global norm at most {most:g}; the first gradient has {norm:.3f} and {did}", "k")
-        norms = np.linspace(0, 1.25 * max(norm, 2 * most), 200)
-        factors = np.array([clip_factor(one, most) for one in norms.tolist()])
+        norms, factors = np.array(self.found.clipping).T
         first = Curve("first gradient", np.array([norm]), np.array([factor]), "output", points=True)
         yield Curves([first, Curve("any gradient", norms, factors, "k")], "gradient norm", "factor", 6)
 

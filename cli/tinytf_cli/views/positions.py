@@ -8,8 +8,8 @@ from tinytf.analysis.positions import DISTANCES, Positions
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import model_words
-from tinytf_cli.views.blocks import Array, Block, Column, Curve, Curves, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.parts import bar_column, note, titled, verdict
+from tinytf_cli.views.blocks import Array, Block, Column, Curve, Curves, Figure, Heading, Heat, Line, Table
+from tinytf_cli.views.parts import note, share_column, spread, titled, verdict
 from tinytf_cli.views.steps import as_array, largest
 
 _ROWS, _WAVES = 20, 6
@@ -36,7 +36,8 @@ class PositionsView:
         yield from self._lengths()
         if found.check is not None:
             yield Line("")
-            yield verdict(found.check.holds, f"{found.check.what}, largest difference {found.check.difference:.1e}")
+            off = Figure(found.check.difference, "%.1e")
+            yield verdict(found.check.holds, [f"{found.check.what}, largest difference ", off])
 
     def _picture(self, terminal: Terminal) -> Iterator[Block]:
         tables = {name: as_array(table) for name, table in self.found.table.items()}
@@ -71,7 +72,7 @@ class PositionsView:
             for place, role in zip(self._shown()[:4], _ROLES, strict=False)
         ]
         if curves:
-            yield Heading("some of them", "along the positions", "embed")
+            yield Heading("curves", "some of the waves, along the positions", "embed")
             yield Curves(curves, "position", name, height=9)
 
     def _lengths(self) -> Iterator[Block]:
@@ -89,19 +90,15 @@ class PositionsView:
             ]  # fmt: skip
             if measured:
                 shares = [wave.share for wave in waves]
-                columns.append(bar_column("share of variance", shares, [f"{one:.3f}" for one in shares], "embed"))
+                columns.append(share_column("share of variance", shares, "embed"))
             yield Heading("wavelengths", "in positions" + (", measured; the clearest" if measured else ""), "embed")
             yield Table(columns)
         pairs = zip(DISTANCES, found.similarity, strict=False)
         what = "mean cosine of the angles between" if found.how == "rotary" else "cosine of two positions"
         said = "  ".join(f"{distance}: {cosine:.3f}" for distance, cosine in pairs)
-        yield Line([Span(f"{what}, by distance  ", "dim"), Span(said)], indent=2)
+        yield note(f"{what}, by distance")
+        yield Line(said, indent=2)
 
 
 def _length(wavelength: float) -> str:
     return f"{wavelength:,.0f}" if wavelength >= 1000 else f"{wavelength:.3g}"
-
-
-def spread(count: int, most: int) -> list[int]:
-    """``most`` numbers from 0 to ``count`` − 1, both ends among them; all where there are fewer."""
-    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})

@@ -7,8 +7,8 @@ from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
-from tinytf_cli.views.blocks import Bar, Bars, Block, Heading, Line
-from tinytf_cli.views.parts import verdict
+from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line
+from tinytf_cli.views.parts import first_of, verdict
 
 _NAMED = 6
 
@@ -37,15 +37,12 @@ def check_line(outcome: Check) -> Line:
     """The self-check of a trace in one line; replaced steps, which it cannot compare, are named."""
     worst = outcome.worst
     of = f" (of values up to {worst.scale:.3g})" if worst.scale > 10 else ""
-    figure = f"largest difference {worst.difference:.1e}{of} at {worst.step}"
-    said = f"{len(outcome.items)} steps add up, {figure}"
-    if not outcome.holds:
-        said = f"{figure} ({worst.what}; allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g})"
+    said = "" if outcome.holds else f" ({worst.what}; allowed {outcome.tolerance:.0e} × {max(1.0, worst.scale):.3g})"
     if outcome.exchanged:
-        more = len(outcome.exchanged) - _NAMED
-        names = ", ".join(outcome.exchanged[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
-        said += f"; not compared, because replaced: {names}"
-    return verdict(outcome.holds, said)
+        said += f"; not compared, because replaced: {first_of(outcome.exchanged, _NAMED)}"
+    lead = f"{len(outcome.items)} steps add up, " if outcome.holds else ""
+    figure = Figure(worst.difference, "%.1e")
+    return verdict(outcome.holds, [f"{lead}largest difference ", figure, f"{of} at {worst.step}{said}"])
 
 
 def fault_blocks(kinds: Sequence[str], found: Fault | None) -> Iterator[Block]:

@@ -10,7 +10,7 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import SHARE
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Scale, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Heading, Heat, Line, Piece, Scale, Table
 from tinytf_cli.views.parts import coloured_text, folded, most_rows, note, share_column, verdict
 from tinytf_cli.views.steps import as_array
 
@@ -85,12 +85,12 @@ class RolloutView:
 
     def _check(self) -> Line:
         found, flow = self.found, self.found.flow
-        off = f"off by {found.deviation:.1e}" if found.deviation else "exactly"
-        said = f"the shares in each position sum to 1, {off}"
+        off: list[Piece] = ["off by ", Figure(found.deviation, "%.1e")] if found.deviation else ["exactly"]
+        said: list[Piece] = ["the shares in each position sum to 1, ", *off]
         if not found.holds:
-            said = f"the shares in a position do not sum to 1, {off} (allowed {ALLOWED:.0e})"
+            said = ["the shares in a position do not sum to 1, ", *off, f" (allowed {ALLOWED:.0e})"]
         if flow is not None:
             count = flow.values.numel()
             each = "the flow" if count == 1 else f"each of {count} flows"
-            said += f"; {each} equals a cut through the network, so none is larger"
+            said.append(f"; {each} equals a cut through the network, so none is larger")
         return verdict(found.holds, said)

@@ -11,8 +11,8 @@ from tinytf.steps.table import Step
 from tinytf.trace.address import Address
 from tinytf.trace.summary import visible
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import number
-from tinytf_cli.views.blocks import Array, Beside, Block, Heading, Heat, Line, RowBars, Span, Values, Visible
+from tinytf_cli.views.blocks import Array, Beside, Block, Figure, Heading, Heat, Line, RowBars, Span, Values, Visible
+from tinytf_cli.views.parts import fold_note, folded, middle_out
 
 _TABLE = 84
 """Columns of a table of values that stands beside others."""
@@ -47,31 +47,15 @@ def largest(values: Array, seen: Visible = None) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def row_bars(weights: Array, names: Sequence[str], keep: Sequence[int], seen: Visible) -> RowBars:
-    """For each kept query, its keys by falling weight."""
-    rows = []
+def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int | None) -> Iterator[Block]:
+    """For each query its keys by falling weight; at most so many queries."""
+    keep, rows = middle_out(len(names), most), []
     for query in keep:
         order = np.argsort(-weights[query], kind="stable")
         entries = [(names[k], float(weights[query, k])) for k in order if seen is None or seen[query, k]]
         rows.append((names[query], entries))
-    return RowBars(rows)
-
-
-def shown_rows(count: int, limit: int | None) -> list[int]:
-    """Which of ``count`` rows to show under a limit: the first, and up to four of the last."""
-    if limit is None or count <= limit:
-        return list(range(count))
-    tail = min(4, limit // 2)
-    return [*range(limit - tail), *range(count - tail, count)]
-
-
-def left_out(count: int, keep: Sequence[int], many: str = "tokens") -> Iterator[Block]:
-    """A line that names the omitted rows, where there are any."""
-    missing = count - len(keep)
-    if missing:
-        first = next((i for i, place in enumerate(keep) if place != i), len(keep))
-        said = f"  {many} {first} to {first + missing - 1} are omitted ({missing}); --rows 0 shows all"
-        yield Line(Span(said, "dim"))
+    yield RowBars(rows)
+    yield from fold_note(range(len(names)), keep, "tokens")
 
 
 def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None) -> Heading:
@@ -103,9 +87,7 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
         drawn.append([title, Heat(values, names, names, scale, seen, limit)])
     yield Beside(drawn, least=_map_width(names, width), even=True)
-    keep = shown_rows(len(names), rows)
-    yield row_bars(values, names, keep, seen)
-    yield from left_out(len(names), keep)
+    yield from query_blocks(values, names, seen, rows)
 
 
 def _map_width(names: Sequence[str], width: int) -> int:
@@ -148,20 +130,17 @@ def value_blocks(
     values = as_array(trace.step(step.name, layer, heads))
     if heads is not None:
         values = values[0]
-    keep = shown_rows(len(names), rows)
     if step.is_map:
         seen = visible_array(trace, step, layer)
-        if not shares:
+        if shares:
+            yield Heat(values, names, names, "unit", seen, asked=asked)
+            yield from query_blocks(values, names, seen, rows)
+        else:
             yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked)
-            return
-        yield Heat(values, names, names, "unit", seen, asked=asked)
-        yield row_bars(values, names, keep, seen)
     elif values.ndim == 1:
         yield Values(["[0]"], values[None], dims, step.role)
-        return
     else:
-        yield Values([names[i] for i in keep], values[keep], dims, step.role)
-    yield from left_out(len(names), keep)
+        yield from folded(Values(names, values, dims, step.role), range(len(names)), rows, "tokens", "--rows 0")
 
 
 def tensors_at(
@@ -199,7 +178,7 @@ def address_blocks(trace: Trace, where: Address, head: int, *, dims: int, rows: 
 def cell_block(tensor: Tensor, role: str, dims: int) -> Block:
     """One number, or the rows of a tensor."""
     if tensor.dim() == 0:
-        return Line([Span("  "), Span(number(float(tensor), "%.9g"), "strong")])
+        return Line([Span("  "), Figure(float(tensor), "%.9g", "strong")])
     values = as_array(tensor)
     flat = values.reshape(-1, values.shape[-1])
     return Values([str(i) if len(flat) > 1 else "" for i in range(len(flat))], flat, dims, role)

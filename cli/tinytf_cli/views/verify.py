@@ -7,12 +7,12 @@ from rich.cells import cell_len
 from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Figure, Line, Span, Table
 from tinytf_cli.views.parts import next_lines, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
 
 _MOST_STEPS = 16
-"""Steps that do not hold of which the digest tells."""
+"""The most steps that do not hold in the digest."""
 
 
 class VerifyView:
@@ -51,7 +51,8 @@ class ScoresView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """A table of scores."""
         examples = self.found.examples
-        yield Heading("worked examples", "tinytf verify NAME shows one; FILE.toml checks your own")
+        about = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+        yield Line([Span("worked examples", "strong"), about])
         yield Table(
             [
                 Column("name", [Span(safe(one.example.name), "strong") for one in examples]),
@@ -60,13 +61,13 @@ class ScoresView:
                 Column("wrong", [f"{one.wrong:,}" for one in examples], "right"),
                 Column("of claims", [f"{one.claims:,}" for one in examples], "right"),
                 Column("not checked", [f"{one.skipped:,}" if one.skipped else "" for one in examples], "right", drop=1),
-                Column("", [safe(one.example.title) for one in examples], shrink=12),
+                Column("", [safe(one.example.title) for one in examples], shrink=40, drop=2),
             ]
         )
         yield Line("")
-        yield Line(Span("carried: wrong, but right of the author's own earlier numbers", "dim"))
+        yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
         if any(one.skipped for one in examples):
-            yield Line(Span("not checked: token ids, which take a --tokenizer", "dim"))
+            yield Line(Span("not checked: token ids; give a --tokenizer", "dim"))
 
 
 def _score(found: Verification) -> list[Span]:
@@ -83,8 +84,8 @@ def _score(found: Verification) -> list[Span]:
 def _checked(found: Verification) -> Line:
     worst = found.worst
     how = "agree on every step" if worst.agrees else "disagree"
-    off = f"largest difference {worst.apart:.1e} at {worst.step.name}"
-    return verdict(worst.agrees, f"tinytf and float64 numpy {how}, {off}")
+    said, off = f"tinytf and float64 numpy {how}, largest difference ", Figure(worst.apart, "%.1e")
+    return verdict(worst.agrees, [said, off, f" at {worst.step.name}"])
 
 
 def _sound(checked: CheckedStep) -> bool:
@@ -93,7 +94,7 @@ def _sound(checked: CheckedStep) -> bool:
 
 
 def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
-    """Of each step that does not hold the wrong and carried cells that fit a line, and what is wrong with them."""
+    """For each step that does not hold, a line with as many of its wrong and carried cells as fit."""
     faulty = [checked for checked in found.steps if not _sound(checked)]
     results = [checked for checked in found.steps if checked.step.shown and _sound(checked)]
     if faulty:
@@ -163,7 +164,7 @@ def _step(checked: CheckedStep, terminal: Terminal) -> Iterator[Block]:
 
 
 def _remarks(checked: CheckedStep) -> Iterator[Block]:
-    """What there is to say of a step beside its cells."""
+    """Remarks on a step, below its cells."""
     if checked.holds is not None and checked.true is not None and not checked.of_one_shape:
         claimed, true = (" × ".join(map(str, one.shape)) or "one number" for one in (checked.holds, checked.true))
         yield Line(Span(f"wrong shape: {claimed} claimed, {true} true", "bad"), indent=2)

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from tinytf.generate.loop import Step
+from tinytf.generate.loop import GeneratedToken
 from tinytf.generate.samplers import Sampling
 from tinytf.model.cache import LayerUse
 from tinytf.text.tokenizer import Tokenizer
-from tinytf_cli.numbers import in_bytes, probability
+from tinytf_cli.numbers import in_bytes
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Scale, Span, Table
-from tinytf_cli.views.parts import bar_column, note
+from tinytf_cli.views.parts import note, share_column
 
 _LARGEST, _LAST = 4, 24
-"""Of the attention the largest shares are numbers, and the last tokens are always shown."""
+"""How many of the largest shares are numbers; how many of the last tokens are always shown."""
 
 
 def sampling_in_words(sampling: Sampling) -> str:
@@ -36,7 +36,7 @@ def scale_blocks(sampling: Sampling, whose: str) -> Iterator[Block]:
 
 
 def step_blocks(
-    step: Step, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
+    step: GeneratedToken, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
 ) -> Iterator[Block]:
     """One step: its candidates, and the tokens ``seen`` (their ids) coloured by the attention that they got."""
     said = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"
@@ -45,9 +45,9 @@ def step_blocks(
     if step.dropped:
         yield note(f"the context was full: the first {step.dropped:,} tokens are no longer seen")
     names = [Span(tokenizer.shown(one.id), "output" if one.id == step.id else "") for one in step.candidates]
-    columns = [Column("candidate", names), _shares("p", [one.probability for one in step.candidates], "output")]
+    columns = [Column("candidate", names), share_column("p", [one.probability for one in step.candidates], "output")]
     if _draws(sampling):
-        columns.append(_shares("p as drawn", [one.drawn for one in step.candidates], "attention"))
+        columns.append(share_column("p as drawn", [one.drawn for one in step.candidates], "attention"))
     chosen = "taken" if sampling.greedy else "drawn"
     marks = [Span(chosen if one.id == step.id else "", "output") for one in step.candidates]
     yield Table([*columns, Column("", marks)])
@@ -60,12 +60,8 @@ def _draws(sampling: Sampling) -> bool:
     return sampling.changes and not (sampling.greedy and sampling.repetition_penalty == 1)
 
 
-def _shares(title: str, values: Sequence[float], role: str) -> Column:
-    return bar_column(title, values, [probability(value) for value in values], role)
-
-
 def _seen(names: Sequence[str], shares: Sequence[float]) -> Line:
-    """The text in the colours of its attention, with the largest shares in numbers; of a long one its end and those."""
+    """The text coloured by attention, with the largest shares in numbers; of a long text only these and its end."""
     largest = sorted(range(len(names)), key=lambda place: -shares[place])[:_LARGEST]
     words = [Span(f"{names[-1]} saw", "dim")]
     left, heard = 0.0, []

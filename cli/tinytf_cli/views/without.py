@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len, set_cell_size
+
 from tinytf.analysis.left_out import LeftOut
 from tinytf.analysis.order import Order
-from tinytf.analysis.sharpness import Sharpness, entropies, slopes
+from tinytf.analysis.sharpness import Sharpness, peaks
 from tinytf.loading import Model
-from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
 from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, full_scale, note, titled, verdict
-from tinytf_cli.views.steps import as_array, shown_rows, visible_array
+from tinytf_cli.views.parts import bar_column, folded, note, numbered, share_column, size_column, titled, verdict
+from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
 _LAYERS = 6
@@ -45,17 +46,17 @@ class WithoutView:
         yield from self._checks()
 
     def _answer(self) -> Iterator[Block]:
-        """What comes of it, in a sentence."""
+        """What becomes of the prediction, in a sentence."""
         found, shown = self.found.difference, self.model.tokenizer.shown
         if found.predictions:
             one = found.predictions[0]
             first, second = (max(zip(p, one.ids, strict=True)) for p in (one.first, one.second))
             how = "is still" if first[1] == second[1] else f"becomes {shown(second[1])} where it was"
-            said = f"the prediction {how} {shown(first[1])}, KL {number(one.kl, '%.3g')} nats"
+            yield titled(self.said, [f": the prediction {how} {shown(first[1])}, KL ", Figure(one.kl, "%.3g"), " nats"])
         else:
-            said = f"the last layer's stream is off by {self.found.layers[-1].stream:.2g} of its largest number"
-        yield titled(self.said, f": {said}")
-        yield note(f"{', '.join(self.found.gone)} left out of every layer; the weights are the same")
+            off = Figure(self.found.layers[-1].stream, "%.2g")
+            yield titled(self.said, [": the last layer's stream is off by ", off, " of its largest number"])
+        yield note(f"left out of every layer: {', '.join(self.found.gone)}; the weights are the same")
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.difference.predictions:
@@ -64,8 +65,8 @@ class WithoutView:
             yield Table(
                 [
                     Column("token", [self.model.tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
-                    bar_column("whole", one.first, [f"{p:.3f}" for p in one.first], _WHOLE),
-                    bar_column(self.said, one.second, [f"{p:.3f}" for p in one.second], _WITHOUT),
+                    share_column("whole", one.first, _WHOLE, like=one.second),
+                    share_column(self.said, one.second, _WITHOUT, like=one.first),
                 ]
             )
 
@@ -91,46 +92,40 @@ class WithoutView:
         yield Beside(drawn, least=_map_width(queries, keys, terminal.width), even=True)
 
     def _layers(self) -> Iterator[Block]:
-        changes = self.found.layers
-        keep = shown_rows(len(changes), _LAYERS)
-        rows = [changes[place] for place in keep]
-        full = full_scale(one.stream for one in rows)
-        streams = [number(one.stream, "%.3f") for one in rows]
+        rows = self.found.layers
         heads = [f"H{one.head} {one.moved:.2f}" for one in rows]
-        ahead = [one.ahead for one in rows if one.ahead is not None]
+        columns = [
+            Column("", [f"L{one.layer}" for one in rows]),
+            bar_column("head", [one.moved for one in rows], heads, "attention", said="head that moves most"),
+            size_column("stream", [one.stream for one in rows], "residual", "%.3f"),
+            Column("cosine", [Figure(one.cosine, "%.3f") for one in rows], "right"),
+        ]
+        if ahead := [one.ahead for one in rows if one.ahead is not None]:
+            columns.append(size_column("on later tokens", ahead, _WITHOUT, "%.2f", 1.0))
         yield Heading("layers", "the head that moves most; how far the stream is off after it")
-        yield Table(
-            [
-                Column("", [f"L{one.layer}" for one in rows]),
-                bar_column("head", [one.moved for one in rows], heads, "attention", said="head that moves most"),
-                bar_column("stream", [one.stream / full for one in rows], streams, "residual"),
-                Column("cosine", [Figure(one.cosine, "%.3f") for one in rows], "right"),
-                *([bar_column("on later tokens", ahead, [f"{one:.2f}" for one in ahead], _WITHOUT)] if ahead else []),
-            ],
-            rule_after=frozenset(i for i in range(len(keep) - 1) if keep[i + 1] != keep[i] + 1),
-        )
-        if len(keep) < len(changes):
-            yield note(f"{len(changes) - len(keep)} layers in the middle are folded; --json has all")
+        yield from folded(Table(columns), numbered("L", len(rows)), _LAYERS, "layers", "--json")
 
     def _sharpness(self, found: Sharpness) -> Iterator[Block]:
-        """The live scores of the head above through the softmax twice."""
-        queries = range(len(self.names))[-_QUERIES:]
-        both = found.scaled[queries], found.unscaled[queries]
-        columns = [Column("query", [self.names[place] for place in queries], shrink=8)]
-        for title, weights, role in zip(
-            (f"/ {found.expression}", "as they are"), both, (_WHOLE, _WITHOUT), strict=True
+        """The softmax of the head's live scores, divided and not."""
+        columns = [Column("query", self.names[-_QUERIES:], shrink=8)]
+        for title, weights, role in (
+            (f"/ {found.expression}", found.scaled, _WHOLE),
+            ("undivided", found.unscaled, _WITHOUT),
         ):
-            most, keys = weights.max(dim=-1)
-            texts = [f"{share:.3f} {self.names[key]}" for share, key in zip(most.tolist(), keys.tolist(), strict=True)]
+            rows = peaks(weights)[-_QUERIES:]
+            texts = [f"{one.share:.3f} {self.names[one.key]}" for one in rows]
+            wide = max(map(cell_len, texts))
             columns += [
-                bar_column(f"largest, {title}", most.tolist(), texts, role),
-                Column("entropy", [f"{one:.3f}" for one in entropies(weights).tolist()], "right", drop=2),
-                Column("w(1−w)", [f"{one:.4f}" for one in slopes(weights).tolist()], "right", drop=1),
+                bar_column(
+                    f"largest {title}", [one.share for one in rows], [set_cell_size(text, wide) for text in texts], role
+                ),
+                Column("entropy", [Figure(one.entropy, "%.3f") for one in rows], "right", drop=2),
+                Column("w(1−w)", [Figure(one.slope, "%.4f") for one in rows], "right", drop=1),
             ]
-        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and as they are"
+        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and not"
         yield Heading(f"softmax of L{found.layer}H{found.head}", said, "attention")
         yield Table(columns)
-        yield note("entropy in nats; w(1−w) of the largest weight: what its gradient is multiplied by")
+        yield note("entropy in nats; w(1−w) multiplies the gradient of the largest weight")
 
     def _order(self, found: Order) -> Iterator[Block]:
         """The text in another order: where the outputs are the same, the order is lost."""
@@ -159,10 +154,11 @@ class WithoutView:
 
     def _checks(self) -> Iterator[Block]:
         """Both traces, in one line."""
-        checks = self.found.checks
-        worst = " and ".join(f"{one.worst.difference:.1e} at {one.worst.step}" for one in checks)
+        said: list[Piece] = ["both runs add up, largest differences "]
+        for place, one in enumerate(self.found.checks):
+            said += [" and " if place else "", Figure(one.worst.difference, "%.1e"), f" at {one.worst.step}"]
         yield Line("")
-        yield verdict(all(one.holds for one in checks), f"both runs add up, largest differences {worst}")
+        yield verdict(self.found.holds, said)
 
 
 def _map_width(queries: Sequence[str], keys: Sequence[str], width: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from tinytf.analysis.compared import divergence
 from tinytf.errors import TinytfError, UsageError
 from tinytf.report import Data, Verified
 from tinytf.text.tokenizer import Encoding
@@ -80,7 +81,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 def effects(before: Tensor, after: Tensor, target: int) -> list[Effect]:
     """The effect on each of some predictions: log-probabilities ``before`` (V,), ``after`` (B, V)."""
-    kl = (before.exp() * (before - after)).sum(dim=-1).clamp(min=0.0)  # rounding can make it a little less than 0
+    kl = divergence(before.exp(), before, after)
     rows = zip(kl.tolist(), after[:, target].tolist(), after.argmax(dim=-1).tolist(), strict=True)
     return [Effect(one, float(before[target]), log_p, best) for one, log_p, best in rows]
 
