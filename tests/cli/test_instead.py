@@ -39,6 +39,14 @@ def test_each_is_data_events_and_sentences_too(tinytf: Tinytf, words: tuple[str,
     assert not re.search("[░▒▓█▁▂▃▅▆▇│]", tinytf(*words, "--plain").out)
 
 
+@pytest.mark.parametrize("part", [("--pipeline",), ("--block", "L1H1")], ids=" ".join)
+@pytest.mark.parametrize("other", [("--at", "L0.weights"), ("--step", "weights"), ("--code",)], ids=" ".join)
+def test_a_part_of_the_trace_beside_something_else_is_refused(
+    tinytf: Tinytf, part: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    assert is_a_clean_error(tinytf("trace", SAID, *part, *other))
+
+
 def test_a_missing_part_says_what_becomes_of_the_prediction(tinytf: Tinytf) -> None:
     text = "The cat [MASK] on the mat"
     ran = tinytf("trace", text, "-m", "tiny-encoder", "--without", "positions")

@@ -72,6 +72,11 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
         raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
     if weights:
         instead.refuse_parameters()
+    if (named or asked.steps or instead.asked) and (sections.pipeline or blocks):
+        raise UsageError(
+            f"--{'block' if blocks else 'pipeline'} is a part of the whole trace, and this asks for something else",
+            "ask one at a time",
+        )
     if weights and not chosen and not fail_on:
         on.refuse_text()
         on.output.show(
