@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from tinytf.analysis.flow import Flow, FlowStep
-from tinytf_cli.views.blocks import Block, Column, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Fan, Figure, Miniature, Span, Table
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -12,20 +12,64 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def flow_blocks(flow: Flow, *, rails: bool) -> Iterator[Block]:
-    """The steps of a block: how each is made with the shapes of its weights, and its own shape; without ``rails`` no
-    lines that connect them.
+def flow_blocks(flow: Flow, *, rails: bool, least: int = 12) -> Iterator[Block]:
+    """The steps of a block: how each is made with the shapes of its weights, and its own shape.
+
+    Without ``rails`` no lines connect them. Where it is too wide, shapes that stand in another line are left out; more
+    is cut only to ``least`` columns.
     """
     rows = list(_rows(one for one in flow.steps if not one.step.from_stream))
-    drawn = Column("", _rails([row[0] for row in rows]), said="")
-    yield Table(
+    yield _drawn(rows, _rails([row[0] for row in rows]) if rails else [], least)
+
+
+def _drawn(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span], least: int = 12) -> Table:
+    made, short = ([list(_made(row, brief)) for row in rows] for brief in (False, True))
+    return Table(
         [
-            *([drawn] if rails else []),
-            Column("", [list(_made(row)) for row in rows], shrink=12, said=""),
+            *([Column("", rails, said="")] if rails else []),
+            Column("", made, narrow=short, shrink=least, said=""),
             Column("", [Span(shape_text(row[-1].shape), "dim") for row in rows], said="shape"),
         ],
         header=False,
     )
+
+
+def multi_head_blocks(
+    steps: Sequence[FlowStep], maps: Sequence[tuple[int, Miniature, float]], left_out: str, *, rails: bool
+) -> Iterator[Block]:
+    """The attention of a layer, by heads: how each has its own queries, map and output, and how they are joined.
+
+    ``maps`` are heads, the first to be shown first, each with its weights and how much it adds.
+    """
+    last = max(place for place, one in enumerate(steps) if one.step.has_heads) + 1
+    split, joined = list(_rows(steps[:last])), list(_rows(steps[last:]))
+    projected, inside = ([row for row in split if row[0].has_matrix == matrix] for matrix in (True, False))
+    before = [row for row in inside if not row[0].step.has_heads]
+    (weights,) = (one for row in inside for one in row if one.step.is_map and one.step.is_distribution)
+    given = steps[last - 1]
+    yield _drawn([*before, *projected], _rails([row[0] for row in (*before, *projected)]) if rails else [])
+    yield Fan(
+        [one for _, one, _ in maps],
+        f"{weights.name} {shape_text(weights.shape[1:])}",
+        [(f"takes {shape_text(projected[0][-1].shape[1:])}", [list(_taken(projected, head)) for head, _, _ in maps])],
+        [
+            (given.name, [shape_text(given.shape[1:])] * len(maps)),
+            ("adds", [[Figure(share, "%.2f")] for _, _, share in maps]),
+        ],
+        "│ ",
+        left_out,
+    )
+    ends = _rails([steps[0], *(row[0] for row in joined)])[1:]
+    yield _drawn(joined, ends if rails else [])
+
+
+def _taken(projected: Sequence[Sequence[FlowStep]], head: int) -> Iterator[Span]:
+    """``q5 k1 v1``: which of the projections a head takes; several heads may share one."""
+    heads = max(row[-1].shape[0] for row in projected)
+    for place, row in enumerate(projected):
+        one = row[-1]
+        number = head * one.shape[0] // heads
+        yield Span(f"{' ' * (place > 0)}{row[0].name}{number}", one.step.role)
 
 
 def _rows(steps: Iterable[FlowStep]) -> Iterator[list[FlowStep]]:
@@ -57,21 +101,24 @@ def _rails(steps: Sequence[FlowStep]) -> list[Span]:
     return found
 
 
-def _made(row: Sequence[FlowStep]) -> Iterator[Span]:
-    """``n (3, 128) · W_Q (128, 128) + b = q → q_rot``."""
+def _made(row: Sequence[FlowStep], brief: bool) -> Iterator[Span]:
+    """``n (3, 128) · W_Q (128, 128) + b = q → q_rot``; if ``brief``, only the weights with their shapes."""
     first = row[0]
-    yield from _formula(first)
+    yield from _formula(first, brief)
     if " = " not in first.step.formula:
         yield Span(" = ", "dim")
         yield Span(first.name, first.step.role)
     for before, one in pairwise(row):
-        if before.shape != one.shape:
+        if brief and before is not first and one is not row[-1]:
+            yield from [Span(" → …", "dim")] if before is row[1] else []
+            continue
+        if before.shape != one.shape and not brief:
             yield Span(f" {shape_text(before.shape)}", "dim")
         yield Span(" → ", "dim")
         yield Span(one.name, one.step.role)
 
 
-def _formula(one: FlowStep) -> Iterator[Span]:
+def _formula(one: FlowStep, brief: bool) -> Iterator[Span]:
     """The formula, with the shapes of the weights, and of what a matrix is multiplied with."""
     formula, matrix = one.step.formula, one.step.matrix
     if one.has_matrix:
@@ -79,7 +126,7 @@ def _formula(one: FlowStep) -> Iterator[Span]:
         (_, taken), *_ = one.inputs
         (shape,) = (weight.shape for weight in one.weights if weight.name == matrix)
         yield Span(before)
-        yield Span(f" {shape_text(taken)}", "dim")
+        yield Span("" if brief else f" {shape_text(taken)}", "dim")
         yield Span(f" · {matrix}")
         yield Span(f" {shape_text(shape)}", "dim")
         yield Span(after)

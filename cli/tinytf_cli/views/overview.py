@@ -29,7 +29,7 @@ from tinytf_cli.views.blocks import (
     Table,
 )
 from tinytf_cli.views.flow import flow_blocks, shape_text
-from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered
+from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered, shortened
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
@@ -115,11 +115,6 @@ def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]
         if total >= _ENOUGH or place == most:
             return one.top[:place]
     return one.top
-
-
-def shortened(name: str, most: int) -> str:
-    """A name of at most that many characters."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 class Screen:

@@ -51,6 +51,11 @@ def first_of(names: Sequence[object], most: int) -> str:
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def shortened(name: str, most: int) -> str:
+    """A name of at most that many characters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | None:
     """The most rows of a table: as many as were asked for (0: all), else what suits a screen."""
     return (asked if asked is not None else screen if terminal.cuts else 0) or None

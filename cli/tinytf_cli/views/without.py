@@ -9,8 +9,8 @@ from tinytf.loading import Model
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Span, Table
-from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, full_scale, note, titled, verdict
+from tinytf_cli.views.overview import short_banner, text_block
+from tinytf_cli.views.parts import bar_column, full_scale, note, shortened, titled, verdict
 from tinytf_cli.views.steps import as_array, shown_rows, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
