@@ -19,8 +19,6 @@ from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
-_QUERIES = 8
-
 
 @dataclass(frozen=True)
 class Added(Data):
@@ -66,7 +64,7 @@ class Layer(Data):
 
 @dataclass(frozen=True, eq=False)
 class Closeup:
-    """Part of a head's ``weights``: up to 8 ``queries``, the last one read, and the ``keys`` that they see most."""
+    """Part of a head's ``weights``: some ``queries``, the last one read, and the ``keys`` seen most from there."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -116,14 +114,19 @@ class Overview:
         scores = {"entropy_share": float(entropy_share(weights, seen))}
         scores |= {name: float(measure(weights)) for name, (measure, _) in MEASURES.items()}
         reached = next((one.name for one in LABELS if scores.get(one.score, 0.0) >= one.least), None)
-        return reached or f"→ {self.trace.tokens[int(weights[list(self.positions)].sum(dim=0).argmax())].shown}"
+        return reached or self.most_seen(layer, head)
 
-    def closeup(self, layer: int, head: int, keys: int) -> Closeup:
-        """The part of a head's weights that fits beside a drawing, with so many ``keys`` if there are as many."""
+    def most_seen(self, layer: int, head: int) -> str:
+        """The token that a head looks at most from the positions, after an arrow."""
+        seen = self.weights(layer, head)[list(self.positions)].sum(dim=0)
+        return f"→ {self.trace.tokens[int(seen.argmax())].shown}"
+
+    def closeup(self, layer: int, head: int, keys: int, queries: int) -> Closeup:
+        """The part of a head's weights that fits beside a drawing: so many ``keys`` and ``queries`` at most."""
         whole = self.weights(layer, head)
-        stop = max(self.positions[-1] + 1, min(_QUERIES, len(whole)))
-        rows = whole[max(0, stop - _QUERIES) : stop]
-        seen = sorted(rows.sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
+        stop = max(self.positions[-1] + 1, min(queries, len(whole)))
+        rows = whole[max(0, stop - queries) : stop]
+        seen = sorted(whole[list(self.positions)].sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
         return Closeup(tuple(range(stop - len(rows), stop)), tuple(seen), rows[:, seen])
 
 

@@ -58,7 +58,8 @@ def _fitting(parts: Sequence[Sequence[Block]], block: blocks.Beside, terminal: T
     painted: list[list[PaintedLine]] = []
     left = terminal.width
     for place, part in enumerate(parts):
-        share = (left + _GUTTER) // (len(parts) - place) - _GUTTER if block.even else left
+        after = len(parts) - place - 1
+        share = (left + _GUTTER) // (after + 1) - _GUTTER if block.even else left - after * (block.least + _GUTTER)
         lines = _paint_part(part, replace(terminal, width=share)) if share >= block.least else []
         if not lines or _widest(lines) > share:
             return []

@@ -174,8 +174,8 @@ def sentences(block: Block, terminal: Terminal) -> list[str]:
     return [shown(_spoken(line), terminal) for line in _SENTENCES[type(block)](block, terminal)]
 
 
-_PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain)")
-"""The dot of a product, as in E[ids] · 11.3 and x̂ · gain; any other dot separates two items."""
+_PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain|W[_₁₂])")
+"""The dot of a product, as in E[ids] · 11.3, x̂ · gain and n (3, 128) · W_Q; any other dot separates two items."""
 
 
 def _spoken(line: str) -> str:

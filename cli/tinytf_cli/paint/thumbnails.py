@@ -15,7 +15,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Words
 
 _LARGEST = 32
-_HIGH = 5  # lines of a miniature
+_LOW, _HIGH = 3, 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
@@ -99,7 +99,7 @@ def _half_cells(upper: NDArray[np.int64], lower: NDArray[np.int64], terminal: Te
 
 def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]:
     """Rows of maps in cells of one width."""
-    dim, size = role_style("dim", terminal), _Size(len(block.maps[0].weights), terminal)
+    dim, size = role_style("dim", terminal), _Size(len(block.maps[0].weights), terminal, block.lines - 2)
     width = 2 + max(
         size.wide, *(cell_len(shown(text, terminal)) for one in block.maps for text in (one.title, one.word))
     )
@@ -110,22 +110,22 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
     lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
     for first in range(0, len(maps), a_row):
         part = maps[first : first + a_row]
-        cells = [[[Segment(one.title)] for one in part], [[Segment(shown(one.word, terminal), dim)] for one in part]]
-        cells += zip(*(size.drawn(one, terminal) for one in part), strict=True)
-        lines += [_row([Segment("  ")], row, width, terminal) for row in cells]
+        titles = [[Segment(one.title)] for one in part], [[Segment(shown(one.word, terminal), dim)] for one in part]
+        drawn = zip(*(size.drawn(one, terminal) for one in part), strict=True)
+        lines += [_row([Segment("  ")], row, width, terminal) for row in (*titles, *drawn)]
     return lines
 
 
 class _Size:
     """How small maps of a ``length`` are drawn: half blocks in colour; shades without, which are twice as high as wide.
 
-    A cell is the strongest of ``down`` × ``across``; a map is ``lines`` lines high and ``wide`` cells wide.
+    A cell is the strongest of ``down`` × ``across``; a map has ``lines``, at most ``most``, and is ``wide`` cells wide.
     """
 
-    def __init__(self, length: int, terminal: Terminal) -> None:
-        halves = _halves(terminal)
-        self.across = -(-length // (2 * _HIGH))
-        self.down = self.across if halves else -(-length // _HIGH)
+    def __init__(self, length: int, terminal: Terminal, most: int = _HIGH) -> None:
+        halves, most = _halves(terminal), max(_LOW, min(_HIGH, most))
+        self.across = -(-length // (2 * most))
+        self.down = self.across if halves else -(-length // most)
         self.wide, self.high = -(-length // self.across), -(-length // self.down)
         self.lines = -(-self.high // 2) if halves else self.high
         self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
@@ -144,11 +144,13 @@ def _row(before: PaintedLine, cells: Sequence[PaintedLine], width: int, terminal
 
 def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
     """The rail, the lines and maps under its branches, and the rail that joins them."""
-    dim, rail, size = role_style("dim", terminal), role_style("residual", terminal), _Size(
-        len(block.maps[0].weights), terminal
-    )  # fmt: skip
-    above = [("", [Span(one.title, "attention") for one in block.maps]), ("", [one.word for one in block.maps])]
-    above, below = [*above, *block.above], block.below
+    dim, rail = role_style("dim", terminal), role_style("residual", terminal)
+    size, below = _Size(len(block.maps[0].weights), terminal), block.below
+    above: list[tuple[str, Sequence[Words]]] = [
+        ("", [Span(one.title, "attention") for one in block.maps]),
+        ("", [one.word for one in block.maps]),
+        *block.above,
+    ]
 
     def cells_of(cells: Sequence[Words]) -> list[PaintedLine]:
         return [segments(cell, terminal) for cell in cells]

@@ -99,8 +99,9 @@ class AttentionView:
             for head in heads
         ]
         left_out = f"those that add most; --head L{one.layer}H* draws the others"
-        yield from multi_head_blocks(drawn.flow.branch(table.weights), maps, left_out, rails=not terminal.plain)
-        yield Line("")
+        yield from multi_head_blocks(
+            drawn.flow.steps[0], drawn.flow.branch(table.weights), maps, left_out, rails=not terminal.plain
+        )
 
     def _head(self, layer: int, head: int, terminal: Terminal) -> Iterator[Block]:
         step = self.found.step

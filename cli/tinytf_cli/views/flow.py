@@ -1,6 +1,7 @@
 """One block as a drawing: the residual stream down the side, what leaves it, what is added back."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from tinytf.analysis.flow import Flow, FlowStep
@@ -12,42 +13,77 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def flow_blocks(flow: Flow, *, rails: bool, least: int = 12) -> Iterator[Block]:
+_CUT = 12  # columns that a formula keeps on a narrow screen
+
+
+class Drawing:
     """The steps of a block: how each is made with the shapes of its weights, and its own shape.
 
-    Without ``rails`` no lines connect them. Where it is too wide, shapes that stand in another line are left out; more
-    is cut only to ``least`` columns.
+    It has so many ``lines``, and is ``narrow`` columns wide without the shapes that stand in another line, else
+    ``width``. Without ``rails`` no lines connect the steps.
     """
-    rows = list(_rows(one for one in flow.steps if not one.step.from_stream))
-    yield _drawn(rows, _rails([row[0] for row in rows]) if rails else [], least)
+
+    def __init__(self, flow: Flow, *, rails: bool, ascii: bool) -> None:
+        rows = list(_rows(one for one in flow.steps if not one.step.from_stream))
+        self.rails = _rails([row[0] for row in rows])
+        self.table = _drawn(rows, self.rails if rails else [])
+        self.lines = len(rows)
+        shape = 4 + max(len(rail.text) for rail in self.rails) + max(len(shape_text(row[-1].shape)) for row in rows)
+        self.width, self.narrow = (
+            shape + 2 + max(_length(_made(row, brief), ascii=ascii) for row in rows) for brief in (False, True)
+        )
+
+    def blocks(self, *, cut: bool) -> Iterator[Block]:
+        """The drawing; with ``cut``, a formula that is too long for a screen is cut."""
+        columns = [replace(one, shrink=one.shrink if cut else 0) for one in self.table.columns]
+        yield replace(self.table, columns=columns)
 
 
-def _drawn(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span], least: int = 12) -> Table:
+def _length(line: Iterable[Span], *, ascii: bool = False) -> int:
+    """How many columns a line takes; in 7 bits an arrow, for one, takes two."""
+    return sum(len(span.text) + sum(span.text.count(sign) for sign in "→ᵀ…" if ascii) for span in line)
+
+
+def _drawn(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span]) -> Table:
+    """A line a row, all as long as the longest."""
     made, short = ([list(_made(row, brief)) for row in rows] for brief in (False, True))
     return Table(
         [
             *([Column("", rails, said="")] if rails else []),
-            Column("", made, narrow=short, shrink=least, said=""),
+            Column("", _even(made), narrow=_even(short), shrink=_CUT, said=""),
             Column("", [Span(shape_text(row[-1].shape), "dim") for row in rows], said="shape"),
         ],
         header=False,
     )
 
 
-def multi_head_blocks(
-    steps: Sequence[FlowStep], maps: Sequence[tuple[int, Miniature, float]], left_out: str, *, rails: bool
-) -> Iterator[Block]:
-    """The attention of a layer, by heads: how each has its own queries, map and output, and how they are joined.
+def _even(lines: Sequence[list[Span]]) -> list[list[Span]]:
+    longest = max(map(_length, lines))
+    return [[*line, Span(" " * (longest - _length(line)))] for line in lines]
 
-    ``maps`` are heads, the first to be shown first, each with its weights and how much it adds.
+
+def multi_head_blocks(
+    stream: FlowStep,
+    steps: Sequence[FlowStep],
+    maps: Sequence[tuple[int, Miniature, float]],
+    left_out: str,
+    *,
+    rails: bool,
+) -> Iterator[Block]:
+    """The ``steps`` of attention, by heads: what each takes, its map and its output, and how they are joined.
+
+    ``stream`` is what they begin and end with. ``maps`` are heads, the first to be shown first, each with its weights
+    and how much it adds.
     """
     last = max(place for place, one in enumerate(steps) if one.step.has_heads) + 1
     split, joined = list(_rows(steps[:last])), list(_rows(steps[last:]))
     projected, inside = ([row for row in split if row[0].has_matrix == matrix] for matrix in (True, False))
-    before = [row for row in inside if not row[0].step.has_heads]
-    (weights,) = (one for row in inside for one in row if one.step.is_map and one.step.is_distribution)
+    above = [[stream], *(row for row in inside if not row[0].step.has_heads), *projected]
+    (weights,) = (one for one in steps if one.step.is_map and one.step.is_distribution)
     given = steps[last - 1]
-    yield _drawn([*before, *projected], _rails([row[0] for row in (*before, *projected)]) if rails else [])
+    lines = _rails([row[0] for row in (*above, *joined)])
+    drawn = _drawn([*above, *joined], lines if rails else [])
+    yield drawn.only(range(len(above)))
     yield Fan(
         [one for _, one, _ in maps],
         f"{weights.name} {shape_text(weights.shape[1:])}",
@@ -59,8 +95,7 @@ def multi_head_blocks(
         "│ ",
         left_out,
     )
-    ends = _rails([steps[0], *(row[0] for row in joined)])[1:]
-    yield _drawn(joined, ends if rails else [])
+    yield drawn.only(range(len(above), len(above) + len(joined)))
 
 
 def _taken(projected: Sequence[Sequence[FlowStep]], head: int) -> Iterator[Span]:
@@ -108,10 +143,10 @@ def _made(row: Sequence[FlowStep], brief: bool) -> Iterator[Span]:
     if " = " not in first.step.formula:
         yield Span(" = ", "dim")
         yield Span(first.name, first.step.role)
+    if brief and len(row) > 2:
+        yield Span(" → …", "dim")
+        row = row[-2:]
     for before, one in pairwise(row):
-        if brief and before is not first and one is not row[-1]:
-            yield from [Span(" → …", "dim")] if before is row[1] else []
-            continue
         if before.shape != one.shape and not brief:
             yield Span(f" {shape_text(before.shape)}", "dim")
         yield Span(" → ", "dim")
@@ -134,4 +169,4 @@ def _formula(one: FlowStep, brief: bool) -> Iterator[Span]:
     yield Span(formula)
     if one.weights:
         names = " and ".join(weight.name for weight in one.weights)
-        yield Span(f", {names} {shape_text(one.weights[0].shape)}", "dim")
+        yield Span(f", {names}" + ("" if brief else f" {shape_text(one.weights[0].shape)}"), "dim")
