@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,13 @@ from tinytf.analysis.flow import flow
 from tinytf.analysis.traced import Traced
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
-from tinytf.loading import Model
+from tinytf.loading import Model, load
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.record import record
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Heading, Line, Miniature, Miniatures
-from tinytf_cli.views.flow import flow_blocks
+from tinytf_cli.views.flow import Drawing
 from tinytf_cli.views.trace import TraceView
 
 LONG = " ".join(["the cat sat on the mat and"] * 30)
@@ -59,24 +60,34 @@ def section(lines: list[str], title: str) -> list[str]:
 # One screen.
 
 
+WIDTHS = (80, 100, 120, 160, 200)
+
+
 @pytest.mark.parametrize(
     ("model", "text"),
     [("tiny", "The cat sat"), ("tiny", LONG[:100]), ("tiny-encoder", "A [MASK] sat on the [MASK]."), ("tiny", "a")],
 )
-@pytest.mark.parametrize("option", ["--color=always", "--ascii"])
-def test_it_is_one_screen(tinytf: Tinytf, model: str, text: str, option: str) -> None:
-    ran = tinytf("trace", text, "-m", model, "--width", "100", option)
-    assert ran.status == 0
-    assert len(ran.lines) <= 45
+def test_it_is_one_screen(model: str, text: str) -> None:
+    opened = load(model)
+    found = opened.traced(text)
+    for width in WIDTHS:
+        for terminal in (Terminal(width), Terminal(width, ascii=True), Terminal(width, "truecolor", cuts=True)):
+            assert len(screen(opened, found, terminal)) <= 45
 
 
-@pytest.mark.parametrize("terminal", [PAPER, SCREEN], ids=["paper", "screen"])
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
-def test_thirty_layers_are_one_screen(
-    deep: Model, deep_traces: dict[str, Traced], terminal: Terminal, text: str
-) -> None:
+def test_thirty_layers_are_one_screen(deep: Model, deep_traces: dict[str, Traced], text: str) -> None:
     assert len(deep_traces[LONG].trace.tokens) >= 200
-    assert len(screen(deep, deep_traces[text], terminal)) <= 45
+    for terminal in (Terminal(80), Terminal(80, "truecolor", cuts=True), PAPER, SCREEN, Terminal(200)):
+        assert len(screen(deep, deep_traces[text], terminal)) <= 45
+
+
+def test_every_step_of_gemma_is_one_screen(bpe: Tokenizer) -> None:
+    config = config_of("gemma 2, norms around each part and windows by layer", vocab_size=bpe.vocab_size)
+    model = Model("gemma", lively(config), bpe, "random weights")
+    found = model.traced("The cat sat")
+    for width in WIDTHS:
+        assert len(screen(model, found, Terminal(width, ascii=True))) <= 45
 
 
 def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
@@ -86,7 +97,24 @@ def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
     assert shown == [(one["token"], pytest.approx(one["probability"], abs=5e-5)) for one in best[: len(shown)]]
     total = np.cumsum([one["probability"] for one in best])
     assert len(shown) == 1 + int(np.searchsorted(total[:4], 0.999))
-    assert len(tinytf("trace", "The cat sat", "--top", "7").lines) == len(tinytf("trace", "The cat sat").lines) + 3
+    seven = tinytf("trace", "The cat sat", "--top", "7").lines
+    assert seven.index("") == 3 + 7
+
+
+def test_all_shows_what_fills_every_mask(tinytf: Tinytf) -> None:
+    text = " ".join(["the [MASK]"] * 7)
+    some, every = (tinytf("trace", text, "-m", "tiny-encoder", *more).lines for more in ((), ("--all",)))
+    assert "  and 2 more [MASK]; --all shows them" in some
+    assert sum(bool(re.match(r"  \[MASK\] at [0-9]+  ", line)) for line in every) == 7
+
+
+def test_the_block_is_that_of_the_head_that_speaks_most_for_the_answer(tinytf: Tinytf) -> None:
+    text = "The cat lost the red ball. The cat lost the red"
+    parts = json.loads(tinytf("attribute", text, "--json").out)["parts"]
+    best = max((part for part in parts if part["kind"] == "head"), key=lambda part: part["value"])
+    lines = tinytf("trace", text).lines
+    assert f"block L{best['layer']}   of 4, with the head that adds most to the logit of ·ball" in "\n".join(lines)
+    assert any(f"L{best['layer']}H{best['head']} → ·ball {best['value']:+.2f}" in line for line in lines)
 
 
 def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_traces: dict[str, Traced]) -> None:
@@ -103,9 +131,13 @@ def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_t
 # The drawing.
 
 
-def drawn(kind: str) -> list[str]:
+def drawn(kind: str, terminal: Terminal = PAPER) -> list[str]:
     trace = record(lively(config_of(kind)), encoding_of([3, 14, 15]))
-    return [line.rstrip() for line in paint(flow_blocks(flow(trace, 0), rails=True), PAPER)]
+    drawing = Drawing(flow(trace, 0), rails=True, ascii=terminal.ascii)
+    lines = [line.rstrip() for line in paint(drawing.blocks(cut=False), terminal)]
+    assert len(lines) == drawing.lines
+    assert max(map(len, lines)) <= (drawing.width if drawing.width <= terminal.width else drawing.narrow)
+    return lines
 
 
 def test_a_block_is_drawn_with_the_shapes_of_its_weights() -> None:
@@ -124,6 +156,16 @@ def test_a_block_is_drawn_with_the_shapes_of_its_weights() -> None:
         "  │ │  act (3, 40) · W₂ (40, 24) + b₂ = ffn       (3, 24)",
         "  ⊕─╯  mid + ffn = out                            (3, 24)",
     ]
+
+
+def test_a_narrow_drawing_keeps_the_shapes_of_the_weights() -> None:
+    for terminal in (Terminal(53), Terminal(53, ascii=True)):
+        lines = drawn("gemma 2, norms around each part and windows by layer", terminal)
+        whole = drawn("gemma 2, norms around each part and windows by layer", replace(terminal, width=100))
+        matrices = [re.findall(r"W_\w+ (\(\d+, \d+\))", line) for line in lines]
+        assert sum(map(len, matrices)) == 7
+        assert matrices == [re.findall(r"W_\w+ (\(\d+, \d+\))", line) for line in whole]
+        assert [line.split("  ")[-1].strip() for line in lines] == [line.split("  ")[-1].strip() for line in whole]
 
 
 def test_parallel_branches_are_drawn_side_by_side() -> None:

@@ -15,7 +15,7 @@ from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Words
 
 _LARGEST = 32
-_LOW, _HIGH = 3, 5  # lines of a miniature
+_LOW, _HIGH = 2, 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
@@ -138,8 +138,8 @@ class _Size:
 
 
 def _row(before: PaintedLine, cells: Sequence[PaintedLine], width: int, terminal: Terminal) -> PaintedLine:
-    """Cells of one width in a line."""
-    return [*before, *(segment for cell in cells for segment in fit(cell, width, terminal))]
+    """Cells of one width in a line; the last one ends it."""
+    return [*before, *(segment for cell in cells[:-1] for segment in fit(cell, width, terminal)), *cells[-1]]
 
 
 def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
@@ -148,7 +148,7 @@ def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
     size, below = _Size(len(block.maps[0].weights), terminal), block.below
     above: list[tuple[str, Sequence[Words]]] = [
         ("", [Span(one.title, "attention") for one in block.maps]),
-        ("", [one.word for one in block.maps]),
+        ("", [Span(one.word, "dim") for one in block.maps]),
         *block.above,
     ]
 
@@ -158,8 +158,7 @@ def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
     texts = [line for _, cells in (*above, *below) for line in cells_of(cells)]
     width = 2 + max(size.wide, *map(line_width, texts))
     titles = max(cell_len(shown(title, terminal)) for title in (block.title, *(title for title, _ in (*above, *below))))
-    count = max(1, (terminal.width - len(block.before) - titles - 7) // width)
-    count = min(count, len(block.maps))
+    count = min(len(block.maps), max(1, (terminal.width - len(block.before) - titles - 4) // width))
 
     def branching(sign: str, end: str) -> PaintedLine:
         ends = "─" * (titles + 3) + "".join(sign + "─" * (width - 1) for _ in range(count - 1)) + end

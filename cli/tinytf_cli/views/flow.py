@@ -44,22 +44,19 @@ def _length(line: Iterable[Span], *, ascii: bool = False) -> int:
     return sum(len(span.text) + sum(span.text.count(sign) for sign in "→ᵀ…" if ascii) for span in line)
 
 
-def _drawn(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span]) -> Table:
-    """A line a row, all as long as the longest."""
+def _drawn(rows: Sequence[Sequence[FlowStep]], rails: Sequence[Span], *, even: bool = False) -> Table:
+    """A line a row; ``even`` ones are alike in length, so that parts of the table are aligned."""
     made, short = ([list(_made(row, brief)) for row in rows] for brief in (False, True))
+    longest = max(map(_length, made)) if even else 0
+    made = [[*line, Span(" " * (longest - _length(line)))] for line in made]
     return Table(
         [
             *([Column("", rails, said="")] if rails else []),
-            Column("", _even(made), narrow=_even(short), shrink=_CUT, said=""),
+            Column("", made, narrow=short, shrink=_CUT, said=""),
             Column("", [Span(shape_text(row[-1].shape), "dim") for row in rows], said="shape"),
         ],
         header=False,
     )
-
-
-def _even(lines: Sequence[list[Span]]) -> list[list[Span]]:
-    longest = max(map(_length, lines))
-    return [[*line, Span(" " * (longest - _length(line)))] for line in lines]
 
 
 def multi_head_blocks(
@@ -82,7 +79,7 @@ def multi_head_blocks(
     (weights,) = (one for one in steps if one.step.is_map and one.step.is_distribution)
     given = steps[last - 1]
     lines = _rails([row[0] for row in (*above, *joined)])
-    drawn = _drawn([*above, *joined], lines if rails else [])
+    drawn = _drawn([*above, *joined], lines if rails else [], even=True)
     yield drawn.only(range(len(above)))
     yield Fan(
         [one for _, one, _ in maps],

@@ -36,6 +36,7 @@ _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
 _SCREEN = 45  # lines; of them those of the text, above the drawing, above the maps, and what is next
 _AROUND = 1 + 2 + 1 + 5
+_LONG = 7  # lines of title and answer, with which fewer layers are shown
 _TITLE = 105  # columns of the longest title of the maps
 _LAYERS = 4  # shown of a deep model; twice as many where they stand beside the drawing
 _WIDE = 8  # columns that a small map takes, at least
@@ -146,7 +147,7 @@ class Screen:
         beside = room >= least
         queries = min(len(self.names), _QUERIES)
         if rows is None:
-            rows = 2 * _LAYERS if wide and len(self.names) <= _LAYERS + 1 else _LAYERS
+            rows = 2 * _LAYERS if wide and len(self.names) <= _LAYERS + 1 else _LAYERS - 2 * (above > _LONG)
         layers, several = list(self.layers(rows or None)), len(overview.layers)
         high = 3 + (several if several <= rows + 1 or not rows else rows + 1)
         closeup = list(self._closeup(layer, head, value, room) if beside else [self._looks_at(layer, head, value)])

@@ -30,7 +30,9 @@ def _lines(block: Block, width: int) -> int:
     """About how many lines bars or a paragraph take."""
     if isinstance(block, Bars):
         return len(block.bars)
-    words = block.words if isinstance(block, Line) and isinstance(block.words, list) else []
+    if not isinstance(block, Line) or isinstance(block.words, str):
+        return 1
+    words = [block.words] if isinstance(block.words, Span) else block.words
     return 1 + sum(len(one.text) for one in words if isinstance(one, Span)) // width
 
 
