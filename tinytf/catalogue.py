@@ -16,7 +16,7 @@ from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, RunSource, Source,
 
 
 @dataclass(frozen=True)
-class Entry(Data):
+class AvailableModel(Data):
     """An available model: ``name`` is what --model takes, ``place`` where it was found.
 
     Where it cannot be opened, ``problem`` says why, ``config`` is None and ``family`` empty. ``bytes`` is the size of
@@ -48,7 +48,7 @@ class Catalogue(Report):
 
     KIND = "models"
 
-    entries: tuple[Entry, ...]
+    entries: tuple[AvailableModel, ...]
     folder: Path
 
     def fields(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def catalogue(folder: Path) -> Catalogue:
     return Catalogue(tuple(_entries(folder)), folder)
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
+def _entries(folder: Path) -> Iterator[AvailableModel]:
     for name in BUILT_IN:
         yield entry_of("built in", RunSource(name, "built in", ASSETS / name))
     for name in PRESETS:
@@ -75,7 +75,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
         try:
             source = source_at(path)
         except TinytfError as error:
-            yield Entry(shown, "folder", problem=error.message)
+            yield AvailableModel(shown, "folder", problem=error.message)
         else:
             yield entry_of("folder", replace(source, name=shown))
     for name, path in cached():
@@ -89,11 +89,11 @@ def _candidates(folder: Path) -> list[Path]:
     return sorted({*(path.parent for path in configs), *files})
 
 
-def entry_of(place: str, source: Source) -> Entry:
+def entry_of(place: str, source: Source) -> AvailableModel:
     """What is known of a source from its headers."""
     try:
         config, family, path = source.config(), source.family, source.path
         files = [] if family == "preset" else [path] if path.is_file() else weight_files(path)
-        return Entry(source.name, place, family, config, sum(file.stat().st_size for file in files))
+        return AvailableModel(source.name, place, family, config, sum(file.stat().st_size for file in files))
     except (TinytfError, OSError) as error:
-        return Entry(source.name, place, problem=getattr(error, "message", str(error)))
+        return AvailableModel(source.name, place, problem=getattr(error, "message", str(error)))

@@ -19,7 +19,7 @@ from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.text.windows import text_windows
 from tinytf.trace.record import record
-from tinytf.training.probe import Probe
+from tinytf.training.probe import HeadProbe
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_scores_are_those_of_the_weights_of_traces_in_float64(kind: str) -> None
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])
 def test_one_score_has_one_value_in_the_census_and_the_probe(kind: str) -> None:
     model = lively(config_of(kind))
-    probe = Probe(model.config, block=20, seed=3)
+    probe = HeadProbe(model.config, block=20, seed=3)
     found = census(model, length=probe.length, count=len(probe.ids), seed=3)
     probed = probe.measure(model)
     for name in ("previous", "duplicate", "induction"):

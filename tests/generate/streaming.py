@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from architectures import config_of, lively
 
-from tinytf.generate.loop import Step, stream
+from tinytf.generate.loop import GeneratedToken, stream
 from tinytf.generate.samplers import Sampling
 from tinytf.model.transformer import Transformer
 
@@ -18,11 +18,11 @@ def untied(kind: str, **changes: object) -> Transformer:
     return lively(config_of(kind, tied_head=False, **changes))
 
 
-def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[Step]:
+def steps_of(model: Transformer, prompt: Sequence[int] = PROMPT, **settings: object) -> list[GeneratedToken]:
     return list(stream(model, prompt, **{"max_tokens": 10, **settings}))
 
 
-def assert_same(found: Sequence[Step], expected: Sequence[Step]) -> None:
+def assert_same(found: Sequence[GeneratedToken], expected: Sequence[GeneratedToken]) -> None:
     """The same tokens for the same reasons, and the model thought the same of them."""
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours.number, ours.id, ours.ended) == (theirs.number, theirs.id, theirs.ended)

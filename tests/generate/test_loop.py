@@ -14,7 +14,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.beam import BeamOptions, search
 from tinytf.generate.loop import StreamOptions, stream
-from tinytf.generate.pieces import Pieces
+from tinytf.generate.pieces import PieceDecoder
 from tinytf.generate.samplers import Sampling
 from tinytf.generate.score import Score, scored
 from tinytf.loading import Model
@@ -163,12 +163,12 @@ def test_streamed_pieces_are_whole_characters_and_make_the_decoded_text(model: M
 def test_a_character_of_several_tokens_comes_when_it_is_whole(model: Model) -> None:
     text = "a🦄 b é 𝄞!"
     ids = model.encode(text).ids
-    pieces = Pieces(model.tokenizer.decode, model.encode("The").ids, ())
+    pieces = PieceDecoder(model.tokenizer.decode, model.encode("The").ids, ())
     found = [pieces.add(token_id) for token_id in ids]
     assert "".join(found) == text
     assert "\ufffd" not in "".join(found)
     assert found.count("") >= 3
-    cut = Pieces(model.tokenizer.decode, [], ())
+    cut = PieceDecoder(model.tokenizer.decode, [], ())
     assert "".join(cut.add(token_id) for token_id in model.encode("🦄").ids[:2]) == ""
     assert "\ufffd" in cut.rest()
 
@@ -176,7 +176,7 @@ def test_a_character_of_several_tokens_comes_when_it_is_whole(model: Model) -> N
 @pytest.mark.parametrize("stop", [" sat", "sat on", "t on the m", ".", "🐈"])
 def test_a_stop_string_ends_the_text_before_it_however_the_tokens_fall(model: Model, stop: str) -> None:
     text = " cat sat on the mat 🐈."
-    pieces = Pieces(model.tokenizer.decode, model.encode("The").ids, (stop, "never"))
+    pieces = PieceDecoder(model.tokenizer.decode, model.encode("The").ids, (stop, "never"))
     found = ""
     for token_id in model.encode(text).ids:
         found += pieces.add(token_id)
@@ -187,7 +187,7 @@ def test_a_stop_string_ends_the_text_before_it_however_the_tokens_fall(model: Mo
 
 def test_what_only_began_like_a_stop_string_is_said_in_the_end(model: Model) -> None:
     text = " cat sat"
-    pieces = Pieces(model.tokenizer.decode, model.encode("The").ids, ("saturn",))
+    pieces = PieceDecoder(model.tokenizer.decode, model.encode("The").ids, ("saturn",))
     assert "".join(pieces.add(token_id) for token_id in model.encode(text).ids) == " cat "
     assert pieces.rest() == "sat"
 

@@ -105,7 +105,7 @@ def test_no_derivative_is_measured_across_a_kink() -> None:
 
 
 def test_where_every_entry_lies_on_a_kink_it_says_that_none_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differences.Probe, "losses", lambda *_: None)
+    monkeypatch.setattr(differences.LossProbe, "losses", lambda *_: None)
     forward, targets = traced("gpt2")
     found = check(forward.model, forward.encoding, targets, 4, 0)
     assert not found.holds

@@ -20,7 +20,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 from tinytf.training.data import Batch
 from tinytf.training.losses import batch_loss
-from tinytf.training.probe import HeadScores, Probe, update_milestones
+from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 
 WINDOWED = "mistral, a window and stretched waves"
 
@@ -58,7 +58,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str,
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_those_of_recorded_weights(kind):
     model = lively(config_of(kind))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     scores = probe.measure(model)
     expected = by_numpy(recorded_weights(model, probe.ids), model.config, probe.length)
     assert {name for name, score in vars(scores).items() if score is not None} == set(expected)
@@ -69,7 +69,7 @@ def test_scores_are_those_of_recorded_weights(kind):
 @pytest.mark.parametrize("kind", ["gpt2", "llama, grouped", "narrow heads, after the sum"])
 def test_scores_agree_with_the_census(kind):
     model = lively(config_of(kind))
-    probe = Probe(model.config, block=20, seed=3)
+    probe = HeadProbe(model.config, block=20, seed=3)
     assert torch.equal(probe.ids, repeated_tokens(31, probe.length, len(probe.ids), 3))
     ours, theirs = probe.measure(model), census(model, length=probe.length, count=len(probe.ids), seed=3)
     assert torch.allclose(torch.tensor(ours.previous), theirs.score("previous").float(), rtol=0, atol=1e-6)
@@ -90,7 +90,7 @@ def hand_made(monkeypatch: pytest.MonkeyPatch, rule) -> tuple[HeadScores, int]:
 
     monkeypatch.setattr(attentions, "SteppedCore", Fake)
     model = lively(config_of("gpt2"))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     return probe.measure(model), probe.length
 
 
@@ -132,12 +132,12 @@ def test_without_queries_all_keys_are_alike_whatever_can_be_seen(kind):
         nn.init.zeros_(block.attention.q.weight)
         if block.attention.q.bias is not None:
             nn.init.zeros_(block.attention.q.bias)
-    assert np.array(Probe(model.config, block=20).measure(model).entropy) == pytest.approx(1.0)
+    assert np.array(HeadProbe(model.config, block=20).measure(model).entropy) == pytest.approx(1.0)
 
 
 def test_the_built_in_model_has_its_previous_token_and_induction_heads():
     model = tinytf.load("tiny").transformer
-    scores = Probe(model.config, block=64).measure(model)
+    scores = HeadProbe(model.config, block=64).measure(model)
     assert scores.previous[0][1] > 0.5
     assert scores.induction[1][2] > 0.5
     told = update_milestones({}, scores, 0)
@@ -148,7 +148,7 @@ def test_the_built_in_model_has_its_previous_token_and_induction_heads():
 def test_weights_that_are_no_numbers_are_null_and_no_milestone():
     model = lively(config_of("gpt2"))
     nn.init.constant_(model.blocks[1].norm1.weight, math.nan)
-    scores = Probe(model.config, block=20).measure(model)
+    scores = HeadProbe(model.config, block=20).measure(model)
     written = json.loads(json.dumps(scores.to_dict(), allow_nan=False))
     assert written["induction"][1] == [None] * 4
     assert None not in written["induction"][0]
@@ -187,7 +187,7 @@ def test_scores_are_written_with_four_digits():
 )
 def test_the_batch_is_as_long_as_block_context_and_window_let_it(kind, changes, block, length, tokens):
     config = config_of(kind, **changes)
-    probe = Probe(config, block=block)
+    probe = HeadProbe(config, block=block)
     assert probe.length == length
     assert probe.ids.shape == (4, tokens)
     if length:
@@ -201,15 +201,15 @@ def test_the_batch_is_as_long_as_block_context_and_window_let_it(kind, changes, 
 def test_the_batch_follows_from_the_seed_alone():
     config = config_of("gpt2")
     torch.manual_seed(1)
-    first = Probe(config, block=20, seed=5)
+    first = HeadProbe(config, block=20, seed=5)
     torch.manual_seed(2)
-    assert torch.equal(first.ids, Probe(config, block=20, seed=5).ids)
-    assert not torch.equal(first.ids, Probe(config, block=20, seed=6).ids)
+    assert torch.equal(first.ids, HeadProbe(config, block=20, seed=5).ids)
+    assert not torch.equal(first.ids, HeadProbe(config, block=20, seed=6).ids)
 
 
 def test_a_single_token_has_none_before_it_and_is_refused():
     with pytest.raises(UsageError, match=r"^a block of 1 and a context of 32 leave no token before another$"):
-        Probe(config_of("gpt2"), block=1)
+        HeadProbe(config_of("gpt2"), block=1)
 
 
 # The model is left as it was
@@ -218,7 +218,7 @@ def test_a_single_token_has_none_before_it_and_is_refused():
 def trained(kind: str, probing: bool, autocast: bool = False) -> tuple[Transformer, Tensor]:
     """A few training steps with dropout, probed in every place of a step or in none, and the random state behind."""
     model = lively(config_of(kind, dropout=0.2)).train()
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(0)
 
@@ -281,9 +281,9 @@ def same_as_before(model: Transformer, before: list[tuple[str, nn.Module, bool]]
 
 def test_cores_of_any_kind_and_training_flags_come_back():
     model = lively(config_of("gpt2"))
-    plain = Probe(model.config, block=20).measure(model)
+    plain = HeadProbe(model.config, block=20).measure(model)
     seen, before = prepared(model)
-    assert Probe(model.config, block=20).measure(model) == plain, "what was tapped or odd is no part of the scores"
+    assert HeadProbe(model.config, block=20).measure(model) == plain, "what was tapped or odd is no part of the scores"
     assert seen == []
     assert same_as_before(model, before)
     model(some_ids(model.config))
@@ -293,7 +293,7 @@ def test_cores_of_any_kind_and_training_flags_come_back():
 @pytest.mark.parametrize("broken", ["a block", "the score"])
 def test_an_exception_inside_leaves_the_model_as_it_was(broken, monkeypatch):
     model = lively(config_of("gpt2"))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     _, before = prepared(model)
 
     def fail(*_):
@@ -314,7 +314,7 @@ def test_no_gradient_and_no_weights_outlive_a_measure(monkeypatch):
     import gc
 
     model = lively(config_of("gpt2", n_layers=3))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     squares: list[int] = []
     score = probe._score
 
@@ -334,7 +334,7 @@ def test_no_gradient_and_no_weights_outlive_a_measure(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_a_gpu_scores_as_the_cpu_does():
     model = lively(config_of("llama, grouped"))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     here = probe.measure(model)
     there = probe.measure(model.cuda())
     for name, scores in vars(here).items():
@@ -353,7 +353,7 @@ def test_the_scores_of_half_precision_are_not_rounded_to_it(monkeypatch):
 
 def test_a_model_in_half_precision_scores_nearly_the_same():
     model = lively(config_of("llama, grouped"))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     exact, rough = probe.measure(model), probe.measure(model.bfloat16())
     for name, scores in vars(exact).items():
         assert np.array(getattr(rough, name)) == pytest.approx(np.array(scores), abs=0.02), name
@@ -361,7 +361,7 @@ def test_a_model_in_half_precision_scores_nearly_the_same():
 
 def test_the_scores_are_the_same_inside_autocast():
     model = lively(config_of("gpt2"))
-    probe = Probe(model.config, block=20)
+    probe = HeadProbe(model.config, block=20)
     plain = probe.measure(model)
     with torch.autocast("cpu", torch.bfloat16):
         assert probe.measure(model) == plain

@@ -19,7 +19,7 @@ from tinytf.trace.address import Address
 from tinytf.trace.check import Check, check
 from tinytf.trace.faults import Fault
 from tinytf.trace.parameters import ParameterAddress, parse_any
-from tinytf.trace.summary import Row, row_of
+from tinytf.trace.summary import StepSummary, row_of
 from tinytf.trace.trace import Text, Trace
 
 
@@ -54,7 +54,7 @@ class Traced(Report):
     parameters: Parameters | None = None
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StepSummary]:
         """Every step in figures, or those that the addresses name."""
         named = {(one.step, layer) for one in self.addresses if one.step for layer in one.layers or (None,)}
         steps = enumerate(self.trace.steps.rows, start=1)

@@ -59,7 +59,7 @@ class AddressValues(Report):
 
 
 @dataclass(frozen=True)
-class Figures:
+class TensorFigures:
     """The figures of one tensor, over its numbers that are finite and not masked."""
 
     where: Address
@@ -67,7 +67,7 @@ class Figures:
     histogram: tuple[int, ...]
 
 
-def figures(trace: Trace, where: Address) -> list[Figures]:
+def figures(trace: Trace, where: Address) -> list[TensorFigures]:
     """The figures of every tensor at an address; NaN and infinities are counted where there are any."""
     found = []
     for one in single_addresses(trace, where):
@@ -77,7 +77,7 @@ def figures(trace: Trace, where: Address) -> list[Figures]:
         if one.cell:
             names = ("mean", "max", "min", "std", "norm")
             values = {name: MEASURES[name][0](tensor.flatten()) for name in names}
-            found.append(Figures(one, values, statistics(tensor).histogram))
+            found.append(TensorFigures(one, values, statistics(tensor).histogram))
             continue
         values = {
             name: measure(trace, name, step, layer, one.heads)
@@ -85,5 +85,5 @@ def figures(trace: Trace, where: Address) -> list[Figures]:
             if name != "entropy" or step.is_distribution
         }
         shown = {name: value for name, value in values.items() if value or name not in ("nan", "inf")}
-        found.append(Figures(one, shown, statistics(tensor, visible(trace, step, layer)).histogram))
+        found.append(TensorFigures(one, shown, statistics(tensor, visible(trace, step, layer)).histogram))
     return found

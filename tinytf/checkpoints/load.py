@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tinytf.checkpoints.table import Stored, Table
+from tinytf.checkpoints.table import FamilyTable, Stored
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
@@ -60,7 +60,7 @@ class Checkpoint:
     """What a model's files say without the values of the weights; ``source`` is the directory or the file."""
 
     source: Path
-    table: Table
+    table: FamilyTable
     config: ModelConfig
     weights: WeightFiles
     notes: tuple[str, ...] = ()

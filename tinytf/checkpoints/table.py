@@ -124,7 +124,7 @@ class Left(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class FamilyTable:
     """One family of checkpoints: ``settings`` make our configuration, ``stored`` says where each module of ours is.
 
     ``fixed`` are fields of ours that are the same in all of them. ``only`` are keys that need one of these values,

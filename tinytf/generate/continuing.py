@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinytf.generate.beam import BeamOptions, BeamStep, searched
-from tinytf.generate.loop import Step, StreamOptions, streamed
+from tinytf.generate.loop import GeneratedToken, StreamOptions, streamed
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.model.cache import require_decoder
@@ -44,15 +44,15 @@ def encoded(model: TextModel, prompt: str | Encoding, *, truncate: bool) -> Enco
 
 
 @by_keyword(Streaming)
-def stream(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
-    """Continue ``prompt``, a Step a token, as soon as it is computed; greedy unless ``sampling`` says otherwise.
+def stream(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
+    """Continue ``prompt``, token by token, each as soon as it is computed; greedy unless ``sampling`` says otherwise.
 
     Settings are those of ``tinytf.generate.loop.StreamOptions``; raises as ``stream`` there does.
     """
     return steps_after(model, prompt, options)
 
 
-def steps_after(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[Step]:
+def steps_after(model: TextModel, prompt: str | Encoding, options: Streaming) -> Iterator[GeneratedToken]:
     """``stream`` with its settings as one object."""
     ids, tokenizer = encoded(model, prompt, truncate=options.truncate).ids, model.tokenizer
     known = replace(options, ends=options.ends or tokenizer.end_ids, decode=options.decode or tokenizer.decode)

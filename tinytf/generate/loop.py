@@ -13,7 +13,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
 from tinytf.generate.decoder import PLAIN
 from tinytf.generate.options import Options, by_keyword
-from tinytf.generate.pieces import Pieces
+from tinytf.generate.pieces import PieceDecoder
 from tinytf.generate.runner import Runner
 from tinytf.generate.samplers import Sampling, choose, penalise_repetition, warp
 from tinytf.model.cache import KVCache, require_decoder
@@ -33,7 +33,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Step:
+class GeneratedToken:
     """One generated token.
 
     ``text`` is the whole characters that it completes; what could still become a stop string is held back, and comes
@@ -76,7 +76,7 @@ class Looking:
 class _Sample:
     """One of the texts that continue the prompt."""
 
-    def __init__(self, number: int, prompt: Sequence[int], seed: int, pieces: Pieces) -> None:
+    def __init__(self, number: int, prompt: Sequence[int], seed: int, pieces: PieceDecoder) -> None:
         self.number, self.ids, self.pieces = number, list(prompt), pieces
         self.generator = torch.Generator().manual_seed((seed + number - 1) % 2**63)
 
@@ -127,8 +127,8 @@ def cache_for(model: Transformer, ids: Sequence[int], options: StreamOptions) ->
     return model.cache(min(model.config.context, len(ids) + options.max_tokens))
 
 
-def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[Step]:
-    """Continue ``ids``; yield every token as a Step as soon as it is computed. The settings are those of StreamOptions.
+def streamed(model: Transformer, ids: Sequence[int], options: StreamOptions) -> Iterator[GeneratedToken]:
+    """Continue ``ids``; yield every token as soon as it is computed. The settings are those of StreamOptions.
 
     Raises UsageError at once for an encoder, for no ids or too many, for a wrong number; MemoryShortage for a cache
     that does not fit; GenerationError for logits that are NaN.
@@ -206,9 +206,9 @@ class _Seen:
 
 def _steps(
     make_runner: Callable[[], Runner], ids: Sequence[int], options: StreamOptions, seen: _Seen | None
-) -> Iterator[Step]:
+) -> Iterator[GeneratedToken]:
     running = [
-        _Sample(number, ids, options.seed, Pieces(options.decode, ids, options.stops))
+        _Sample(number, ids, options.seed, PieceDecoder(options.decode, ids, options.stops))
         for number in range(1, options.samples + 1)
     ]
     sampling, max_tokens, ends = options.sampling or Sampling(), options.max_tokens, frozenset(options.ends)
@@ -241,7 +241,7 @@ def _steps(
                 rows.append(places[row])
                 chosen_ids.append(chosen)
             attention = seen.of(places[row]) if seen else None
-            yield Step(
+            yield GeneratedToken(
                 number, chosen, text, *known, candidates, ended, sample.number, runner.dropped, attention, runner.note
             )
         if not rows:

@@ -6,7 +6,7 @@ _UNFINISHED = "\ufffd"  # what decoding makes of bytes that are no character, or
 _CONTEXT = 8
 
 
-class Pieces:
+class PieceDecoder:
     """``add`` a token, and get the text that is now certain; ``rest`` is what was still held back.
 
     Tokens are decoded after a few that come before them, since a piece by itself can lose its leading space.
@@ -68,5 +68,5 @@ class Pieces:
 
 def text_of(decode: Callable[[list[int]], str], before: Sequence[int], ids: Sequence[int]) -> str:
     """The text of ``ids`` where they follow ``before``: a piece by itself can lose its leading space."""
-    pieces = Pieces(decode, before, ())
+    pieces = PieceDecoder(decode, before, ())
     return "".join(pieces.add(token_id) for token_id in ids) + pieces.rest()

@@ -10,7 +10,7 @@ from tinytf.generate.beam import BeamOptions, BeamStep, Hypothesis
 from tinytf.generate.compared import RUNS, CachedStep, cached_steps
 from tinytf.generate.continuing import Searching, Streaming, beams_after, encoded, steps_after
 from tinytf.generate.decoder import PLAIN, Kind
-from tinytf.generate.loop import Looking, Step, StreamOptions, cache_for
+from tinytf.generate.loop import GeneratedToken, Looking, StreamOptions, cache_for
 from tinytf.generate.options import by_keyword
 from tinytf.generate.pieces import text_of
 from tinytf.generate.samplers import Sampling
@@ -107,7 +107,7 @@ def with_cost(found: AnyContinued, model: Transformer) -> AnyContinued:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation(Continued[Step]):
+class Generation(Continued[GeneratedToken]):
     """Texts that follow a prompt: ``samples`` of them, numbered from 1; sample i was drawn with ``seed`` + i − 1.
 
     ``times`` are the seconds (of time.perf_counter) at which each step was there, ``cache`` is what the cache held in
@@ -131,7 +131,7 @@ class Generation(Continued[Step]):
             seed=options.seed, samples=options.samples, looking=options.looking,
         )  # fmt: skip
 
-    def of(self, sample: int) -> list[Step]:
+    def of(self, sample: int) -> list[GeneratedToken]:
         """The steps of one sample."""
         return [step for step in self.steps if step.sample == sample]
 
@@ -158,7 +158,7 @@ class Generation(Continued[Step]):
     def _settings(self) -> dict[str, Any]:
         return {"sampling": {**plain(self.sampling), "seed": self.seed}}
 
-    def _step(self, step: Step) -> dict[str, Any]:
+    def _step(self, step: GeneratedToken) -> dict[str, Any]:
         """One token; attention only where it was looked at, as rows of weights."""
         return {
             "sample": step.sample,

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from tinytf.gradients.loss import Targets
-from tinytf.gradients.probing import Draw, Entry, Probe
+from tinytf.gradients.probing import Draw, LossProbe, ProbedEntry
 from tinytf.gradients.trace import record_gradients
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Progress, unheard
@@ -126,7 +126,7 @@ def check(
     copied = copy.deepcopy(model).double()
     trace = record_gradients(copied, encoding, targets, force=force)
     draw = random.Random(seed)
-    entries, probe = Draw(trace, draw), Probe(trace)
+    entries, probe = Draw(trace, draw), LossProbe(trace)
     rows: list[MeasuredEntry] = []
     redrawn = 0
     while len(rows) < count and redrawn <= _DRAWS * count:
@@ -140,7 +140,7 @@ def check(
     return Differences(tuple(rows), count, redrawn)
 
 
-def _measured(probe: Probe, loss: float, entry: Entry) -> MeasuredEntry | None:
+def _measured(probe: LossProbe, loss: float, entry: ProbedEntry) -> MeasuredEntry | None:
     """The derivative by one entry, with steps short enough to cross no kink; None where none is."""
     step = START * entry.size
     for tried in range(_TRIES):

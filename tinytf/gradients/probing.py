@@ -20,7 +20,7 @@ _LOGITS = 2**25
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProbedEntry:
     """An entry of a parameter or step: autograd's gradient there (``analytic``), and the ``largest`` of the tensor.
 
     ``size`` is the root mean square of the tensor's entries. The entry of a step is changed at ``step``, index ``at``;
@@ -55,7 +55,7 @@ class Draw:
         ]
         self._parameters = [name for name in trace.parameters if not name.startswith("pooler.")]
 
-    def step(self) -> Entry:
+    def step(self) -> ProbedEntry:
         """An entry of a step; every step of every layer is equally likely, whatever its size."""
         step, layer = self._random.choice(self._steps)
         value, gradient = (t.step(step.name, layer) for t in (self._trace, self._trace.grad))
@@ -63,7 +63,7 @@ class Draw:
         replaced, at = self._replaced(step, layer, index)
         return _entry(step.full_name(layer), index, gradient, value, replaced, at)
 
-    def parameter(self) -> Entry:
+    def parameter(self) -> ProbedEntry:
         """An entry of a parameter; of a table's rows one that the text uses."""
         name = self._random.choice(self._parameters)
         gradient, value = self._trace.parameters[name], self._trace.model.get_parameter(name).detach()
@@ -137,13 +137,13 @@ def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:
 
 def _entry(
     name: str, index: tuple[int, ...], gradient: Tensor, value: Tensor, step: str | None, at: tuple[int, ...]
-) -> Entry:
+) -> ProbedEntry:
     finite = value[value.isfinite()]
     size = math.sqrt(float(finite.square().mean())) if finite.numel() else 0.0
-    return Entry(name, index, float(gradient[index]), float(gradient.abs().max()), size or 1.0, step, at)
+    return ProbedEntry(name, index, float(gradient[index]), float(gradient.abs().max()), size or 1.0, step, at)
 
 
-class Probe:
+class LossProbe:
     """Losses of a trace's text with its model, one entry changed at a time."""
 
     def __init__(self, trace: GradientTrace) -> None:
@@ -152,7 +152,7 @@ class Probe:
         self._positive = {site.name: site.value > 0 for site in _into_relu(trace)}
 
     @torch.no_grad()
-    def losses(self, entry: Entry, deltas: Sequence[float]) -> list[float] | None:
+    def losses(self, entry: ProbedEntry, deltas: Sequence[float]) -> list[float] | None:
         """The loss in nats with each of ``deltas`` added to the entry.
 
         None where one of them takes an input of ReLU across 0: there the loss is another function.
@@ -164,7 +164,7 @@ class Probe:
             found += losses
         return found
 
-    def _of_step(self, entry: Entry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
+    def _of_step(self, entry: ProbedEntry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
         batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.vocab_size))
         index: tuple[Any, ...] = (slice(None), *entry.at)
         for first in range(0, len(deltas), batch):
@@ -180,7 +180,7 @@ class Probe:
 
             yield self._passes(len(some), change)
 
-    def _of_parameter(self, entry: Entry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
+    def _of_parameter(self, entry: ProbedEntry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
         parameter = self._model.get_parameter(entry.name)
         before = float(parameter[entry.index])
         for delta in deltas:

@@ -28,7 +28,7 @@ from tinytf.steps.operations.softmax import probabilities
 from tinytf.text_model import TextModel
 from tinytf.trace.address import Address
 from tinytf.trace.faults import Fault
-from tinytf.trace.summary import Row, Statistics, pipeline, visible
+from tinytf.trace.summary import Statistics, StepSummary, pipeline, visible
 
 _PUSHED = 4
 """How many logits are named for each target: those with the largest gradients."""
@@ -53,7 +53,7 @@ class GradientRow:
     ``by_hand`` its formula against autograd (None where no path leads to the loss).
     """
 
-    row: Row
+    row: StepSummary
     norm: float
     ratio: float | None
     by_hand: Matched | None

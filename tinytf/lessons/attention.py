@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tinytf.analysis.heads import measure_heads
-from tinytf.lessons.lesson import Figures, Lesson, Question, bracketed, figure, figures
+from tinytf.lessons.lesson import Lesson, LiveTable, Question, bracketed, figure, figures
 from tinytf.lessons.live import Live
 from tinytf.model.attention import FusedCore
 
@@ -260,6 +260,6 @@ def concat(live: Live) -> Lesson:
     return live.lesson(
         "concat",
         question,
-        Figures(("column", f"concat of {live.token(here)}"), tuple(rows)),
-        Figures(("column", f"concat of {live.token(here)}", "head"), tuple(told)),
+        LiveTable(("column", f"concat of {live.token(here)}"), tuple(rows)),
+        LiveTable(("column", f"concat of {live.token(here)}", "head"), tuple(told)),
     )

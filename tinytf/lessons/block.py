@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tinytf.lessons.lesson import SEEN, Figure, Figures, Lesson, bracketed, figure
+from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations import Norm
 
@@ -31,7 +31,7 @@ def residual(live: Live) -> Lesson:
     return live.lesson(
         "residual",
         question,
-        Figures((f"vector of {live.token(here)}", "length"), rows),
+        LiveTable((f"vector of {live.token(here)}", "length"), rows),
         total=total.name,
         sum=total.formula,
         added=added,
@@ -97,8 +97,8 @@ def feed_forward(live: Live) -> Lesson:
     return live.lesson(
         "feed-forward",
         question,
-        Figures(("weights", "shape"), tuple(row[:2] for row in rows)),
-        Figures(("weights", "shape", "parameters"), tuple(rows)),
+        LiveTable(("weights", "shape"), tuple(row[:2] for row in rows)),
+        LiveTable(("weights", "shape", "parameters"), tuple(rows)),
         variant="gated" if gated else "",
         quiet=float((act < 0.01 * max(act.max(), 1e-30)).mean()),
         bias=" + b" if config.ffn_bias else "",
@@ -129,7 +129,7 @@ def stack(live: Live) -> Lesson:
     return live.lesson(
         "stack",
         question,
-        Figures(("block", "parameters", "in", "attention", "ffn", "out", "cosine"), tuple(rows), keep="spread"),
+        LiveTable(("block", "parameters", "in", "attention", "ffn", "out", "cosine"), tuple(rows), keep="spread"),
         last=layers - 1,
         out=out,
         end="final norm" if live.config.final_norm else "the last norm2",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from tinytf.analysis.neighbours import neighbours as nearest_tokens
-from tinytf.lessons.lesson import SEEN, Figure, Figures, Lesson, bracketed, figure
+from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations.rotate import rotary_frequencies
 
@@ -25,7 +25,7 @@ def tokens(live: Live) -> Lesson:
         (place, token.shown, token.id, "added" if token.special else f"{token.start}:{token.end}")
         for place, token in enumerate(live.encoding.tokens)
     )
-    return live.lesson("tokens", question, Figures(("#", "token", "id", "characters"), rows))
+    return live.lesson("tokens", question, LiveTable(("#", "token", "id", "characters"), rows))
 
 
 def embeddings(live: Live) -> Lesson:
@@ -77,8 +77,8 @@ def neighbours(live: Live) -> Lesson:
     return live.lesson(
         "neighbours",
         question,
-        Figures(("token", *(f"d{i}" for i in range(SEEN))), rows),
-        Figures(("in this text", "cosine", f"of all {vocab:,}", "cosine"), tuple(told)),
+        LiveTable(("token", *(f"d{i}" for i in range(SEEN))), rows),
+        LiveTable(("in this text", "cosine", f"of all {vocab:,}", "cosine"), tuple(told)),
         place=place,
         width=width,
         chance=f"{width**-0.5:.2g}",
@@ -143,8 +143,8 @@ def _rotary(live: Live) -> Lesson:
     return live.lesson(
         "positions",
         question,
-        Figures(titles, tuple(told)),
-        Figures((*titles, f"radians at {place}"), tuple((*row, place * row[2]) for row in told)),
+        LiveTable(titles, tuple(told)),
+        LiveTable((*titles, f"radians at {place}"), tuple((*row, place * row[2]) for row in told)),
         variant="rotary",
         half=half,
         pair=pair,

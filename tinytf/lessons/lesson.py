@@ -15,7 +15,7 @@ _APART = 0.05
 
 
 @dataclass(frozen=True)
-class Figures:
+class LiveTable:
     """A small table of live numbers; the column ``share``, if any, holds shares of 1.
 
     Where there is no room for all rows, those are shown that ``keep`` says: the first, the last, or a spread of all.
@@ -71,9 +71,9 @@ class Lesson:
     role: str
     focus: int
     shown: tuple[str, ...]
-    figures: Figures | None
+    figures: LiveTable | None
     revealed: tuple[str, ...]
-    revealed_figures: Figures | None
+    revealed_figures: LiveTable | None
     maps: tuple[Map, ...] = ()
     revealed_maps: tuple[Map, ...] = ()
 

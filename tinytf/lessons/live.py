@@ -14,7 +14,7 @@ from tinytf.gradients.loss import Targets
 from tinytf.gradients.targets import choose_targets
 from tinytf.gradients.trace import GradientTrace, record_gradients
 from tinytf.lessons import NAMES, TEXTS
-from tinytf.lessons.lesson import Asker, Figures, Lesson, Map, Question
+from tinytf.lessons.lesson import Asker, Lesson, LiveTable, Map, Question
 from tinytf.loading import Model
 from tinytf.model.without import removable
 from tinytf.steps.operations.mask import Sight
@@ -68,8 +68,8 @@ class Live:
         self,
         name: str,
         question: Question,
-        figures: Figures | None = None,
-        revealed_figures: Figures | None = None,
+        figures: LiveTable | None = None,
+        revealed_figures: LiveTable | None = None,
         *,
         variant: str = "",
         also: Sequence[str] = (),

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tinytf.lessons.lesson import Figures, Lesson, bracketed, figure
+from tinytf.lessons.lesson import Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.work import cache_bytes_per_token, step_work
 
@@ -37,8 +37,8 @@ def logits(live: Live) -> Lesson:
     return live.lesson(
         "logits",
         question,
-        Figures(("token", "id", "logit"), table),
-        Figures(("token", "id", "logit", "probability"), told, share=3),
+        LiveTable(("token", "id", "logit"), table),
+        LiveTable(("token", "id", "logit", "probability"), told, share=3),
         wanted="the next token" if config.causal else "the token that belongs there",
         vector="the mask's last vector, after one more layer and norm," if bent else "a token's last vector",
         tied=" These vectors are the embedding table again." if config.tied_head else "",
@@ -78,8 +78,8 @@ def sampling(live: Live) -> Lesson:
     return live.lesson(
         "sampling",
         question,
-        Figures(("token", "probability"), rows, share=1),
-        Figures(("token", f"at {_COLD:g}", "at 1", f"at {_WARM:g}"), told, share=1),
+        LiveTable(("token", "probability"), rows, share=1),
+        LiveTable(("token", f"at {_COLD:g}", "at 1", f"at {_WARM:g}"), told, share=1),
         variant="" if causal else "encoder",
         cold=_COLD,
     )
@@ -117,7 +117,7 @@ def cache(live: Live) -> Lesson:
         without, kept = (step_work(config, tokens, cached=cached).whole for cached in (False, True))
         rows.append((tokens, without, kept, f"{without / kept:.1f} ×"))
     return live.lesson(
-        "cache", question, Figures(("tokens", "multiply-adds without", "with the cache", "saved"), tuple(rows))
+        "cache", question, LiveTable(("tokens", "multiply-adds without", "with the cache", "saved"), tuple(rows))
     )
 
 
@@ -147,4 +147,4 @@ def _no_cache(live: Live) -> Lesson:
     )
     lengths = dict.fromkeys((count, count + 1, min(2 * count, config.context)))
     rows = tuple((tokens, step_work(config, tokens, cached=False).whole) for tokens in lengths)
-    return live.lesson("cache", question, Figures(("tokens", "multiply-adds of a pass"), rows), variant="encoder")
+    return live.lesson("cache", question, LiveTable(("tokens", "multiply-adds of a pass"), rows), variant="encoder")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tinytf.lessons.lesson import Figures, Lesson, figure
+from tinytf.lessons.lesson import Lesson, LiveTable, figure
 from tinytf.lessons.live import Live
 from tinytf.steps.operations.softmax import probabilities
 from tinytf.training.optimiser import make_optimiser
@@ -38,8 +38,8 @@ def loss(live: Live) -> Lesson:
     return live.lesson(
         "loss",
         question,
-        Figures(("at", "right", "probability"), tuple(row[:3] for row in told), share=2, keep="last"),
-        Figures(("at", "right", "probability", "loss"), told, share=2, keep="last"),
+        LiveTable(("at", "right", "probability"), tuple(row[:3] for row in told), share=2, keep="last"),
+        LiveTable(("at", "right", "probability", "loss"), told, share=2, keep="last"),
         variant="" if live.config.causal else "encoder",
         goal=live.asked[2],
         cell=f"probs[{place},{token_id}]" if found.encoding is live.encoding else f"L0.ffn[{live.here},0]",
@@ -83,8 +83,8 @@ def backward(live: Live) -> Lesson:
     return live.lesson(
         "backward",
         question,
-        Figures(("token", "", "probability"), tuple(rows), share=2),
-        Figures(("token", "", "probability", "gradient of the logit"), told, share=2),
+        LiveTable(("token", "", "probability"), tuple(rows), share=2),
+        LiveTable(("token", "", "probability", "gradient of the logit"), told, share=2),
         cell=f"logits[{place},{asked}]",
         lengths=_lengths(live),
     )
@@ -156,8 +156,8 @@ def optimiser(live: Live) -> Lesson:
     return live.lesson(
         "optimiser",
         question,
-        Figures(titles, told[:4]),
-        Figures(titles, told),
+        LiveTable(titles, told[:4]),
+        LiveTable(titles, told),
         lr=step.lr,
         betas=f", betas=({step.beta1:g}, {step.beta2:g})",
         last=live.config.n_layers - 1,
@@ -176,5 +176,5 @@ def _no_step(live: Live) -> Lesson:
     kept = ("weights", "gradients", "m, mean of the gradients", "v, mean of their squares")
     rows = tuple((what, count) for what in kept)
     return live.lesson(
-        "optimiser", question, Figures(("kept", "numbers"), rows), variant="headless", lr=_RECIPE.lr, betas=""
+        "optimiser", question, LiveTable(("kept", "numbers"), rows), variant="headless", lr=_RECIPE.lr, betas=""
     )

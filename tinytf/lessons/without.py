@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tinytf.lessons.lesson import Figure, Figures, Lesson, figure
+from tinytf.lessons.lesson import Figure, Lesson, LiveTable, figure
 from tinytf.lessons.live import Live
 from tinytf.model.without import left_out, removable
 from tinytf.steps.operations.softmax import probabilities
@@ -57,8 +57,8 @@ def without(live: Live) -> Lesson:
     return live.lesson(
         "without",
         question,
-        Figures(titles, tuple(rows[:1]), share=1 if live.has_head else None),
-        Figures(titles, tuple(rows), share=1 if live.has_head else None),
+        LiveTable(titles, tuple(rows[:1]), share=1 if live.has_head else None),
+        LiveTable(titles, tuple(rows), share=1 if live.has_head else None),
         revealed_maps=[live.map(run.name.replace("without", "no"), figure(run.kept), run.trace, 0) for run in runs],
         parts=", ".join(parts),
         key=live.strongest(1)[0],

@@ -34,7 +34,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Row:
+class StepSummary:
     """One step of the pipeline; ``shape`` pairs axes with sizes, ``statistics`` is None for tokens, ids and next."""
 
     number: int
@@ -105,11 +105,11 @@ def visible(trace: "Trace", step: Step, layer: int | None = None) -> Tensor | No
     return trace.allowed(layer)
 
 
-def row_of(trace: "Trace", number: int, step: Step, layer: int | None) -> Row:
+def row_of(trace: "Trace", number: int, step: Step, layer: int | None) -> StepSummary:
     """One row of the pipeline. Logits and probabilities are those of the positions that the forward pass computed."""
     if not step.is_tensor:
         shape: tuple[tuple[str, int], ...] = () if step.role == "output" else (("token", len(trace.tokens)),)
-        return Row(number, step, layer, shape, None)
+        return StepSummary(number, step, layer, shape, None)
     note = ""
     if step.is_vocabulary:
         rows = trace.recording.logit_rows
@@ -119,10 +119,10 @@ def row_of(trace: "Trace", number: int, step: Step, layer: int | None) -> Row:
     else:
         tensor = trace.step(step.name, layer)
     shape = tuple(zip(step.axes, tensor.shape, strict=True))
-    return Row(number, step, layer, shape, statistics(tensor, visible(trace, step, layer)), note)
+    return StepSummary(number, step, layer, shape, statistics(tensor, visible(trace, step, layer)), note)
 
 
-def pipeline(trace: "Trace") -> list[Row]:
+def pipeline(trace: "Trace") -> list[StepSummary]:
     """All steps in order, of the layers that were recorded."""
     rows = enumerate(trace.steps.rows, start=1)
     recorded = (None, *trace.recording.layers)

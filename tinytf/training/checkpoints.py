@@ -53,7 +53,7 @@ _PROGRESS = fields_of(Progress, dict.fromkeys(("step", "best_step", "processes")
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """All numbers of a run at one step, whole, on the CPU, by their names in the files."""
 
     config: ModelConfig
@@ -61,7 +61,7 @@ class State:
     optimiser: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]) -> "State":
+    def of(cls, model: Transformer, optimiser: torch.optim.Optimizer, random: Sequence[Tensor]) -> "RunState":
         """``random`` are the states of torch's random numbers in every process."""
 
         def stored(tensor: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class State:
         return cls(model.config, weights, tensors)
 
 
-def save_checkpoint(run: Path, state: State, tokenizer: Tokenizer, progress: Progress) -> Path:
+def save_checkpoint(run: Path, state: RunState, tokenizer: Tokenizer, progress: Progress) -> Path:
     """Write one checkpoint beside its place, and rename it when all of it is on the disk.
 
     Raises TrainingError when it cannot be written, for example on a full disk; the checkpoints before it stay.

@@ -56,7 +56,7 @@ class HeadScores:
         }
 
 
-class Probe:
+class HeadProbe:
     """Scores the heads of models of one configuration, always on the same ids (B, T).
 
     A decoder reads repeated random ids, as many as ``block``, the context and a window let it see; ``length`` is that

@@ -15,13 +15,13 @@ from tinytf.files import read_json, to_json, write_whole
 from tinytf.model.transformer import Transformer
 from tinytf.text.corpus import Corpus
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.training.checkpoints import Progress, State, keep_checkpoints, restore, save_checkpoint
+from tinytf.training.checkpoints import Progress, RunState, keep_checkpoints, restore, save_checkpoint
 from tinytf.training.data import IGNORED, Batch
 from tinytf.training.lines import append_line, keep_lines, sync_lines
 from tinytf.training.losses import BatchLoss, held_out_batches, held_out_loss
 from tinytf.training.metrics import Metrics, Pace
 from tinytf.training.optimiser import learning_rate, make_optimiser
-from tinytf.training.probe import HeadScores, Probe, update_milestones
+from tinytf.training.probe import HeadProbe, HeadScores, update_milestones
 from tinytf.training.processes import Processes
 from tinytf.training.recipe import Recipe, require_same, stored_recipe
 from tinytf.training.remembered import remember
@@ -93,7 +93,7 @@ class Trainer:
         self.tensorboard = tensorboard and group.writes
         self.events: EventFiles | None = None
         self.pace = Pace(out / SPEED)
-        self.probe = Probe(self.model.config, block=recipe.block, seed=recipe.seed)
+        self.probe = HeadProbe(self.model.config, block=recipe.block, seed=recipe.seed)
         self.sampler = Sampler(self.setup, recipe)
         if recipe.probe_every and not self.progress.milestones:  # heads that are something before training are no news
             update_milestones(self.progress.milestones, self.probe.measure(self.model), 0)
@@ -218,7 +218,7 @@ class Trainer:
         random = self.group.gathered(torch.get_rng_state())
         if not self.group.measures:
             return
-        state = State.of(self.model, self.optimiser, random)
+        state = RunState.of(self.model, self.optimiser, random)
         if not self.group.writes:
             return
         sync_lines(self.out / METRICS)

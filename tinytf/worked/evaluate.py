@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tinytf.text.tokenizer import Token, Tokenizer
 from tinytf.worked.example import Example
 from tinytf.worked.language import LanguageError, NeedsTokenizer
-from tinytf.worked.operations import CONSTANTS, OPERATIONS, Operation
+from tinytf.worked.operations import CONSTANTS, OPERATIONS, Function
 
 _STEP = 1e-4
 """How far an entry is moved for its finite difference, in units of the entry or 1."""
@@ -81,7 +81,7 @@ class Evaluation:
         words = parts and all(isinstance(part, str) for part in parts)
         return np.array(parts, dtype=np.str_) if words else self.stacked(parts)
 
-    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
+    def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_numpy(*arguments)
 
     def taken(self, value: Any) -> Any:
@@ -122,7 +122,7 @@ class Evaluation:
 class ByTinytf(Evaluation):
     """The same in torch's float64 by the functions that tinytf's model is made of, with gradients by autograd."""
 
-    def operate(self, operation: Operation, arguments: list[Any]) -> Any:
+    def operate(self, operation: Function, arguments: list[Any]) -> Any:
         return operation.by_tinytf(*arguments)
 
     def taken(self, value: Any) -> Any:

@@ -28,7 +28,7 @@ class NeedsTokenizer(LanguageError):
     """A formula asks for token ids, and there is no tokenizer."""
 
 
-class Values(Protocol):
+class Namespace(Protocol):
     """The values of names, and what numbers are made of: each operation, and how a list becomes a tensor."""
 
     def __getitem__(self, name: str) -> Any: ...
@@ -103,7 +103,7 @@ class Formula:
             shown = re.sub(r"(?<=[\[(]) |,? (?=[\])])", "", shown)  # what only the line ends had needed
         return cls(shown, tree, frozenset(calls))
 
-    def compute(self, values: Values) -> Any:
+    def compute(self, values: Namespace) -> Any:
         """The value of the formula. Raises LanguageError where there is none."""
         try:
             return _value(self.tree, values)
@@ -145,7 +145,7 @@ def _require_sound(
         _require_sound(part, known, operations, calls, depth + 1)
 
 
-def _value(node: ast.AST, values: Values) -> Any:
+def _value(node: ast.AST, values: Namespace) -> Any:
     """The value of a node that is sound."""
     match node:
         case ast.Constant(value=value):
@@ -201,7 +201,7 @@ def _in_words(value: Any) -> str:
     return " × ".join(map(str, shape))
 
 
-def _index(node: ast.AST, values: Values) -> Any:
+def _index(node: ast.AST, values: Namespace) -> Any:
     match node:
         case ast.Tuple(elts=parts):
             return tuple(_index(part, values) for part in parts)

@@ -15,7 +15,7 @@ from tinytf_cli.options import Decoding, Opening, Texts
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
-    from tinytf.generate.loop import Looking, Step
+    from tinytf.generate.loop import GeneratedToken, Looking
     from tinytf.generate.samplers import Sampling
     from tinytf.loading import Model
     from tinytf.model.cache import KVCache
@@ -132,7 +132,7 @@ def generate(
         looking=_looking(model, head) if looks else None,
     )  # fmt: skip
 
-    def start(encoding: "Encoding") -> "tuple[Iterator[Step], KVCache | None]":
+    def start(encoding: "Encoding") -> "tuple[Iterator[GeneratedToken], KVCache | None]":
         """The steps of one text, and its cache, which is made when its turn comes."""
         cache = cache_for(model.transformer, encoding.ids, streaming)
         return model.stream(encoding, **vars(replace(streaming, cache=cache))), cache

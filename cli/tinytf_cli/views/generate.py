@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tinytf.errors import TinytfError
-from tinytf.generate.loop import Step
+from tinytf.generate.loop import GeneratedToken
 from tinytf.generate.report import INTERRUPTED, Generation
 from tinytf.loading import Model
 from tinytf.model.cache import KVCache, LayerUse
@@ -24,7 +24,7 @@ class GenerateView(LiveView[Generation]):
         self,
         model: Model,
         begun: Generation,
-        start: Callable[[], tuple[Iterator[Step], KVCache | None]],
+        start: Callable[[], tuple[Iterator[GeneratedToken], KVCache | None]],
         watch: bool = False,
     ) -> None:
         super().__init__(model, begun, lambda: self._made(start))
@@ -32,7 +32,7 @@ class GenerateView(LiveView[Generation]):
         self.numbers = range(1, begun.samples + 1)
         self.cache: tuple[LayerUse, ...] | None = None
 
-    def _made(self, start: Callable[[], tuple[Iterator[Step], KVCache | None]]) -> Iterator[Step]:
+    def _made(self, start: Callable[[], tuple[Iterator[GeneratedToken], KVCache | None]]) -> Iterator[GeneratedToken]:
         """The steps; the cache is freed after the last one, and what it held is kept."""
         steps, cache = start()
         try:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from tinytf.lessons import NAMES, TITLES, LessonList
-from tinytf.lessons.lesson import Figures, Lesson, Map
+from tinytf.lessons.lesson import Lesson, LiveTable, Map
 from tinytf_cli.numbers import number, number_format
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -94,7 +94,7 @@ class LessonView:
         yield from self.revealed(rows)
 
     def _numbers(
-        self, figures: Figures | None, maps: Sequence[Map], addresses: Sequence[str], rows: int
+        self, figures: LiveTable | None, maps: Sequence[Map], addresses: Sequence[str], rows: int
     ) -> Iterator[Block]:
         if figures is not None:
             yield from _figures(figures, rows, self.lesson.role)
@@ -195,7 +195,7 @@ def _miniatures(maps: Sequence[Map]) -> Miniatures:
     return Miniatures(drawn, _MAP_LINES, "attention", len(drawn), "the first", "a wider terminal shows more")
 
 
-def _figures(figures: Figures, rows: int, role: str) -> Iterator[Block]:
+def _figures(figures: LiveTable, rows: int, role: str) -> Iterator[Block]:
     count = len(figures.rows)
     rows = min(rows, count)
     if figures.keep == "spread" and 1 < rows < count:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from tinytf.catalogue import Catalogue, Entry
+from tinytf.catalogue import AvailableModel, Catalogue
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import count, in_bytes
 from tinytf_cli.terminal import Terminal
@@ -43,9 +43,9 @@ class ModelsView:
             yield Line([Span(f"no others in {folder} or in the cache of the Hugging Face hub", "dim")])
 
 
-def _size(entry: Entry) -> str:
+def _size(entry: AvailableModel) -> str:
     return f"{entry.config.n_layers} × {entry.config.n_heads}" if entry.config else ""
 
 
-def _opens(entry: Entry) -> Span:
+def _opens(entry: AvailableModel) -> Span:
     return Span("yes", "good") if entry.opens else Span(f"no: {printable(entry.problem, spaces=False)}", "bad")

@@ -6,7 +6,7 @@ from tinytf.analysis.prediction import predictions
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Tokenizer
-from tinytf.trace.summary import Row, Statistics, row_of
+from tinytf.trace.summary import Statistics, StepSummary, row_of
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import plural
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Pieces, Span, Table
@@ -24,12 +24,12 @@ def shape_words(shape: Sequence[tuple[str, int]]) -> str:
     return " × ".join(f"{axis} {size:,}" for axis, size in shape)
 
 
-def layer_gaps(rows: Sequence[Row]) -> frozenset[int]:
+def layer_gaps(rows: Sequence[StepSummary]) -> frozenset[int]:
     """The rows after which another layer begins."""
     return frozenset(i for i in range(len(rows) - 1) if rows[i].layer != rows[i + 1].layer)
 
 
-def _figures(rows: Sequence[Row], name: str) -> list[Cell]:
+def _figures(rows: Sequence[StepSummary], name: str) -> list[Cell]:
     return ["" if r.statistics is None else _figure(getattr(r.statistics, name), r.statistics) for r in rows]
 
 
@@ -39,7 +39,7 @@ def _figure(value: float, among: Statistics) -> Figure:
     return Figure(value, "%.3f" if largest < 10 else "%.2f" if largest < 100 else "%.1f" if largest < 1e4 else "%.1e")
 
 
-def pipeline_blocks(trace: Trace, rows: Sequence[Row], *, short: bool) -> Iterator[Block]:
+def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool) -> Iterator[Block]:
     """The table of some steps; where shapes will be ``short``, also what their letters mean."""
     formulas = [row.step.formula if row.step.is_tensor else _tokens_or_ids(trace, row) for row in rows]
     shapes = [shape_words(row.shape) + (f" ({row.note})" if row.note else "") for row in rows]
@@ -66,7 +66,7 @@ def _legend(config: ModelConfig) -> str:
     return ", ".join(f"{letter} {axis}" for axis, letter in _LETTERS.items() if grouped or axis != "kv head")
 
 
-def _tokens_or_ids(trace: Trace, row: Row) -> str:
+def _tokens_or_ids(trace: Trace, row: StepSummary) -> str:
     """The formula column of a step that is no tensor: the tokens or ids themselves, as far as they fit."""
     if row.step.name == "next":
         return row.step.formula
@@ -81,7 +81,7 @@ def _tokens_or_ids(trace: Trace, row: Row) -> str:
     return text
 
 
-def row_at(trace: Trace, place: int) -> Row:
+def row_at(trace: Trace, place: int) -> StepSummary:
     """The row of the pipeline at an index."""
     step, layer = trace.steps.rows[place]
     return row_of(trace, place + 1, step, layer)
@@ -92,14 +92,14 @@ def place_blocks(trace: Trace, place: int) -> Iterator[Block]:
     yield from pipeline_blocks(trace, [row_at(trace, place)], short=False)
 
 
-def around(trace: Trace, place: int, count: int) -> list[Row]:
+def around(trace: Trace, place: int, count: int) -> list[StepSummary]:
     """The rows of ``count`` steps around an index; near an end they reach further to the other side."""
     total = len(trace.steps.rows)
     first = max(0, min(place - count // 2, total - count))
     return [row_at(trace, at) for at in range(first, min(total, first + count))]
 
 
-def list_blocks(rows: Sequence[Row], place: int, stops: Sequence[str]) -> Iterator[Block]:
+def list_blocks(rows: Sequence[StepSummary], place: int, stops: Sequence[str]) -> Iterator[Block]:
     """Some steps, with a mark at the current one and the numbers of the stops at each."""
     columns = [
         Column("", [Span("→" if row.number == place + 1 else "", "strong") for row in rows], said="here"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tinytf.generate.loop import Step
+from tinytf.generate.loop import GeneratedToken
 from tinytf.generate.samplers import Sampling
 from tinytf.model.cache import LayerUse
 from tinytf.text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ def scale_blocks(sampling: Sampling, whose: str) -> Iterator[Block]:
 
 
 def step_blocks(
-    step: Step, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
+    step: GeneratedToken, tokenizer: Tokenizer, sampling: Sampling, several: bool, seen: Sequence[int]
 ) -> Iterator[Block]:
     """One step: its candidates, and the tokens ``seen`` (their ids) coloured by the attention that they got."""
     said = f"rank {step.rank:,} · surprise {step.surprise:.2f} bits · entropy {step.entropy:.2f} bits"

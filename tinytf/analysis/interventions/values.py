@@ -94,7 +94,7 @@ def reference_of(name: str, texts: Iterable[str], encode: Callable[[str], Encodi
 
 
 @dataclass(frozen=True)
-class Values:
+class HookValues:
     """The value of each hook point.
 
     ``source`` says what they are of, in words (of zeros nothing); ``texts`` of it went into a mean.
@@ -114,7 +114,7 @@ def values_for(
     text: Encoding | None = None,
     seed: int = 0,
     on_progress: Progress = unheard,
-) -> Values:
+) -> HookValues:
     """What goes in the place of each hook point in an ablation.
 
     ``zero``: zeros. ``mean``: the mean over all positions of the texts ``of`` a reference, or of a file of one, or of
@@ -125,20 +125,20 @@ def values_for(
         raise UsageError(f"there is no way to ablate {how!r}", did_you_mean(how, HOWS))
     if how == "zero":
         weight, config = next(model.transformer.parameters()), model.config
-        return Values(
+        return HookValues(
             {point: weight.new_zeros(config.d_model if point.head is None else config.d_head) for point in points}
         )
     texts = of if isinstance(of, Reference) else reference(model, of)
     if how == "mean":
         means = _means(model.transformer, points, texts, on_progress)
-        return Values(means, f"mean over {texts}", len(texts.texts))
+        return HookValues(means, f"mean over {texts}", len(texts.texts))
     if text is None:
         raise UsageError("resample takes the place of the values of one text, and none is given", "zero or mean do not")
     drawn = _another(text, texts, seed)
     other = record(model.transformer, texts.texts[drawn], layers={point.layer for point in points})
     length = len(text.tokens)
     said = f"from text {drawn + 1} of the {len(texts.texts):,} of {texts.name}, drawn by seed {seed}"
-    return Values({point: point.value(other)[:length] for point in points}, said)
+    return HookValues({point: point.value(other)[:length] for point in points}, said)
 
 
 def _means(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinytf.checkpoints.gguf.weights import read_tensor
-from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Table, Tensors
+from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import Rope
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields
@@ -118,7 +118,7 @@ def _scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     return made or said
 
 
-_QWEN2 = Table(
+_QWEN2 = FamilyTable(
     name="qwen2",
     settings=(
         Key("embedding_length", "d_model"),

@@ -8,7 +8,7 @@ from tinytf.checkpoints.gguf.header import Header, read_header
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
 from tinytf.checkpoints.load import Checkpoint
-from tinytf.checkpoints.table import Table
+from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -37,7 +37,7 @@ def gguf_tokenizer(path: Path) -> Tokenizer:
     return tokenizer_of(read_header(path))
 
 
-def _architecture_of(header: Header) -> Table:
+def _architecture_of(header: Header) -> FamilyTable:
     keys = Fields(header.metadata, header.path)
     kind = keys.text("general.type", "model")
     if kind != "model":

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinytf.checkpoints.table import Found, Group, Key, Table, Tensors
+from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(Table):
+class Family(FamilyTable):
     """One family of transformers.
 
     ``classes`` are those of transformers, by our word for the head; the first is the default. ``needs`` are fields of
