@@ -103,7 +103,7 @@ def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]
     width = 2 + max(
         size.wide, *(cell_len(shown(text, terminal)) for one in block.maps for text in (one.title, one.word))
     )
-    a_row = max(1, (terminal.width - 2) // width)
+    a_row = max(1, terminal.width // width)
     maps = block.maps[: a_row * max(1, block.lines // (2 + size.lines))]
     more = heads_shown(block, len(maps)) + (f"; {size.pooled}" if size.pooled else "")
     title = [Segment(block.title, role_style("strong", terminal)), Segment(shown(f"   {more}", terminal), dim)]
