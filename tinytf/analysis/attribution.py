@@ -233,7 +233,8 @@ def directly(trace: Trace, place: int, token: int, heads: Sequence[Tensor]) -> l
     def of_heads(stream: _Parts, step: Step, layer: int) -> _Parts:
         found = _Parts(trace, place)
         if step.role == "attention":
-            found.add_heads(layer, _wide(heads[layer]))
+            each = _wide(heads[layer])
+            found.add_heads(layer, torch.zeros_like(each) if trace.is_exchanged(step.name, layer) else each)
         return found
 
     for layer in range(trace.config.n_layers):

@@ -100,7 +100,7 @@ class Overview:
 
     @cached_property
     def flow(self) -> Flow:
-        """The block of the strongest head."""
+        """The block of the first of them."""
         return flow(self.trace, self.ranked[0][0])
 
     def weights(self, layer: int, head: int) -> Tensor:

@@ -175,11 +175,11 @@ class Screen:
             return f"at {self.names[positions[0]]}"
         return "over all tokens" if self.overview.reading is None else "at each [MASK]"
 
-    def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span]:
+    def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""
-        added = f"{value:+.2f}" if self.overview.predicted is not None else f"{value:.2f} of it"
-        about = f" {shortened(self.overview.most_seen(layer, head), 9)} {added}"
-        return [Span(f"L{layer}H{head}{step}", "attention"), Span(about, "dim")]
+        most = f" {shortened(self.overview.most_seen(layer, head), 9)} "
+        adds = Figure(value, "%.2f" if self.overview.predicted is None else "%+.2f", "dim")
+        return [Span(f"L{layer}H{head}{step}", "attention"), Span(most, "dim"), adds]
 
     def _looks_at(self, layer: int, head: int, value: float) -> Line:
         """What the head looks at from the last position that is read, in words."""
