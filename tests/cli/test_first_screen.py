@@ -60,7 +60,9 @@ def section(lines: list[str], title: str) -> list[str]:
 # One screen.
 
 
-WIDTHS = (80, 100, 120, 160, 200)
+NARROW = Terminal(80)
+COLOURED = Terminal(80, "truecolor", cuts=True)
+WIDE = Terminal(160)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +72,14 @@ WIDTHS = (80, 100, 120, 160, 200)
 def test_it_is_one_screen(model: str, text: str) -> None:
     opened = load(model)
     found = opened.traced(text)
-    for width in WIDTHS:
-        for terminal in (Terminal(width), Terminal(width, ascii=True), Terminal(width, "truecolor", cuts=True)):
-            assert len(screen(opened, found, terminal)) <= 45
+    for terminal in (NARROW, COLOURED, WIDE, Terminal(80, ascii=True)):
+        assert len(screen(opened, found, terminal)) <= 45
 
 
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
 def test_thirty_layers_are_one_screen(deep: Model, deep_traces: dict[str, Traced], text: str) -> None:
     assert len(deep_traces[LONG].trace.tokens) >= 200
-    for terminal in (Terminal(80), Terminal(80, "truecolor", cuts=True), PAPER, SCREEN, Terminal(200)):
+    for terminal in (COLOURED, WIDE):
         assert len(screen(deep, deep_traces[text], terminal)) <= 45
 
 
@@ -86,7 +87,7 @@ def test_every_step_of_gemma_is_one_screen(bpe: Tokenizer) -> None:
     config = config_of("gemma 2, norms around each part and windows by layer", vocab_size=bpe.vocab_size)
     model = Model("gemma", lively(config), bpe, "random weights")
     found = model.traced("The cat sat")
-    for width in WIDTHS:
+    for width in (80, 100):
         assert len(screen(model, found, Terminal(width, ascii=True))) <= 45
 
 
@@ -232,7 +233,7 @@ def test_what_to_type_next_runs(tinytf: Tinytf, decoder: Path, encoder: Path, te
 
 
 def test_a_text_that_no_line_holds_is_called_text(tinytf: Tinytf) -> None:
-    for text in (LONG[:60], "two\nlines", "-x"):
+    for text in ("two\nlines and one that is too long for a line of a screen", "-x"):
         ran = tinytf("trace", "--", text)
         assert all(" TEXT" in line for line in ran.lines[-3:])
         assert all(" -m " not in line for line in ran.lines[-3:])
@@ -278,13 +279,12 @@ def test_a_block_is_no_step(tinytf: Tinytf, decoder: Path) -> None:
     assert "--at L0H0.weights shows it" in ran.err
 
 
-@pytest.mark.parametrize(("width", "across"), [(80, 2), (120, 4), (200, 4)])
-def test_the_maps_of_a_block_stand_side_by_side(tinytf: Tinytf, width: int, across: int) -> None:
-    for colour in ("never", "always"):
-        ran = tinytf("trace", "The cat sat", "--block", "L1H2", "--width", str(width), "--color", colour)
-        bare = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
-        rows = [re.findall(r"L1H2\.(scores|scaled|masked|weights)(?= |$)", line) for line in bare.splitlines()]
-        assert next(row for row in rows if row) == ["scores", "scaled", "masked", "weights"][:across]
+@pytest.mark.parametrize(("width", "across", "colour"), [(80, 2, "always"), (120, 4, "never"), (200, 4, "always")])
+def test_the_maps_of_a_block_stand_side_by_side(tinytf: Tinytf, width: int, across: int, colour: str) -> None:
+    ran = tinytf("trace", "The cat sat", "--block", "L1H2", "--width", str(width), "--color", colour)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
+    rows = [re.findall(r"L1H2\.(scores|scaled|masked|weights)(?= |$)", line) for line in bare.splitlines()]
+    assert next(row for row in rows if row) == ["scores", "scaled", "masked", "weights"][:across]
 
 
 def test_side_by_side_nothing_is_lost() -> None:
