@@ -57,6 +57,16 @@ WIDE = 20
 """Columns that the words of a choice may take beside its option."""
 
 
+class FloatRange(click.FloatRange):
+    """A range that has no NaN in it; click's own lets it through, since no limit is on its wrong side."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail("nan is no limit", param, ctx)
+        return found
+
+
 class Option(click.Option):
     """An option in a group of the help page, where numbers are called N, and many words stand in the text."""
 

@@ -260,3 +260,8 @@ class Addressed(Traced):
     """The same for addresses; those of parameters need no text."""
 
     texts: OptionalTexts
+
+    def refuse_text(self) -> None:
+        """UsageError for a TEXT where every address is a parameter's."""
+        if self.texts.words:
+            raise UsageError("a parameter is the same for every text", "leave out TEXT, or name a step too")

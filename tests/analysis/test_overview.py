@@ -218,3 +218,12 @@ def test_the_closeup_ends_with_the_position_that_is_read() -> None:
     assert seen(trace, 10).closeup(0, 0, 4, 8).queries == tuple(range(3, 11))
     short = record(lively(config_of("gpt2")), encoding_of(IDS[:5]))
     assert seen(short, 4).closeup(0, 0, 9, 8).keys == (0, 1, 2, 3, 4)
+
+
+def test_a_head_of_a_fresh_model_whose_attention_adds_nothing_adds_nothing() -> None:
+    model = lively(config_of("gemma 2, norms around each part and windows by layer"))
+    with torch.no_grad():
+        model.blocks[0].attention.o.weight.zero_()
+    first = seen(record(model, encoding_of(IDS)), len(IDS) - 1).layers[0]
+    assert first.added[0].norm == 0
+    assert first.heads == (0, 0, 0, 0)

@@ -108,7 +108,7 @@ def test_an_encoder_is_ablated_at_its_mask(tinytf: Tinytf, encoder: Path) -> Non
     ran = tinytf("ablate", MASKED, "-m", encoder, "--sweep", "layers")
     assert ran.status == 0, ran.err
     position = next(i for i, token in enumerate(load(str(encoder)).encode(MASKED).tokens) if token.shown == "[MASK]")
-    assert f"at [MASK] {position}; it is" in ran.out
+    assert f"at [MASK] {position}: ln p(" in ran.out
     assert "the first of 2" in tinytf("ablate", "The [MASK] sat [MASK]", "-m", encoder, "--at", "L0").out
     assert is_a_clean_error(tinytf("ablate", SENTENCE, "-m", encoder, "--at", "L0"))
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from architectures import config_of, encoding_of, lively
 from driving import SENTENCE, Ran, Tinytf
+from rich.cells import cell_len
 
 from tinytf.analysis.flow import flow
 from tinytf.analysis.traced import Traced
@@ -102,13 +103,6 @@ def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
     assert seven.index("") == 3 + 7
 
 
-def test_all_shows_what_fills_every_mask(tinytf: Tinytf) -> None:
-    text = " ".join(["the [MASK]"] * 7)
-    some, every = (tinytf("trace", text, "-m", "tiny-encoder", *more).lines for more in ((), ("--all",)))
-    assert "  and 2 more [MASK]; --all shows them" in some
-    assert sum(bool(re.match(r"  \[MASK\] at [0-9]+  ", line)) for line in every) == 7
-
-
 def test_the_block_is_that_of_the_head_that_speaks_most_for_the_answer(tinytf: Tinytf) -> None:
     text = "The cat lost the red ball. The cat lost the red"
     parts = json.loads(tinytf("attribute", text, "--json").out)["parts"]
@@ -127,6 +121,30 @@ def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_t
     assert [line.split()[0] for line in layers[1:5]] == ["L0", "L1", "L28", "L29"]
     assert layers[5].strip() == "folded: 26 of 30 layers, L2 to L27; --all shows them"
     assert len(section(screen(deep, deep_traces[SENTENCE], PAPER, rows=0), "layers")) == 31
+
+
+def test_more_masks_than_the_screen_has_room_for_are_shown_by_all(tinytf: Tinytf) -> None:
+    text = " ".join(["the [MASK]"] * 7)
+    few, every = (tinytf("trace", text, "-m", "tiny-encoder", *more).out for more in ((), ("--all",)))
+    assert few.count("[MASK] at") == 5
+    assert "and 2 more [MASK]; --all shows them" in few
+    assert "at each [MASK]; the lens at 2" in few
+    assert [f"[MASK] at {place}" in every for place in range(2, 16, 2)] == [True] * 7
+    assert "more [MASK]" not in every
+
+
+def test_all_shows_every_token_of_the_text(tinytf: Tinytf) -> None:
+    assert " more … " in tinytf("trace", LONG, "--width", "80").out
+    text = tinytf("trace", LONG, "--width", "80", "--all").out.partition("  next ")[0]
+    assert " more … " not in text
+    assert text.count("·mat") == 30
+
+
+def test_a_text_of_wide_characters_is_folded_to_one_line(tinytf: Tinytf, characters: Path) -> None:
+    lines = tinytf("trace", "猫が座った" * 10, "-m", characters, "--width", "80").lines
+    assert cell_len(lines[2]) <= 80
+    assert " more … " in lines[2]
+    assert lines[3].startswith("  next")
 
 
 # The drawing.
@@ -295,6 +313,8 @@ def test_side_by_side_nothing_is_lost() -> None:
         assert sum(line.count("part") for line in lines) == 5
         assert sum(line.split().count("3") for line in lines) == 13
     assert len(list(paint([Beside(parts, least=20, even=True)], Terminal(200)))) == 3
+    full = [[Line("a" * 20)], [Line("b" * 20)]]
+    assert list(paint([Beside(full, least=20)], Terminal(42, cuts=True))) == ["a" * 20 + "  " + "b" * 20]
 
 
 # Small maps.

@@ -290,3 +290,11 @@ def test_a_text_of_one_token_has_no_score(tinytf: Tinytf, decoder: Path) -> None
     ran = tinytf("score", "a", "-m", decoder)
     assert is_a_clean_error(ran)
     assert "1 token is too few" in ran.err
+
+
+@pytest.mark.parametrize("option", ["--watch", "--explain-cache", "--beams=2"])
+@pytest.mark.parametrize("wrong", [("--max-tokens", "0"), ("-m", "tiny-encoder")], ids=" ".join)
+def test_what_cannot_be_continued_is_told_before_anything_is_shown(
+    tinytf: Tinytf, option: str, wrong: tuple[str, str]
+) -> None:
+    assert is_a_clean_error(tinytf("generate", "The cat", option, *wrong))

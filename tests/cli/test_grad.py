@@ -20,7 +20,7 @@ def test_the_whole_view_has_loss_pipeline_block_and_check(tinytf: Tinytf, decode
     ran = tinytf("grad", SENTENCE, "--model", decoder, "--all", "--layer", "1", "--head", "1")
     assert ran.status == 0, ran.err
     assert "block L1, head 1" in ran.out
-    assert re.search(r"loss +\d+\.\d{4} nats, the mean of \d+ cross-entropies", ran.out)
+    assert re.search(r"loss +\d+\.\d{4} nats, mean of \d+ cross-entropies", ran.out)
     order = [ran.out.index(f"∂{name} ") for name in ("logits", "L1.out", "L1.weights", "L0.in", "embed.tokens")]
     assert order == sorted(order)
     assert "∂loss/∂L1H1.weights   ∂weights = ∂head_out·vᵀ" in ran.out

@@ -86,7 +86,7 @@ def test_the_verdict_of_a_backward_pass_is_that_of_autograd(tinytf: Tinytf, deco
     assert f"loss {float(loss):.4f} nats" in out
     shares = torch.softmax(logits[:-1].double(), -1)[range(len(ids) - 1), ids[1:]]
     worst = int(shares.argmin())
-    assert f"the worst: {opened.tokenizer.shown(int(ids[worst + 1]))} after" in out
+    assert f"worst: {opened.tokenizer.shown(int(ids[worst + 1]))} after" in out
     assert f", p {float(shares[worst]):.3g}" in out
     held: list[torch.Tensor] = []  # gradient × input of each token, by a hook of torch's own at the embedding
 
@@ -167,7 +167,7 @@ def test_a_model_card_is_told_in_words(tinytf: Tinytf) -> None:
         (("attribute", SENTENCE), r"logit of .* is -?\d+\.\d{6}:"),
         (("score", SENTENCE), r"perplexity \d+\.\d{6}:"),
         (("grad", SENTENCE), r"loss \d+\.\d{6} nats"),
-        (("ablate", SENTENCE, "--sweep", "layers"), r"it is -\d+\.\d{6}"),
+        (("ablate", SENTENCE, "--sweep", "layers"), r"ln p\(.*\) = -\d+\.\d{6}"),
         (("explain", "L0H0.weights[2,1]", SENTENCE), r"= 0\.\d{6}\b"),
         (("rollout", SENTENCE), r"most from .*, 0\.\d{6};"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from driving import SENTENCE, Tinytf
+from driving import SENTENCE, Tinytf, is_a_clean_error
 from safetensors.torch import load_file
 
 from tinytf.analysis.parameters import WAYS
@@ -65,6 +65,21 @@ def test_a_steps_address_beside_a_parameters_needs_a_text(tinytf: Tinytf) -> Non
     assert (ran.status, ran.err.splitlines()[0]) == (2, "tinytf: error: the text is empty")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trace", SENTENCE, "--at", "L0.W_Q"),
+        ("explain", "L0.W_Q", SENTENCE),
+        ("trace", "--at", "L0.W_Q", "--without", "mask"),
+        ("trace", "--at", "L0.W_Q", "--at", "L0.q", SENTENCE, "--code"),
+        ("trace", "--at", "L0.W_Q", "--activations"),
+    ],
+    ids=" ".join,
+)
+def test_what_a_parameter_has_no_use_for_is_refused(tinytf: Tinytf, words: tuple[str, ...]) -> None:
+    assert is_a_clean_error(tinytf(*words))
+
+
 def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:
     shown = " ".join(tinytf("explain", "L0H1.W_Q[3,7]").out.split())
     assert "learned, so nothing computes it; the norm of its row is 0.384" in shown
@@ -78,7 +93,7 @@ def test_a_weight_is_explained_as_what_it_is(tinytf: Tinytf) -> None:
         (("trace", "--at", "L0.W_QQ"), "there is no step 'W_QQ'"),
         (("trace", "--at", "E[pooch]"), "token 'pooch' is 3 tokens"),
         (("trace", "--at", "E[2048]"), "vocab 2048 is out of range"),
-        (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "L0.b_Q is a vector, and a spectrum is of a matrix"),
+        (("trace", "--at", "L0.b_Q", "--as", "spectrum"), "L0.b_Q is a vector, and 'spectrum' shows a matrix"),
         (("trace", SENTENCE, "--as", "map"), "--as is for parameters, and no address names one"),
         (("explain", "L0.b_O[3]"), "this model has no b_O: attn is computed without a bias"),
         (("grad", SENTENCE, "--at", "L0.W_Q"), "W_Q is a parameter, and not a step"),

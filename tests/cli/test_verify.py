@@ -230,3 +230,8 @@ claim = 2e-12
     assert "1e-12  │  +1e-12" in ran.out
     assert re.search(r"inf +2 +-inf +│ +-inf +\+inf +\+inf", ran.out)
     assert not ran.err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "0", "-1"])
+def test_a_limit_that_is_none_is_refused(tinytf: Tinytf, seconds: str) -> None:
+    assert is_a_clean_error(tinytf("verify", "cat-sat", "--seconds", seconds))

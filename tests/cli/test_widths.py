@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tinytf.trace.trace import Trace
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import AttentionView
-from tinytf_cli.views.blocks import Block, Line
+from tinytf_cli.views.blocks import Block, Heading, Line
 from tinytf_cli.views.tokens import TokensView
 from tinytf_cli.views.trace import TraceView
 
@@ -199,3 +200,18 @@ def test_a_paragraph_that_fills_the_line_to_the_last_cell_is_not_cut() -> None:
     screen = Terminal(width=20, cuts=True)
     lines = list(paint([Line("four four four four. next words")], screen))
     assert lines == ["four four four four.", "  next words"]
+
+
+def test_the_note_of_a_heading_that_does_not_fit_beside_it_is_whole_below_it() -> None:
+    heading = Heading("heads by entropy", "0 is one key, ln T is all T alike")
+    assert list(paint([heading], Terminal(60, "none", cuts=True)))[1:] == [f"{heading.title}   {heading.note}"]
+    narrow = list(paint([heading], Terminal(20, "none", cuts=True)))
+    assert narrow[1] == heading.title
+    assert " ".join(line.strip() for line in narrow[2:]) == heading.note
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["verify"], ["learn", "heads"]], ids=str)
+def test_no_output_begins_with_an_empty_line_or_has_two_together(tinytf: Tinytf, arguments: list[str]) -> None:
+    lines = tinytf(*arguments, "--width", "80").out.splitlines()
+    assert lines[0]
+    assert not any(not one and not other for one, other in pairwise(lines))

@@ -158,7 +158,7 @@ class Label(Data):
 
 
 LABELS: tuple[Label, ...] = (
-    Label("induction", "induction", 0.5, "finds what followed the last time, and so can repeat it", True),
+    Label("induction", "induction", 0.5, "finds what followed last time, to repeat it", True),
     Label("duplicate", "duplicate", 0.5, "finds the earlier copy of its own token", True),
     Label("previous", "previous", 0.5, "brings each token the one before it", True),
     Label("self", "self", 0.5, "stays at its own token"),

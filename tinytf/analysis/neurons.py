@@ -225,7 +225,7 @@ class Readout:
         elif self.direct:
             centred = ", centred" if self.centres else ""
             self.reading = f"{rows}{centred}, times the final norm's gain, through the unembedding"
-            self.contributing = "activation · direction of the predicted token ÷ the final norm's scale there"
+            self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
             between = "head's dense layer and norm between" if head == "mlm" else "norms that come after each sum"
             self.reading = f"{rows} through the unembedding, without the {between}"

@@ -163,7 +163,7 @@ def parameters(
     for one in found if way in _OF_MATRICES else ():
         if one.values.dim() != 2:
             what = "one number" if not one.values.dim() else "a vector"
-            raise UsageError(f"{one.where} is {what}, and a {way} is of a matrix", "leave out --as, or name a matrix")
+            raise UsageError(f"{one.where} is {what}, and {way!r} shows a matrix", "leave out --as, or name a matrix")
         if way == "spectrum" and not one.values.isfinite().all():
             raise UsageError(f"{one.where} has numbers that are not finite, so it has no singular values")
     return Parameters(found, about=About(model))

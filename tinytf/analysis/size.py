@@ -75,7 +75,7 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
         parts.append(Component("head, dense and norm", f"d_model² + d_model + {norm_words}", c * c + c + gains * c))
     if config.head != "none":
         each = (0 if config.tied_head else v * c) + v * config.head_bias
-        words = "tied to the token embeddings" if config.tied_head else "d_model·V"
+        words = "tied to embeddings" if config.tied_head else "d_model·V"
         parts.append(Component("head, unembedding", words + (" + V" if config.head_bias else ""), each))
     return parts
 

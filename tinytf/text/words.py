@@ -42,7 +42,7 @@ def find_token(
             raise UsageError(f"there is no token {number:,}: the vocabulary has {count:,}, 0 to {count - 1:,}")
         return number
     if not word:
-        raise UsageError(f"{option} is empty", f"name a token, such as {option} mat")
+        raise UsageError(f"{option} is empty", "name a token, such as mat or '#514'")
     special = tokenizer.library.token_to_id(word)
     if special is not None and special in tokenizer.special_ids:
         return special

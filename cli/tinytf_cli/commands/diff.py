@@ -1,13 +1,12 @@
 """``tinytf diff``: two texts, two models, or two dtypes of one model, step by step."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from tinytf.errors import UsageError
-from tinytf_cli.command import argument, command, option
+from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.inputs import read_texts, with_session_text
 from tinytf_cli.options import DTYPES, Extent, Opening
 from tinytf_cli.output import Output, Result
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
     from tinytf.loading import Model
 
 _HOW = 'tinytf diff "The cat sat" "The dog sat", or tinytf diff --model A --versus B "The cat sat"'
-
-
-def _no_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no limit")
-    return value
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class Asked:
     versus_dtype: str | None = option(type=click.Choice(DTYPES), help="Compare with the model in this dtype.")
     truncate: bool = option(is_flag=True, help="Cut a text that is longer than the model's context.")
     tolerance: float | None = option(
-        type=click.FloatRange(0), callback=_no_nan,
+        type=FloatRange(0),
         help="Relative difference up to which steps count as equal.  [default: the rounding error of the dtype]",
     )  # fmt: skip
     head: str | None = option(
@@ -44,7 +37,7 @@ class Asked:
     top: int = option(type=click.IntRange(1), shown=5, help="Most probable tokens of each side.")
     rows: int | None = option(type=click.IntRange(0), help="Positions shown; 0 for all.  [default: 6]")
     fail_over: float | None = option(
-        type=click.FloatRange(0), callback=_no_nan, metavar="TOL",
+        type=FloatRange(0), metavar="TOL",
         help="Exit 1 if a step differs by more than TOL of a token's largest number.",
     )  # fmt: skip
     full: bool = option(is_flag=True, help="Show every step, not only the one that differs most in each layer.")

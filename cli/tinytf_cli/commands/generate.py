@@ -107,7 +107,7 @@ def generate(
     """
     from tinytf.generate.beam import BeamOptions
     from tinytf.generate.compared import cached_steps
-    from tinytf.generate.loop import StreamOptions, cache_for
+    from tinytf.generate.loop import StreamOptions, cache_for, require_prompt
     from tinytf.generate.report import BeamSearch, CacheComparison, Generation
     from tinytf.report import About
     from tinytf_cli.joining import show_all
@@ -161,6 +161,7 @@ def generate(
         for view in views:
             if any(earlier.interrupted for earlier in shown):
                 return
+            require_prompt(model.transformer, view.encoding.ids, asked.max_tokens)  # before anything is shown
             shown.append(view)
             yield Result(view.blocks, view.data, view.events, text=None if watch else view.text, live=True)
 

@@ -32,11 +32,20 @@ class Instead:
         help="A run without this part of attention, beside the model's own, and --head in both. Repeatable.",
     )  # fmt: skip
 
+    @property
+    def asked(self) -> list[str]:
+        return [name for name in ("code", "activations", "without") if getattr(self, name)]
+
+    def refuse_parameters(self) -> None:
+        """UsageError for any of them beside the address of a parameter."""
+        if self.asked:
+            raise UsageError(f"--{self.asked[0]} is not of parameters", "ask for the parameter alone")
+
     def view_of(
         self, model: "Model", detail: Detail, at: "list[Address]", top: int
     ) -> "Callable[[Trace], View] | None":
         """How the one that is asked for is drawn; None where none is. UsageError for two, or for steps of none."""
-        asked = [name for name in ("code", "activations", "without") if getattr(self, name)]
+        asked = self.asked
         if not asked:
             return None
         from tinytf_cli.views.activations import ActivationsView

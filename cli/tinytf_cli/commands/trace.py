@@ -70,7 +70,10 @@ def trace(asked: Asked, sections: Sections, instead: Instead, detail: Detail, fa
     chosen += [where for name in asked.steps for where in _addresses_of(name, layers, detail.head, table)]
     if asked.way is not None and not weights:
         raise UsageError("--as is for parameters, and no address names one", "such as --at L0.W_Q")
+    if weights:
+        instead.refuse_parameters()
     if weights and not chosen and not fail_on:
+        on.refuse_text()
         on.output.show(
             Result.of(ParametersView(model, model.parameters(weights, way=asked.way), detail.dims, detail.rows))
         )

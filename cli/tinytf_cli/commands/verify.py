@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-import click
-
-from tinytf_cli.command import argument, command, option
+from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.output import Output, Result
 
 
@@ -19,7 +17,7 @@ class Asked:
         metavar="MODEL",
         help="Check token ids with the tokenizer of a folder, a tokenizer.json, or any name that --model takes.",
     )
-    seconds: float = option(type=click.FloatRange(0, min_open=True), shown=60.0, help="How long each may take.")
+    seconds: float = option(type=FloatRange(0, min_open=True), shown=60.0, help="How long each may take.")
 
 
 @command("verify")

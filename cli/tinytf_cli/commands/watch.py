@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinytf_cli.board import Board, quiet_seconds, takes_pictures
-from tinytf_cli.command import argument, command, option
+from tinytf_cli.command import FloatRange, argument, command, option
 from tinytf_cli.output import Output, ReaderGone, Result
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Asked:
     run: Path = argument(type=click.Path(path_type=Path))
     every: int = option(type=click.IntRange(1), shown=100, help="Steps per line, off a terminal.")
     once: bool = option(is_flag=True, help="Show the present state, and end.")
-    interval: float = option(type=click.FloatRange(0.05, 3600), shown=1.0, help="Seconds between looks.")
+    interval: float = option(type=FloatRange(0.05, 3600), shown=1.0, help="Seconds between looks.")
 
 
 @command("watch")

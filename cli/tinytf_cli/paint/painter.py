@@ -26,10 +26,14 @@ def _paint_line(block: blocks.Line, terminal: Terminal) -> list[PaintedLine]:
 
 
 def _paint_heading(block: blocks.Heading, terminal: Terminal) -> list[PaintedLine]:
-    line = [Segment(shown(block.title, terminal), role_style(block.role, terminal))]
-    if block.note:
-        line.append(Segment("   " + shown(block.note, terminal), role_style("dim", terminal)))
-    return [[], cut(line, terminal.width, terminal) if terminal.cuts else line]
+    title = [Segment(shown(block.title, terminal), role_style(block.role, terminal))]
+    if not block.note:
+        return [[], title]
+    note = Segment(shown(block.note, terminal), role_style("dim", terminal))
+    line = [*title, Segment("   "), note]
+    if not terminal.cuts or line_width(line) <= terminal.width:
+        return [[], line]
+    return [[], title, *wrap([Segment("  "), note], terminal.width, 4)]
 
 
 def _paint_scale(block: blocks.Scale, terminal: Terminal) -> list[PaintedLine]:
@@ -77,10 +81,10 @@ def _widest(lines: list[PaintedLine]) -> int:
 
 
 def _side_by_side(parts: list[list[PaintedLine]], terminal: Terminal) -> Iterator[PaintedLine]:
-    widths = [_widest(part) + _GUTTER for part in parts]
+    widths = [_widest(part) + _GUTTER for part in parts[:-1]]
     for number in range(max(map(len, parts))):
-        each = (part[number] if number < len(part) else [] for part in parts)
-        yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)]
+        *each, last = (part[number] if number < len(part) else [] for part in parts)
+        yield [one for line, width in zip(each, widths, strict=True) for one in fit(line, width, terminal)] + last
 
 
 _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {

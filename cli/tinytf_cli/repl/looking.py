@@ -11,6 +11,7 @@ import click
 from tinytf.errors import AddressError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.trace.address import Address, parse_address
+from tinytf_cli.command import FloatRange
 from tinytf_cli.options import Extent
 from tinytf_cli.output import Result
 from tinytf_cli.repl.line import begun_name
@@ -174,7 +175,7 @@ def _displayed(session: Session) -> Result:
     "diff", names_models=True, usage="[TEXT TEXT]", takes=("text",),
     examples=("diff", "diff --head L0H1 --top 3"),
 )  # fmt: skip
-@click.option("--tolerance", type=click.FloatRange(0), help="Relative difference that counts as none.")
+@click.option("--tolerance", type=FloatRange(0), help="Relative difference that counts as none.")
 @click.option("--head", metavar="ADDRESS", help="Show the weights of this head, not of the worst one.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Most probable tokens of each.")
 @click.option("--rows", type=click.IntRange(0), help="Positions shown; 0 for all.")

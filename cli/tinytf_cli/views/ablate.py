@@ -65,13 +65,13 @@ class AblationSweepView:
         yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
         where = where_predicted(self.trace, found.position)
         before = Figure(found.effects[0].log_p_before, "%.3f")
-        yield note([f"change of ln p({shown(found.target)}) {where}; it is ", before])
+        yield note([f"{where}: ln p({shown(found.target)}) = ", before])
         strongest = found.strongest(self.top)
         changes = [effect.change for _, effect in strongest]
         yield Table(
             [
                 Column("", [Span(name, "strong") for name, _ in strongest], said=""),
-                signed_bars("change", changes, one_form(changes, sign=True)),
+                signed_bars("change of ln p", changes, one_form(changes, sign=True)),
                 share_column("p after", [effect.p_after for _, effect in strongest], "output"),
                 Column("KL", [Figure(effect.kl, "%.4f") for _, effect in strongest], "right"),
                 Column("then first", [shown(effect.best) for _, effect in strongest], drop=1),

@@ -31,9 +31,9 @@ class ActivationsView:
         yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
         x = found.inputs
         below, beyond = float((x < 0).float().mean()), int((x.abs() > REACH).sum())
-        said = f": {found.formula}; {below:.0%} of its {x.numel():,} inputs are below 0"
+        said = f": {found.formula}; {100 * below:.0f} % of its {x.numel():,} inputs are below 0"
         yield titled(f"L{found.layer} uses {found.gated or found.name}", said)
-        yield Heading("curves", "and what this text has on them", "ffn")
+        yield Heading("curves", "lines: the functions; points: the units of this text", "ffn")
         yield Curves([*self._points(), *self._curves()], "input", "output", height=14)
         if beyond:
             yield note(f"{beyond:,} of {x.numel():,} inputs lie beyond ±{REACH:g}, out of the picture")
@@ -72,8 +72,11 @@ class ActivationsView:
             ]
         )
         low, *_, high = found.quantiles
-        middle = "  ".join(f"{q:.0%}: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1)
-        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; of all of them below  {middle}")
+        middle = "  ".join(
+            f"{100 * q:.0f} %: {x:.2f}" for q, x in zip(QUANTILES, found.quantiles, strict=True) if 0 < q < 1
+        )
+        yield note(f"inputs of this text from {low:.2f} to {high:.2f}; quantiles of all of them")
+        yield note(middle)
 
     def _tokens(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, [token.shown for token in self.found.encoding.tokens]

@@ -21,13 +21,13 @@ def number_words(model: Model) -> str:
     return f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device.type}"
 
 
-def model_words(model: Model) -> list[Span]:
-    """One line about a model."""
+def model_words(model: Model, computed: bool = True) -> list[Span]:
+    """One line about a model; with what it is ``computed`` in."""
     config = model.config
     rest = [
         f"{config.kind}, {heads_in_words(config)}, d_model {config.d_model}",
         f"{count(model.n_parameters)} parameters",
-        number_words(model),
+        *([number_words(model)] if computed else []),
         printable(model.source, spaces=False),
     ]
     return [Span(printable(model.name, spaces=False), "strong"), Span(" · " + " · ".join(rest))]
@@ -41,8 +41,9 @@ def tokenizer_words(tokenizer: Tokenizer, note: str, encoding: Encoding | None =
 
 def banner(model: Model, encoding: Encoding | None = None) -> Iterator[Block]:
     """The model, its tokenizer, and the notes of its files, a line each."""
-    yield Line(model_words(model))
-    yield Line(tokenizer_words(model.tokenizer, model.tokenizer_note, encoding))
+    yield Line(model_words(model, computed=False))
+    tokenizer = tokenizer_words(model.tokenizer, model.tokenizer_note, encoding)
+    yield Line([*tokenizer, Span(f" · {number_words(model)}", "dim")])
     yield from notes(model)
 
 

@@ -49,7 +49,7 @@ class BeamView(LiveView[BeamSearch]):
         for step in self.coming():
             if self.watch:
                 count = sum(one.ended for one in step.finished)
-                yield Heading(f"{step.number}", f"{count} ended" if count else "", "output")
+                yield Heading(f"step {step.number}", f"{count} ended" if count else "", "output")
                 yield self._table(step)
         for hypothesis in self.found.best:
             yield Heading("text", _in_words(hypothesis), "output")

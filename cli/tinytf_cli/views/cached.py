@@ -72,7 +72,7 @@ class CachedView(LiveView[CacheComparison]):
             ]
         )
         each = f"{in_bytes(found.bytes_per_token)} a token: 2 · {config.n_layers} layers · {config.n_kv_heads} heads"
-        yield note(f"{each} · {config.d_head} numbers; the times of both ways were taken in turns")
+        yield note(f"{each} · {config.d_head} numbers; timed in turns")
 
     def _steps(self) -> Iterator[Block]:
         found, rows = self.whole, self._chosen()
@@ -97,16 +97,19 @@ class CachedView(LiveView[CacheComparison]):
         """The orders of the textbook, evaluated for this model after ``t`` tokens."""
         config = self.model.config
         c, layers = config.d_model, config.n_layers
+        letters = {"L": layers, "C": c, "H": config.n_heads, "G": config.n_kv_heads, "D": config.d_head}
+        words = ("layers", "d_model", "heads", "KV heads", "d_head")
+        said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))
         cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
-        yield Heading(f"the formulas at t = {t:,}", f"{layers} layers, d_model {c}", "k")
-        keys, scores = "L·d_model·2·G·d_head", "L·2·H·d_head"
+        yield Heading(f"the formulas at t = {t:,}", said, "k")
+        keys, scores = "L·C·2·G·D", "L·2·H·D"
         numbers = 2 * layers * config.n_kv_heads * config.d_head * t
         rows = [
             ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
             ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
             ("whole step", "", plain.whole, "", cached.whole),
-            ("order of attention", "L·t²·d_model", layers * t * t * c, "L·t·d_model", layers * t * c),
-            ("numbers kept", "", 0, "t·L·2·G·d_head", numbers),
+            ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
+            ("numbers kept", "", 0, "t·L·2·G·D", numbers),
         ]
         columns = [Column("", [row[0] for row in rows], said="part")]
         for title, place in (("without the cache", 1), ("with it", 3)):
@@ -114,8 +117,8 @@ class CachedView(LiveView[CacheComparison]):
             whole = [f"{formula} = {figure}" if formula else figure for formula, figure in parts]
             columns.append(Column(title, whole, narrow=[figure for _, figure in parts]))
         yield Table(columns)
-        share = f"{plain.attention / plain.whole:.1%}"
-        yield note(f"attention is {share} of the uncached step; the rest are its matrices, which grow with t")
+        share = f"{100 * plain.attention / plain.whole:.1f} %"
+        yield note(f"attention is {share} of the uncached step; the rest grows with t, not t²")
 
 
 def _ms(seconds: float) -> str:

@@ -22,7 +22,7 @@ class CodeView:
         tokens = self.found.encoding.tokens
         yield from banner(self.model)
         yield Pieces([token.shown for token in tokens], [token.special for token in tokens])
-        yield note("each step was computed by its lines from the recorded steps before it, and compared")
+        yield note("each step: its lines, run on the recorded steps before it, and compared")
         yield Line("")
         yield Line("import torch, torch.nn.functional as F")
         yield Line(f"ids, T = torch.tensor({[token.id for token in tokens]}), {len(tokens)}", hanging=4)

@@ -114,7 +114,7 @@ class GradView:
     def _verdict(self) -> Iterator[Block]:
         """The loss, where it flows, and what it depends on, a line each."""
         found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
-        mean = f"the mean of {len(found.targets)} cross-entropies; the worst: " if len(found.targets) > 1 else ""
+        mean = f"mean of {len(found.targets)} cross-entropies; worst: " if len(found.targets) > 1 else ""
         where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
         target = Span(self.model.tokenizer.shown(worst.id), "output")
         share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")
@@ -332,7 +332,7 @@ def _agreement(outcome: Agreement) -> Line:
     figures = f"largest difference {worst.difference:.1e}, {worst.relative:.1e} of its gradient, at {worst.name}"
     if outcome.holds:
         compared = f"{len(outcome.steps)} steps and {len(outcome.parameters)} parameters"
-        return verdict(True, f"by hand {compared} have autograd's gradient, {figures}")
+        return verdict(True, f"by hand, {compared} have autograd's gradient, {figures}")
     if not math.isfinite(worst.difference):
         said = "not all gradients are finite, so by hand and autograd cannot be compared"
         return verdict(False, f"{said}, first at {worst.name}")

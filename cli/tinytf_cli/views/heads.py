@@ -150,7 +150,7 @@ class HeadsView:
                     for title, score, drop in _COLUMNS
                     if score in self.found.measured_on(score).values
                 ),
-                Column("evidence", [Span(named.evidence, "dim") for named in labels], shrink=38),
+                Column("evidence", [Span(named.evidence, "dim") for named in labels], drop=11),
             ]
         )
 

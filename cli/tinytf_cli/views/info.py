@@ -8,7 +8,7 @@ from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
 from tinytf_cli.numbers import in_bytes
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Cell, Column, Heading, Line, Span, Table
 from tinytf_cli.views.parts import verdict
 
 
@@ -38,7 +38,7 @@ def _in_words(value: object) -> str:
         return ", ".join(f"{name} ({said})" if nested else f"{name} {said}" for name, said, nested in each)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_in_words, value))
-    return str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class InfoView:
@@ -108,6 +108,8 @@ class InfoView:
     def _parameters(self) -> Table:
         parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
+        formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
+        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0], "dim") for p in parts), ""]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),
@@ -115,7 +117,7 @@ class InfoView:
                 Column("copies", [*(f"× {p.copies}" if p.copies > 1 else "" for p in parts), ""], "right", drop=2),
                 Column("total", [*(f"{p.total:,}" for p in parts), Span(f"{self.found.total:,}", "strong")], "right"),
                 Column("share", [*(f"{100 * p.total / self.found.total:.1f} %" for p in parts), ""], "right"),
-                Column("formula", [*(Span(p.formula, "dim") for p in parts), ""], shrink=12),
+                Column("formula", formulas, narrow=symbols, shrink=12),
             ],
             rule_after=frozenset({len(parts) - 1}),
         )
@@ -125,14 +127,14 @@ class InfoView:
         rows = [
             ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
             ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
-            ("compute per token", _flops(work.total), f"at {c.context:,} tokens of context; a multiply-add is 2 FLOP"),
-            ("  projections", _flops(work.projections), "layers · 2 · d_model · (2·H + 2·G)·d_head"),
-            ("  attention", _flops(work.attention), "layers · 4 · H·d_head · visible tokens"),
-            ("  feed-forward", _flops(work.feed_forward), f"layers · 2 · {3 if c.gated else 2} · d_model · d_ff"),
+            ("compute per token", _flops(work.total), f"at {c.context:,} tokens; multiply-add = 2 FLOP"),
+            ("  projections", _flops(work.projections), "L · 2 · d_model · (2·H + 2·G)·d_head"),
+            ("  attention", _flops(work.attention), "L · 4 · H·d_head · visible tokens"),
+            ("  feed-forward", _flops(work.feed_forward), f"L · 2 · {3 if c.gated else 2} · d_model · d_ff"),
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
             cache = self.found.cache_bytes["fp32"]
-            rows.append(("KV cache per token, fp32", in_bytes(cache), "2 · layers · G · d_head · 4 bytes"))
+            rows.append(("KV cache per token, fp32", in_bytes(cache), "2 · L · G · d_head · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows

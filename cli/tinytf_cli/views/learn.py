@@ -151,13 +151,15 @@ class LessonView:
         lesson = self.lesson
         yield Heading(f"{lesson.number} {lesson.name}", lesson.title, lesson.role)
         yield from self.why()
-        yield Line("")
+        if lesson.figures or not lesson.maps:  # small maps begin with an empty line themselves
+            yield Line("")
         yield from self.numbers(_ROWS)
         yield Line("")
         yield from self.question(terminal)
         yield self.answer()
         if self.has_more:
-            yield Line("")
+            if lesson.revealed_figures or not lesson.revealed_maps:
+                yield Line("")
             yield from self.revealed(_ROWS)
 
     def _step(self, address: str, rows: int) -> Iterator[Block]:

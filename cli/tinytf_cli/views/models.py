@@ -5,7 +5,7 @@ from itertools import groupby
 
 from tinytf.catalogue import AvailableModel, Catalogue
 from tinytf.text.printable import printable
-from tinytf_cli.numbers import count, in_bytes
+from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
 
@@ -26,6 +26,7 @@ class ModelsView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """A table for each place."""
         folder = printable(str(self.found.folder.resolve()), spaces=False)
+        yield Line([Span(plural(len(self.found.entries), "model"), "strong"), ", by the names that --model takes"])
         for place, found in groupby(self.found.entries, lambda entry: entry.place):
             entries = list(found)
             yield Heading(_PLACES[place].format(folder=folder))

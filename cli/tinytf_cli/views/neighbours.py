@@ -24,13 +24,14 @@ class NeighboursView:
         yield from banner(self.model, found.about.text if found.about else None)
         for place, space in enumerate(found.spaces):
             if several and (not found.at or not place):  # a stream is the same whatever it is compared with
-                yield Heading("similarity", f"cosine of each pair{'' if found.at else f' of {space.title}'}", "embed")
+                pairs = "pair; the same order down and across" if found.at else f"pair of {space.title}"
+                yield Heading("similarity", f"cosine of each {pairs}", "embed")
                 names = list(found.names)
                 yield Heat(as_array(space.similarity), names, names, "signed", digits=2)
             yield from self._several(space, terminal) if several else self._one(space)
         yield Line("")
         width = space.vectors.shape[1]
-        yield note(f"1 is the same direction; two random ones in {width:,} dimensions have 0 ± {found.chance:.2g}")
+        yield note(f"1: the same direction; two random vectors of {width:,} dimensions: 0 ± {found.chance:.2g}")
         yield from map(note, found.notes)
 
     def _one(self, space: Space) -> Iterator[Block]:

@@ -55,8 +55,9 @@ class NeuronsView:
             *self._figures(rows, full_scale(active.activation for token in tokens for active in token.units)),
         ]
         if self.directions:
-            columns.append(Column("promotes", [self._few(active, True) for _, active in rows], shrink=12))
-            columns.append(Column("suppresses", [self._few(active, False) for _, active in rows], shrink=12, drop=1))
+            for title, promoted, drop in (("promotes", True, 0), ("suppresses", False, 1)):
+                few, fewer = ([self._few(active, promoted, most) for _, active in rows] for most in (_FEW, _FEW - 1))
+                columns.append(Column(title, few, narrow=fewer, shrink=12, drop=drop))
         ends = frozenset(
             i for i, (token, _, place) in enumerate(kept[:-1]) if place == len(token.units) - 1 and len(token.units) > 1
         )
@@ -76,11 +77,11 @@ class NeuronsView:
     def _token(self, token: TokenUnits) -> str:
         return f"{token.position} {self.trace.tokens[token.position].shown}"
 
-    def _few(self, active: Active, promoted: bool) -> str:
+    def _few(self, active: Active, promoted: bool, most: int) -> str:
         """What a unit does here: a negative activation turns its direction around."""
         direction = self.directions[active.unit]
         ends = direction.promoted if promoted == (active.activation >= 0) else direction.suppressed
-        return "  ".join(self.shown(i) for i, _ in ends[:_FEW])
+        return "  ".join(self.shown(i) for i, _ in ends[:most])
 
     def _unit(self, unit: Unit, keep: list[int]) -> Iterator[Block]:
         tokens = self.found.tokens

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from rich.cells import cell_len
+
 from tinytf.analysis.overview import Added, Layer
 from tinytf.analysis.prediction import LikelyToken, Prediction
 from tinytf.analysis.traced import Traced
@@ -67,12 +69,12 @@ def short_banner(model: Model, trace: Trace, width: int) -> Iterator[Block]:
         yield from notes(model)
 
 
-def text_block(trace: Trace, width: int) -> Pieces:
-    """The tokens in one line; a long text is folded in the middle."""
+def text_block(trace: Trace, width: int, *, every: bool = False) -> Pieces:
+    """The tokens in one line; a long text is folded in the middle, unless ``every`` token is asked for."""
     names = labels(trace)
     special = [token.special for token in trace.tokens]
     room = width - 4
-    if sum(len(name) + 1 for name in names) <= room:
+    if every or sum(cell_len(name) + 1 for name in names) <= room:
         return Pieces(names, special)
     half = (room - len(f" … {len(names):,} more … ")) // 2
     head, tail = _fitting(names, half), _fitting(names[::-1], half)
@@ -85,32 +87,33 @@ def _fitting(names: Sequence[str], room: int) -> int:
     """How many names fit, at least one."""
     used = 0
     for place, name in enumerate(names):
-        used += len(name) + 1
+        used += cell_len(name) + 1
         if used > room:
             return max(1, place)
     return len(names)
 
 
 def answer_blocks(
-    trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool, every: bool
+    trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool, every: bool = False
 ) -> Iterator[Block]:
     """The most probable tokens: ``top``, or until they have 99.9 % or are five; fewer each where there are several.
 
-    With ``every`` all that were found. With ``digits`` the terminal says how many.
+    With ``digits`` the terminal says how many; of more than five [MASK] it takes ``every`` to show all.
     """
     if not found and trace.model.head is not None:
         yield Line(Span("  the text has no [MASK] to fill", "dim"))
     bars = []
-    for one in found if every else found[:_BARS]:
+    read = found if every else found[:_BARS]
+    for one in read:
         where = "next" if not one.fills else "[MASK]" if len(found) == 1 else f"[MASK] at {one.position}"
-        for place, likely in enumerate(one.top if every else _shown(one, top, max(1, _BARS // len(found)))):
+        for place, likely in enumerate(_shown(one, top, max(1, _BARS // len(found)))):
             title = where if place == 0 else " " * len(where)
             shown = "" if digits else probability(likely.probability)
             bars.append(Bar(f"{title}  {likely.token}", likely.probability, shown, "output"))
     if bars:
         yield Bars(bars)
-    if len(found) > _BARS and not every:
-        yield Line(Span(f"  and {len(found) - _BARS} more [MASK]; --all shows them", "dim"))
+    if len(found) > len(read):
+        yield Line(Span(f"  and {len(found) - len(read)} more [MASK]; --all shows them", "dim"))
 
 
 def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]:
@@ -173,7 +176,8 @@ class Screen:
         positions = self.overview.positions
         if len(positions) == 1:
             return f"at {self.names[positions[0]]}"
-        return "over all tokens" if self.overview.reading is None else "at each [MASK]"
+        reading = self.overview.reading
+        return "over all tokens" if reading is None else f"at each [MASK]; the lens at {reading}"
 
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""

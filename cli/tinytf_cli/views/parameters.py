@@ -62,7 +62,7 @@ class _Drawn:
         ends = f"{number(figures.min, form)} … {number(figures.max, form)}"
         said = f"mean {number(figures.mean, form)}, std {number(figures.std, form)}, {ends}, norm {number(one.norm)}"
         broken = f", {figures.not_finite:,} not finite" if figures.not_finite else ""
-        yield Line(f"{said}{broken}; it makes {' and '.join(one.makes)}", indent=2)
+        yield Line(f"{said}{broken}; makes {', '.join(one.makes)}", indent=2)
         yield from _WAYS[one.way](self)
 
     def _number(self) -> Iterator[Block]:
@@ -110,7 +110,7 @@ class _Drawn:
         values = self.one.singular_values.cpu().numpy()
         share = f"{ENERGY:.0%}".replace("%", " %")
         said = f"{self.one.carrying:,} of {plural(len(values), 'singular value')} carry {share} of the energy (Σσ²)"
-        yield Line([Span(said, "strong"), Span(f"; from {number(values[0])} down to {number(values[-1])}")], indent=2)
+        yield Line([Span(said, "strong"), Span(f"; {number(values[0])} to {number(values[-1])}")], indent=2)
         yield Curves([Curve("σ", np.arange(1, len(values) + 1), values, "residual")], "singular value", "σ")
 
     def norms(self) -> Iterator[Block]:

@@ -35,8 +35,7 @@ def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Ite
         [
             Column("", ["clean", "corrupt"], said=""),
             Column("", [where_predicted(trace, contrast.position) for trace in (clean, corrupt)], shrink=20, said=""),
-            Column(f"logit of {shown(contrast.answer)} − {shown(contrast.versus)}", difference, "right"),
-            Column("is", ["1", "0"], "right"),
+            Column(f"logit {shown(contrast.answer)} − {shown(contrast.versus)}", difference, "right"),
         ]
     )
     different, said = (_different(clean, corrupt, sign) for sign in ("│", "against"))
@@ -74,7 +73,7 @@ class PatchSweepView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         found, names = self.found, labels(self.corrupt)
         yield from _head(self.model, self.clean, self.corrupt, found.contrast)
-        yield Heading("strongest", "how much of the clean run is recovered: 1 is the clean run, 0 the corrupt one")
+        yield Heading("strongest", "share recovered: 1 is the clean run, 0 the corrupt one")
         yield self._strongest(names)
         yield Heading(found.what, _WHAT[found.what][0], "attention")
         values = as_array(found.recovered)

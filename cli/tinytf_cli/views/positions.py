@@ -8,7 +8,7 @@ from tinytf.analysis.positions import DISTANCES, Positions
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import model_words
-from tinytf_cli.views.blocks import Array, Block, Column, Curve, Curves, Figure, Heading, Heat, Line, Span, Table
+from tinytf_cli.views.blocks import Array, Block, Column, Curve, Curves, Figure, Heading, Heat, Line, Table
 from tinytf_cli.views.parts import bar_column, note, titled, verdict
 from tinytf_cli.views.steps import as_array, largest
 
@@ -71,7 +71,7 @@ class PositionsView:
             for place, role in zip(self._shown()[:4], _ROLES, strict=False)
         ]
         if curves:
-            yield Heading("some of them", "along the positions", "embed")
+            yield Heading("curves", "some of the waves, along the positions", "embed")
             yield Curves(curves, "position", name, height=9)
 
     def _lengths(self) -> Iterator[Block]:
@@ -95,7 +95,8 @@ class PositionsView:
         pairs = zip(DISTANCES, found.similarity, strict=False)
         what = "mean cosine of the angles between" if found.how == "rotary" else "cosine of two positions"
         said = "  ".join(f"{distance}: {cosine:.3f}" for distance, cosine in pairs)
-        yield Line([Span(f"{what}, by distance  ", "dim"), Span(said)], indent=2)
+        yield note(f"{what}, by distance")
+        yield Line(said, indent=2)
 
 
 def _length(wavelength: float) -> str:

@@ -37,16 +37,16 @@ class ScoreView:
         mean: list[Piece] = [
             ": ",
             Figure(self.found.bits, "%.3f"),
-            f" bits per token over {plural(len(scored), 'token')}",
+            " bits per token",
         ]
         token = Span(f"{worst.position} {tokens[worst.position].shown}", "strong")
         yield Line([*perplexity, *mean, "; least expected ", token, ", ", Figure(worst.surprise, "%.2f"), " bits"])
         if self.found.int8_cost is not None:
             yield Line([Span("int8", "strong"), Span(f" costs {cost_in_words(self.found.int8_cost)}")])
-        yield Heading("surprise", "−log₂ p of each token, in bits; the first is not predicted")
+        yield Heading("surprise", f"−log₂ p of {plural(len(scored), 'token')}, in bits; the first is not predicted")
         roles = ["dim", *(_role(one.surprise) for one in scored)]
         yield coloured_text([token.shown for token in tokens], roles, None if self.whole else _TEXT)
-        yield Scale("unit", _MOST_BITS, "bits")
+        yield Scale("unit", _MOST_BITS, "bits or more")
         yield Line("")
         names = [str(one.position) for one in scored]
         table = Table(

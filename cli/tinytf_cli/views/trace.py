@@ -69,8 +69,8 @@ class TraceView:
         yield from title
         if not found.holds:
             yield from self._verdict()
-        yield text_block(found.trace, terminal.width)
         digits, every = terminal.digits is not None, self.parts.layers
+        yield text_block(found.trace, terminal.width, every=every)
         answer = list(answer_blocks(found.trace, found.predictions, self.top, digits=digits, every=every))
         yield from answer
         screen = Screen(self.model, found, self.again)

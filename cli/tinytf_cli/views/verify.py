@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from tinytf.worked import CheckedStep, ExampleScores, Verification
 from tinytf_cli.numbers import plural
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Block, Column, Heading, Line, Span, Table
+from tinytf_cli.views.blocks import Block, Column, Line, Span, Table
 from tinytf_cli.views.parts import next_lines, verdict
 from tinytf_cli.views.worked_cells import MARKS, claimed_cells, faulty_cells, safe
 
@@ -51,7 +51,8 @@ class ScoresView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """A table of scores."""
         examples = self.found.examples
-        yield Heading("worked examples", "tinytf verify NAME shows one; FILE.toml checks your own")
+        about = Span("   tinytf verify NAME shows one; FILE.toml checks your own", "dim")
+        yield Line([Span("worked examples", "strong"), about])
         yield Table(
             [
                 Column("name", [Span(safe(one.example.name), "strong") for one in examples]),
@@ -60,13 +61,13 @@ class ScoresView:
                 Column("wrong", [f"{one.wrong:,}" for one in examples], "right"),
                 Column("of claims", [f"{one.claims:,}" for one in examples], "right"),
                 Column("not checked", [f"{one.skipped:,}" if one.skipped else "" for one in examples], "right", drop=1),
-                Column("", [safe(one.example.title) for one in examples], shrink=12),
+                Column("", [safe(one.example.title) for one in examples], shrink=40, drop=2),
             ]
         )
         yield Line("")
-        yield Line(Span("carried: wrong, but right of the author's own earlier numbers", "dim"))
+        yield Line(Span("carried: right given the author's own earlier numbers, but wrong in the end", "dim"))
         if any(one.skipped for one in examples):
-            yield Line(Span("not checked: token ids, which take a --tokenizer", "dim"))
+            yield Line(Span("not checked: token ids; give a --tokenizer", "dim"))
 
 
 def _score(found: Verification) -> list[Span]:
@@ -111,7 +112,8 @@ def _digest(found: Verification, terminal: Terminal) -> Iterator[Block]:
     yield Line("")
     if len(faulty) > _MOST_STEPS:
         yield Line(Span(f"{plural(len(faulty) - _MOST_STEPS, 'more step')} with claims that do not hold", "bad"))
-    wrong = [("--wrong", f"every number of the {plural(len(faulty), 'step')} that do not hold")] if faulty else []
+    held = f"{plural(len(faulty), 'step')} that {'does' if len(faulty) == 1 else 'do'} not hold"
+    wrong = [("--wrong", f"every number of the {held}")] if faulty else []
     yield from next_lines(terminal, *wrong, ("--full", f"every number of all {plural(len(found.steps), 'step')}"))
 
 

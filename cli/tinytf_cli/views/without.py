@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len, set_cell_size
+
 from tinytf.analysis.left_out import LeftOut
 from tinytf.analysis.order import Order
 from tinytf.analysis.sharpness import Sharpness, entropies, slopes
@@ -10,7 +12,7 @@ from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Span, Table
 from tinytf_cli.views.overview import short_banner, text_block
-from tinytf_cli.views.parts import bar_column, full_scale, note, shortened, titled, verdict
+from tinytf_cli.views.parts import bar_column, full_scale, note, share_column, shortened, titled, verdict
 from tinytf_cli.views.steps import as_array, shown_rows, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
@@ -55,7 +57,7 @@ class WithoutView:
         else:
             said = f"the last layer's stream is off by {self.found.layers[-1].stream:.2g} of its largest number"
         yield titled(self.said, f": {said}")
-        yield note(f"{', '.join(self.found.gone)} left out of every layer; the weights are the same")
+        yield note(f"left out of every layer: {', '.join(self.found.gone)}; the weights are the same")
 
     def _predictions(self) -> Iterator[Block]:
         for one in self.found.difference.predictions:
@@ -64,8 +66,8 @@ class WithoutView:
             yield Table(
                 [
                     Column("token", [self.model.tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
-                    bar_column("whole", one.first, [f"{p:.3f}" for p in one.first], _WHOLE),
-                    bar_column(self.said, one.second, [f"{p:.3f}" for p in one.second], _WITHOUT),
+                    share_column("whole", one.first, _WHOLE, like=one.second),
+                    share_column(self.said, one.second, _WITHOUT, like=one.first),
                 ]
             )
 
@@ -117,20 +119,20 @@ class WithoutView:
         queries = range(len(self.names))[-_QUERIES:]
         both = found.scaled[queries], found.unscaled[queries]
         columns = [Column("query", [self.names[place] for place in queries], shrink=8)]
-        for title, weights, role in zip(
-            (f"/ {found.expression}", "as they are"), both, (_WHOLE, _WITHOUT), strict=True
-        ):
+        for title, weights, role in zip((f"/ {found.expression}", "undivided"), both, (_WHOLE, _WITHOUT), strict=True):
             most, keys = weights.max(dim=-1)
             texts = [f"{share:.3f} {self.names[key]}" for share, key in zip(most.tolist(), keys.tolist(), strict=True)]
+            wide = max(map(cell_len, texts))
+            texts = [set_cell_size(text, wide) for text in texts]
             columns += [
-                bar_column(f"largest, {title}", most.tolist(), texts, role),
+                bar_column(f"largest {title}", most.tolist(), texts, role),
                 Column("entropy", [f"{one:.3f}" for one in entropies(weights).tolist()], "right", drop=2),
                 Column("w(1−w)", [f"{one:.4f}" for one in slopes(weights).tolist()], "right", drop=1),
             ]
-        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and as they are"
+        said = f"the same live scores, divided by {found.expression} = {found.divisor:.4g} and not"
         yield Heading(f"softmax of L{found.layer}H{found.head}", said, "attention")
         yield Table(columns)
-        yield note("entropy in nats; w(1−w) of the largest weight: what its gradient is multiplied by")
+        yield note("entropy in nats; w(1−w) multiplies the gradient of the largest weight")
 
     def _order(self, found: Order) -> Iterator[Block]:
         """The text in another order: where the outputs are the same, the order is lost."""
