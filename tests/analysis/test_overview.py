@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tinytf.analysis.flow import Flow, flow
-from tinytf.analysis.overview import Overview, overview
+from tinytf.analysis.overview import Overview, of_layer, overview
 from tinytf.analysis.prediction import LikelyToken, Prediction
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -132,13 +132,37 @@ def test_a_head_adds_what_is_missing_of_attention_without_it(name: str) -> None:
         assert share == pytest.approx(float(missing.norm() / whole.norm()) * one.added[0].share, rel=1e-5)
 
 
-@models
-def test_the_strongest_heads_come_first(name: str) -> None:
-    found = seen(traced(name), 4)
-    shares = [found.layers[layer].heads[head] for layer, head in found.ranked]
-    assert shares == sorted(shares, reverse=True)
-    assert len(shares) == len(found.layers) * len(found.layers[0].heads)
+@pytest.mark.parametrize("name", READ)
+def test_what_heads_add_to_the_logit_is_what_attribute_says_and_ranks_them(name: str) -> None:
+    trace = traced(name)
+    found = seen(trace, 4)
+    parts = asked(trace.model).attribute(trace, position="4", token="#0").parts
+    heads = {(part.layer, part.head): part.value for part in parts if part.kind == "head"}
+    assert len(found.ranked) == len(heads)
+    assert {(layer, head): pytest.approx(value, rel=1e-6) for layer, head, value in found.ranked} == heads
+    values = [value for _, _, value in found.ranked]
+    assert values == sorted(values, reverse=True)
     assert found.flow.layer == found.ranked[0][0]
+
+
+def test_one_layer_by_itself_has_the_same_sizes() -> None:
+    trace = traced("gemma 2, norms around each part and windows by layer")
+    said = (Prediction(4, "", False, (LikelyToken("", 0, 1.0, 0.0),)),)
+    one, whole = of_layer(trace, said, 1), overview(trace, said, str)
+    assert one.layers[0].added == whole.layers[1].added
+    assert one.layers[0].heads == whole.layers[1].heads
+    assert [head for _, head, _ in one.ranked] == sorted(range(4), key=lambda head: -one.layers[0].heads[head])
+    assert one.flow.layer == 1
+
+
+@models
+def test_the_branch_of_attention_is_what_it_adds_to_the_stream(name: str) -> None:
+    trace = traced(name)
+    steps = flow(trace, 0).branch(trace.steps.weights)
+    *branch, total = steps
+    assert {"q", "k", "v", "weights", "concat", "attn"} <= {one.name for one in branch}
+    assert branch[-1].name in total.joins
+    assert not any(one.step.role == "ffn" for one in branch)
 
 
 def test_without_a_prediction_all_tokens_are_measured_and_the_lens_reads_nothing() -> None:
@@ -168,7 +192,7 @@ def test_every_layer_is_read_as_the_lens_reads_it(name: str) -> None:
         ("previous", torch.eye(6).roll(1, 0).tril(-1) + torch.diag(torch.tensor([1.0] + [0.0] * 5))),
         ("first", torch.eye(6)[:1].expand(6, 6)),
         ("broad", torch.ones(6, 6).tril() / torch.arange(1, 7)[:, None]),
-        ("–", torch.tensor([[1.0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0], *[[0.3, 0.6, 0.1, 0, 0, 0]] * 4])),
+        ("→ #14", torch.tensor([[1.0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0], *[[0.3, 0.6, 0.1, 0, 0, 0]] * 4])),
     ],
 )  # fmt: skip
 def test_a_head_is_called_by_what_it_does_in_this_text(
@@ -179,11 +203,11 @@ def test_a_head_is_called_by_what_it_does_in_this_text(
     assert found.label(0, 0) == label
 
 
-def test_the_closeup_of_a_long_text_has_the_last_queries_and_the_keys_they_see_most() -> None:
+def test_the_closeup_of_a_long_text_has_the_last_queries_and_the_keys_the_last_one_sees_most() -> None:
     trace = record(lively(config_of("gpt2")), encoding_of(list(range(20))))
-    found = seen(trace, 19).closeup(1, 2, keys=4)
+    found = seen(trace, 19).closeup(1, 2, keys=4, queries=8)
     whole = trace["L1H2.weights"].numpy()
-    most = np.argsort(-whole[12:].sum(axis=0))[:4]
+    most = np.argsort(-whole[19])[:4]
     assert found.queries == tuple(range(12, 20))
     assert found.keys == tuple(sorted(most.tolist()))
     assert np.array_equal(found.weights.numpy(), whole[12:][:, list(found.keys)])
@@ -191,9 +215,9 @@ def test_the_closeup_of_a_long_text_has_the_last_queries_and_the_keys_they_see_m
 
 def test_the_closeup_ends_with_the_position_that_is_read() -> None:
     trace = record(lively(config_of("rotary and both ways")), encoding_of(list(range(20))))
-    assert seen(trace, 10).closeup(0, 0, 4).queries == tuple(range(3, 11))
+    assert seen(trace, 10).closeup(0, 0, 4, 8).queries == tuple(range(3, 11))
     short = record(lively(config_of("gpt2")), encoding_of(IDS[:5]))
-    assert seen(short, 4).closeup(0, 0, 9).keys == (0, 1, 2, 3, 4)
+    assert seen(short, 4).closeup(0, 0, 9, 8).keys == (0, 1, 2, 3, 4)
 
 
 def test_a_head_of_a_fresh_model_whose_attention_adds_nothing_adds_nothing() -> None:

@@ -176,3 +176,55 @@ def test_thumbnails_show_each_layer_through_its_own_window() -> None:
     causal = np.tri(7, dtype=bool)
     assert [np.array_equal(one, causal) for one in seen] == [False, True]
     assert np.array_equal(seen[0], causal & ~np.tri(7, k=-4, dtype=bool))
+
+
+# Multi-head attention of a layer.
+
+
+def test_the_heads_of_a_layer_are_drawn_with_their_shapes_and_joined(tinytf: Tinytf) -> None:
+    text = "The cat lost the red ball"
+    data = json.loads(tinytf("attention", text, "--layer", "1", "--json").out)
+    lines = tinytf("attention", text, "--layer", "1", "--width", "80").lines
+    start = next(place for place, line in enumerate(lines) if line.startswith("attention L1   of 4"))
+    drawn = lines[start + 1 : lines.index("", start)]
+    (layer,) = data["layers"]
+    order = sorted(range(4), key=lambda head: -layer["heads"][head])
+    (heads,) = (re.findall(r"H(\d)", line) for line in drawn if "H0" in line)
+    assert [int(head) for head in heads] == order
+    (adds,) = (line.split()[3:] for line in drawn if "adds" in line)
+    assert adds == [f"{layer['heads'][head]:.2f}" for head in order]
+    (taken,) = (line for line in drawn if "takes" in line)
+    assert taken.split("takes ")[1].split() == ["(6,", "32)", *(f"{one}{head}" for head in order for one in "qkv")]
+    branches, joins = (next(line for line in drawn if sign in line) for sign in "┬┴")
+    assert [place for place, sign in enumerate(branches) if sign in "┬╮"] == [
+        place for place, sign in enumerate(joins) if sign in "┴╯"
+    ]
+    assert drawn[-2].endswith("concat (6, 128) · W_O (128, 128) = attn      (6, 128)")
+    assert all(len(line) <= 80 for line in drawn)
+
+
+def test_shared_keys_and_values_and_heads_that_do_not_fit_are_said(opened: Model) -> None:
+    model = Model(
+        "grouped", lively(config_of("llama, grouped", vocab_size=opened.config.vocab_size)), opened.tokenizer, ""
+    )
+    found = model.attention("The cat sat", layer=1)
+    for terminal in (Terminal(80), Terminal(80, "truecolor", cuts=True), Terminal(80, plain=True)):
+        text = "\n".join(paint(AttentionView(model, found, "entropy").blocks(terminal), terminal))
+        bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        assert set(re.findall(r"q\d k\d v\d", bare)) == {"q0 k0 v0", "q1 k0 v0", "q2 k1 v1", "q3 k1 v1"}
+    narrow = list(paint(AttentionView(model, found, "entropy").blocks(Terminal(50)), Terminal(50)))
+    assert any("3 of 4, those that add most; --head L1H*" in line for line in narrow)
+    assert sum(len(re.findall(r"q\d k\d v\d", line)) for line in narrow) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--layer", "4"), "there is no layer 4"),
+        (("--layer", "0", "--head", "L0H0"), "--layer draws all heads of a layer"),
+    ],
+)
+def test_a_layer_that_cannot_be_drawn_is_one_line(tinytf: Tinytf, options: tuple[str, ...], said: str) -> None:
+    ran = tinytf("attention", "The cat sat", *options)
+    assert ran.status == 2
+    assert said in ran.err

@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,13 @@ from tinytf.analysis.flow import flow
 from tinytf.analysis.traced import Traced
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
-from tinytf.loading import Model
+from tinytf.loading import Model, load
 from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.record import record
 from tinytf_cli.paint.painter import paint
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Heading, Line, Miniature, Miniatures
-from tinytf_cli.views.flow import flow_blocks
+from tinytf_cli.views.flow import Drawing
 from tinytf_cli.views.trace import TraceView
 
 LONG = " ".join(["the cat sat on the mat and"] * 30)
@@ -60,24 +61,35 @@ def section(lines: list[str], title: str) -> list[str]:
 # One screen.
 
 
+NARROW = Terminal(80)
+COLOURED = Terminal(80, "truecolor", cuts=True)
+WIDE = Terminal(160)
+
+
 @pytest.mark.parametrize(
     ("model", "text"),
     [("tiny", "The cat sat"), ("tiny", LONG[:100]), ("tiny-encoder", "A [MASK] sat on the [MASK]."), ("tiny", "a")],
 )
-@pytest.mark.parametrize("option", ["--color=always", "--ascii"])
-def test_it_is_one_screen(tinytf: Tinytf, model: str, text: str, option: str) -> None:
-    ran = tinytf("trace", text, "-m", model, "--width", "100", option)
-    assert ran.status == 0
-    assert len(ran.lines) <= 45
+def test_it_is_one_screen(model: str, text: str) -> None:
+    opened = load(model)
+    found = opened.traced(text)
+    for terminal in (NARROW, COLOURED, WIDE, Terminal(80, ascii=True)):
+        assert len(screen(opened, found, terminal)) <= 45
 
 
-@pytest.mark.parametrize("terminal", [PAPER, SCREEN], ids=["paper", "screen"])
 @pytest.mark.parametrize("text", [SENTENCE, LONG], ids=["short", "long"])
-def test_thirty_layers_are_one_screen(
-    deep: Model, deep_traces: dict[str, Traced], terminal: Terminal, text: str
-) -> None:
+def test_thirty_layers_are_one_screen(deep: Model, deep_traces: dict[str, Traced], text: str) -> None:
     assert len(deep_traces[LONG].trace.tokens) >= 200
-    assert len(screen(deep, deep_traces[text], terminal)) <= 45
+    for terminal in (COLOURED, WIDE):
+        assert len(screen(deep, deep_traces[text], terminal)) <= 45
+
+
+def test_every_step_of_gemma_is_one_screen(bpe: Tokenizer) -> None:
+    config = config_of("gemma 2, norms around each part and windows by layer", vocab_size=bpe.vocab_size)
+    model = Model("gemma", lively(config), bpe, "random weights")
+    found = model.traced("The cat sat")
+    for width in (80, 100):
+        assert len(screen(model, found, Terminal(width, ascii=True))) <= 45
 
 
 def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
@@ -87,7 +99,17 @@ def test_the_answer_is_in_the_first_ten_lines(tinytf: Tinytf) -> None:
     assert shown == [(one["token"], pytest.approx(one["probability"], abs=5e-5)) for one in best[: len(shown)]]
     total = np.cumsum([one["probability"] for one in best])
     assert len(shown) == 1 + int(np.searchsorted(total[:4], 0.999))
-    assert len(tinytf("trace", "The cat sat", "--top", "7").lines) == len(tinytf("trace", "The cat sat").lines) + 3
+    seven = tinytf("trace", "The cat sat", "--top", "7").lines
+    assert seven.index("") == 3 + 7
+
+
+def test_the_block_is_that_of_the_head_that_speaks_most_for_the_answer(tinytf: Tinytf) -> None:
+    text = "The cat lost the red ball. The cat lost the red"
+    parts = json.loads(tinytf("attribute", text, "--json").out)["parts"]
+    best = max((part for part in parts if part["kind"] == "head"), key=lambda part: part["value"])
+    lines = tinytf("trace", text).lines
+    assert f"block L{best['layer']}   of 4, with the head that adds most to the logit of ·ball" in "\n".join(lines)
+    assert any(f"L{best['layer']}H{best['head']} → ·ball {best['value']:+.2f}" in line for line in lines)
 
 
 def test_a_long_text_and_a_long_stack_say_how_much_is_folded(deep: Model, deep_traces: dict[str, Traced]) -> None:
@@ -128,9 +150,13 @@ def test_a_text_of_wide_characters_is_folded_to_one_line(tinytf: Tinytf, charact
 # The drawing.
 
 
-def drawn(kind: str) -> list[str]:
+def drawn(kind: str, terminal: Terminal = PAPER) -> list[str]:
     trace = record(lively(config_of(kind)), encoding_of([3, 14, 15]))
-    return [line.rstrip() for line in paint(flow_blocks(flow(trace, 0), rails=True), PAPER)]
+    drawing = Drawing(flow(trace, 0), rails=True, ascii=terminal.ascii)
+    lines = [line.rstrip() for line in paint(drawing.blocks(cut=False), terminal)]
+    assert len(lines) == drawing.lines
+    assert max(map(len, lines)) <= (drawing.width if drawing.width <= terminal.width else drawing.narrow)
+    return lines
 
 
 def test_a_block_is_drawn_with_the_shapes_of_its_weights() -> None:
@@ -149,6 +175,16 @@ def test_a_block_is_drawn_with_the_shapes_of_its_weights() -> None:
         "  │ │  act (3, 40) · W₂ (40, 24) + b₂ = ffn       (3, 24)",
         "  ⊕─╯  mid + ffn = out                            (3, 24)",
     ]
+
+
+def test_a_narrow_drawing_keeps_the_shapes_of_the_weights() -> None:
+    for terminal in (Terminal(53), Terminal(53, ascii=True)):
+        lines = drawn("gemma 2, norms around each part and windows by layer", terminal)
+        whole = drawn("gemma 2, norms around each part and windows by layer", replace(terminal, width=100))
+        matrices = [re.findall(r"W_\w+ (\(\d+, \d+\))", line) for line in lines]
+        assert sum(map(len, matrices)) == 7
+        assert matrices == [re.findall(r"W_\w+ (\(\d+, \d+\))", line) for line in whole]
+        assert [line.split("  ")[-1].strip() for line in lines] == [line.split("  ")[-1].strip() for line in whole]
 
 
 def test_parallel_branches_are_drawn_side_by_side() -> None:
@@ -215,7 +251,7 @@ def test_what_to_type_next_runs(tinytf: Tinytf, decoder: Path, encoder: Path, te
 
 
 def test_a_text_that_no_line_holds_is_called_text(tinytf: Tinytf) -> None:
-    for text in (LONG[:60], "two\nlines", "-x"):
+    for text in ("two\nlines and one that is too long for a line of a screen", "-x"):
         ran = tinytf("trace", "--", text)
         assert all(" TEXT" in line for line in ran.lines[-3:])
         assert all(" -m " not in line for line in ran.lines[-3:])
@@ -261,13 +297,12 @@ def test_a_block_is_no_step(tinytf: Tinytf, decoder: Path) -> None:
     assert "--at L0H0.weights shows it" in ran.err
 
 
-@pytest.mark.parametrize(("width", "across"), [(80, 2), (120, 4), (200, 4)])
-def test_the_maps_of_a_block_stand_side_by_side(tinytf: Tinytf, width: int, across: int) -> None:
-    for colour in ("never", "always"):
-        ran = tinytf("trace", "The cat sat", "--block", "L1H2", "--width", str(width), "--color", colour)
-        bare = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
-        rows = [re.findall(r"L1H2\.(scores|scaled|masked|weights)(?= |$)", line) for line in bare.splitlines()]
-        assert next(row for row in rows if row) == ["scores", "scaled", "masked", "weights"][:across]
+@pytest.mark.parametrize(("width", "across", "colour"), [(80, 2, "always"), (120, 4, "never"), (200, 4, "always")])
+def test_the_maps_of_a_block_stand_side_by_side(tinytf: Tinytf, width: int, across: int, colour: str) -> None:
+    ran = tinytf("trace", "The cat sat", "--block", "L1H2", "--width", str(width), "--color", colour)
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
+    rows = [re.findall(r"L1H2\.(scores|scaled|masked|weights)(?= |$)", line) for line in bare.splitlines()]
+    assert next(row for row in rows if row) == ["scores", "scaled", "masked", "weights"][:across]
 
 
 def test_side_by_side_nothing_is_lost() -> None:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from tinytf.analysis.heads import MEASURES, measure_heads
+from tinytf.analysis.overview import Overview, of_layer
+from tinytf.analysis.prediction import predictions
 from tinytf.errors import UsageError
-from tinytf.report import About, Report
+from tinytf.report import About, Report, plain
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.trace.check import Check, check
@@ -26,17 +28,25 @@ class Attended(Report):
     """The attention of a trace. ``heads`` are (layer, head) pairs whose weights are given.
 
     All of them, those of one ``query``, the ``top`` largest, or those of a ``window``: first query, end, first key,
-    end.
+    end. ``multi_head`` is a layer whose attention is drawn, where one is asked for.
     """
 
     KIND = "attention"
-    EVENTS: ClassVar = {"tokens": "token", "measures": "measures", "heads": "head", "check": "check"}
+    EVENTS: ClassVar = {
+        "tokens": "token",
+        "measures": "measures",
+        "heads": "head",
+        "flow": "flow",
+        "layers": "layer",
+        "check": "check",
+    }
 
     trace: Trace
     heads: tuple[tuple[int, int], ...] = ()
     query: int | None = None
     top: int | None = None
     window: Window | None = None
+    multi_head: Overview | None = None
 
     def __post_init__(self) -> None:
         count = len(self.trace.tokens)
@@ -81,9 +91,11 @@ class Attended(Report):
 
     def fields(self) -> dict[str, Any]:
         """Masked weights are −∞."""
+        drawn = self.multi_head
         return {
             "measures": {by: measure_heads(self.trace, by).tolist() for by in MEASURES},
             "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
+            **({} if drawn is None else {"flow": plain(drawn.flow), "layers": plain(drawn.layers)}),
             **self.members("check"),
         }
 
@@ -125,13 +137,16 @@ def attention(
     row: str | None = None,
     top: int | None = None,
     window: Window | None = None,
+    layer: int | None = None,
     truncate: bool = False,
     force: bool = False,
 ) -> Attended:
     """Measures of every head on a text, or on its trace, and the weights of ``heads``, (layer, head) pairs.
 
-    Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``.
+    Of the query ``row``, a token by text or number; the ``top`` pairs; or those of a ``window``. With a ``layer``, how
+    its heads make what it adds to the stream.
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
-    return Attended(trace, tuple(heads), query, top, window, about=About(model, trace.encoding))
+    drawn = None if layer is None else of_layer(trace, predictions(trace, model.tokenizer, 1), layer)
+    return Attended(trace, tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))

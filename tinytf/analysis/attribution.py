@@ -6,7 +6,7 @@ frozen is linear, so each part goes through it by itself, and the parts sum to t
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -152,7 +152,7 @@ class _Parts:
 
     def through(self, step: Step | None, layer: int | None = None) -> None:
         """Send every part through a step that is linear, or that is linear with what it was at this place held."""
-        if step is None:
+        if step is None or not self.rows:
             return
         site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
         taken, given = (_wide(one[self.place]) for one in (site.input(), site.value))
@@ -210,10 +210,8 @@ def attribute(
     parts = _Parts(trace, place)
     _embeddings(parts)
     for layer in range(trace.config.n_layers):
-        _block(parts, layer)
-    for step in trace.steps.after:
-        if step.to_loss and not step.is_vocabulary:
-            parts.through(step)
+        _block(parts, layer, _added)
+    _last(parts)
     values = torch.cat(parts.rows) @ _direction(trace.model.unembedding, chosen, other)  # (N, C) · (C,) -> (N,)
     found = [Part(*name, value) for name, value in zip(parts.names, values.tolist(), strict=True)]
     bias = getattr(getattr(trace.model.head, "decoder", None), "bias", None)
@@ -223,6 +221,29 @@ def attribute(
     of = "logit" if unembedded is trace.steps.over_vocabulary[-1] else unembedded.name
     about, limit = About(model, trace.encoding), _allowed(trace, found)
     return Attribution(place, chosen, other, tuple(found), logit, limit, _frozen(trace), of, about=about)
+
+
+def directly(trace: Trace, place: int, token: int, heads: Sequence[Tensor]) -> list[list[float]]:
+    """What every head adds to the logit of a token at one place, by layers, as ``attribute`` has it.
+
+    ``heads`` are what the heads of each layer add at that place before any norm, (H, C).
+    """
+    parts = _Parts(trace, place)
+
+    def of_heads(stream: _Parts, step: Step, layer: int) -> _Parts:
+        found = _Parts(trace, place)
+        if step.role == "attention":
+            each = _wide(heads[layer])
+            found.add_heads(layer, torch.zeros_like(each) if trace.is_exchanged(step.name, layer) else each)
+        return found
+
+    for layer in range(trace.config.n_layers):
+        _block(parts, layer, of_heads)
+    _last(parts)
+    rows = [row for row, (_, kind, _, _) in zip(torch.cat(parts.rows), parts.names, strict=True) if kind == "head"]
+    values = torch.stack(rows) @ _direction(trace.model.unembedding, token, None)  # (L·H, C) · (C,) -> (L·H,)
+    found: list[list[float]] = values.unflatten(0, (trace.config.n_layers, -1)).tolist()
+    return found
 
 
 def _place(trace: Trace, position: str | None) -> int:
@@ -248,13 +269,23 @@ def _embeddings(parts: _Parts) -> None:
     parts.through(next((step for step in before if total.name in step.inputs), None))
 
 
-def _block(parts: _Parts, layer: int) -> None:
-    """What a block adds, in the order of its steps, each part through the norms that the stream or it goes through."""
+def _last(parts: _Parts) -> None:
+    """Send every part through the steps between the last block and the unembedding."""
+    for step in parts.trace.steps.after:
+        if step.to_loss and not step.is_vocabulary:
+            parts.through(step)
+
+
+def _block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _Parts]) -> None:
+    """What a block adds, in the order of its steps, each part through the norms that the stream or it goes through.
+
+    ``parts_of`` gives what attention or the feed-forward adds.
+    """
     table = parts.trace.steps
     parts.replace(table.input, layer)
     norms = {step.inputs[0]: step for step in table.stream_norms}
     for step in table.added:
-        added, norm = _added(parts, step, layer), norms.get(step.name)
+        added, norm = parts_of(parts, step, layer), norms.get(step.name)
         added.through(norm, layer)
         parts.take(added)
         last = step if norm is None else norm

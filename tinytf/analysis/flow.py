@@ -65,6 +65,11 @@ class Flow(Data):
     layer: int
     steps: tuple[FlowStep, ...]
 
+    def branch(self, name: str) -> tuple[FlowStep, ...]:
+        """The steps of the branch that a step is on, and the sum where it joins the stream."""
+        (end,) = (one.branch for one in self.steps if one.name == name)
+        return tuple(one for one in self.steps if one.branch == end or end in one.joins)
+
 
 def flow(trace: Trace, layer: int) -> Flow:
     """The block of ``layer``: every step with its shape, its inputs, its weights, and the branch it is on."""

@@ -1,6 +1,6 @@
-"""A pass at a glance: what every layer adds to the residual stream, which heads move it most, what the lens reads."""
+"""A pass at a glance: what layers and heads add to the stream and to the predicted logit, and what the lens reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.attribution import directly
 from tinytf.analysis.flow import Flow, flow
 from tinytf.analysis.heads import LABELS, MEASURES, choosing, entropy_share
 from tinytf.analysis.lens import most_probable
@@ -17,8 +18,6 @@ from tinytf.steps.operations import Add, Sight
 from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
-
-_QUERIES = 8
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,15 @@ class Read:
 
 @dataclass(frozen=True)
 class Layer(Data):
-    """One layer. ``heads`` is how much each head adds, as a share of the stream; ``read`` what the lens reads there."""
+    """One layer. ``heads`` is how much each head adds, as a share of the stream; ``read`` what the lens reads there.
+
+    ``direct`` is what each head adds directly to the logit of the predicted token, None where nothing is predicted.
+    """
 
     layer: int
     added: tuple[Added, ...]
     heads: tuple[float, ...]
+    direct: tuple[float, ...] | None
     read: Read | None
 
     @property
@@ -61,7 +64,7 @@ class Layer(Data):
 
 @dataclass(frozen=True, eq=False)
 class Closeup:
-    """Part of a head's ``weights``: up to 8 ``queries``, the last one read, and the ``keys`` that they see most."""
+    """Part of a head's ``weights``: some ``queries``, the last one read, and the ``keys`` seen most from there."""
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
@@ -72,23 +75,32 @@ class Closeup:
 class Overview:
     """Layers and heads of a trace at ``positions``: those of its predictions, or all where it predicts nothing.
 
-    ``reading`` is the one that the lens reads, None without a prediction.
+    ``reading`` is the one that the lens reads and logits are taken of, None without a prediction. ``predicted`` is how
+    its most probable token is shown.
     """
 
     trace: Trace
     positions: tuple[int, ...]
     reading: int | None
+    predicted: str | None
     layers: tuple[Layer, ...]
 
     @cached_property
-    def ranked(self) -> list[tuple[int, int]]:
-        """Layer and head of every head, first what adds most to the stream at the positions."""
-        found = [(one.layer, head) for one in self.layers for head in range(len(one.heads))]
-        return sorted(found, key=lambda place: -self.layers[place[0]].heads[place[1]])
+    def ranked(self) -> list[tuple[int, int, float]]:
+        """Layer and head of every head: first what adds most to the logit of the predicted token, with how much.
+
+        Without a prediction: to the stream, as a share of it.
+        """
+        found = [
+            (one.layer, head, value)
+            for one in self.layers
+            for head, value in enumerate(one.heads if one.direct is None else one.direct)
+        ]
+        return sorted(found, key=lambda one: -one[2])
 
     @cached_property
     def flow(self) -> Flow:
-        """The block of the strongest head."""
+        """The block of the first of them."""
         return flow(self.trace, self.ranked[0][0])
 
     def weights(self, layer: int, head: int) -> Tensor:
@@ -96,19 +108,25 @@ class Overview:
         return self.trace.step(self.trace.steps.weights, layer, (head,))[0]
 
     def label(self, layer: int, head: int) -> str:
-        """What a head does in this text: the name of the first of LABELS that it reaches here, or –."""
+        """What a head does in this text: the first of LABELS that it reaches, or → the token it looks at most."""
         weights = self.weights(layer, head).float()
         seen = choosing(Sight.of(self.trace.config.at(layer)), len(weights)).to(weights.device)
         scores = {"entropy_share": float(entropy_share(weights, seen))}
         scores |= {name: float(measure(weights)) for name, (measure, _) in MEASURES.items()}
-        return next((one.name for one in LABELS if scores.get(one.score, 0.0) >= one.least), "–")
+        reached = next((one.name for one in LABELS if scores.get(one.score, 0.0) >= one.least), None)
+        return reached or self.most_seen(layer, head)
 
-    def closeup(self, layer: int, head: int, keys: int) -> Closeup:
-        """The part of a head's weights that fits beside a drawing, with so many ``keys`` if there are as many."""
+    def most_seen(self, layer: int, head: int) -> str:
+        """The token that a head looks at most from the positions, after an arrow."""
+        seen = self.weights(layer, head)[list(self.positions)].sum(dim=0)
+        return f"→ {self.trace.tokens[int(seen.argmax())].shown}"
+
+    def closeup(self, layer: int, head: int, keys: int, queries: int) -> Closeup:
+        """The part of a head's weights that fits beside a drawing: so many ``keys`` and ``queries`` at most."""
         whole = self.weights(layer, head)
-        stop = max(self.positions[-1] + 1, min(_QUERIES, len(whole)))
-        rows = whole[max(0, stop - _QUERIES) : stop]
-        seen = sorted(rows.sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
+        stop = max(self.positions[-1] + 1, min(queries, len(whole)))
+        rows = whole[max(0, stop - queries) : stop]
+        seen = sorted(whole[list(self.positions)].sum(dim=0).topk(min(keys, len(whole))).indices.tolist())
         return Closeup(tuple(range(stop - len(rows), stop)), tuple(seen), rows[:, seen])
 
 
@@ -118,19 +136,46 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
 
     ``shown`` is how a token of the vocabulary is shown.
     """
-    positions = tuple(one.position for one in predictions) or tuple(range(len(trace.tokens)))
-    reading = predictions[0].position if predictions else None
-    best = [] if reading is None else most_probable(trace, reading)
-    read = [Read(shown(token) or f"#{token}", token, share) for token, share in best]
-    found = tuple(
-        _layer(trace, layer, list(positions), read[layer] if read else None) for layer in range(trace.config.n_layers)
-    )
-    return Overview(trace, positions, reading, found)
+    positions = _positions(trace, predictions)
+    layers = range(trace.config.n_layers)
+    if not predictions:
+        found = tuple(_layer(trace, layer, positions, _heads(trace, layer, positions)) for layer in layers)
+        return Overview(trace, positions, None, None, found)
+    each = [_heads(trace, layer, positions) for layer in layers]
+    reading, best = predictions[0].position, predictions[0].top[0]
+    direct = directly(trace, reading, best.id, [heads[:, 0] for heads in each])
+    read = [Read(shown(token) or f"#{token}", token, share) for token, share in most_probable(trace, reading)]
+    found = tuple(_layer(trace, layer, positions, each[layer], direct[layer], read[layer]) for layer in layers)
+    return Overview(trace, positions, reading, best.token, found)
 
 
-def _layer(trace: Trace, layer: int, rows: list[int], read: Read | None) -> Layer:
+@torch.no_grad()
+def of_layer(trace: Trace, predictions: tuple[Prediction, ...], layer: int) -> Overview:
+    """The same of a single layer, without what the lens reads and what is added to logits."""
+    positions = _positions(trace, predictions)
+    return Overview(trace, positions, None, None, (_layer(trace, layer, positions, _heads(trace, layer, positions)),))
+
+
+def _positions(trace: Trace, predictions: tuple[Prediction, ...]) -> tuple[int, ...]:
+    return tuple(one.position for one in predictions) or tuple(range(len(trace.tokens)))
+
+
+def _layer(
+    trace: Trace,
+    layer: int,
+    positions: Sequence[int],
+    heads: Tensor,
+    direct: Sequence[float] | None = None,
+    read: Read | None = None,
+) -> Layer:
+    """One layer, of what its ``heads`` give at the positions, (H, R, C)."""
+    rows = list(positions)
     added = tuple(_added(trace, step, layer, rows) for step in trace.steps.added)
-    return Layer(layer, added, _heads(trace, layer, rows, added[0].share), read)
+    # After a norm of what attention adds, a head's part is as large against the whole as before it.
+    whole = _norm(trace, (added[0].step, layer), rows)
+    scale = added[0].share / whole if whole else 0.0
+    sizes = (torch.linalg.vector_norm(heads.float(), dim=(1, 2)) * scale).tolist()
+    return Layer(layer, added, tuple(sizes), None if direct is None else tuple(direct), read)
 
 
 def _norm(trace: Trace, place: Place, rows: list[int]) -> float:
@@ -151,11 +196,9 @@ def _next(table: StepTable, step: Step, layer: int) -> Step:
     return next(later for later, within, _ in table.consumers((step.name, layer)) if within == layer)
 
 
-def _heads(trace: Trace, layer: int, rows: list[int], share: float) -> tuple[float, ...]:
-    """How much each head adds: its part of W_O's product, as large against the whole as ``share`` is to the stream."""
+def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:
+    """What each head adds at the positions: its part of W_O's product, (H, R, C)."""
     site = Site(trace, trace.steps.added[0], layer)
-    each = trace.step(trace.steps.head_out, layer)[:, rows]  # (H, R, D)
+    each = trace.step(trace.steps.head_out, layer)[:, list(positions)]  # (H, R, D)
     weight = site.weight.unflatten(1, (len(each), -1))  # (C, H·D) -> (C, H, D)
-    parts = torch.einsum("hrd,chd->hrc", each, weight).float()
-    whole = float(torch.linalg.vector_norm(site.value[rows].float()))
-    return tuple((torch.linalg.vector_norm(parts, dim=(1, 2)) * (share / whole if whole else 0.0)).tolist())
+    return torch.einsum("hrd,chd->hrc", each, weight)

@@ -29,6 +29,10 @@ class Asked:
         "--head", multiple=True, metavar="ADDRESS",
         help="Draw this head large, such as L3H5; L0H* for all of a layer. Repeatable.",
     )  # fmt: skip
+    layer: int | None = option(
+        type=click.IntRange(0), metavar="N",
+        help="Draw multi-head attention of layer N: every head, and how they are joined.",
+    )  # fmt: skip
     row: str | None = option(metavar="TOKEN", help="One query, by text or number, as bars.")
     top: int | None = option(type=click.IntRange(1), metavar="K", help="The K strongest pairs as a list.")
     window: str | None = option(metavar="Q0:Q1,K0:K1", help="Only these queries and keys, such as 0:20,0:20.")
@@ -45,14 +49,21 @@ def attention(asked: Asked, on: Traced) -> int:
         for name, value in (("--row", asked.row), ("--top", asked.top), ("--window", asked.window)):
             if value is not None:
                 raise UsageError(f"{name} needs a head", "choose one, such as --head L0H0")
+    if asked.layer is not None and asked.heads:
+        raise UsageError("--layer draws all heads of a layer, and goes with no --head")
     if asked.row is not None and (asked.top is not None or asked.window is not None):
         raise UsageError("--row shows one query, and goes with neither --top nor --window")
     model = on.model
+    if asked.layer is not None and asked.layer >= model.config.n_layers:
+        raise UsageError(
+            f"there is no layer {asked.layer}",
+            f"the model has {model.config.n_layers}, from 0 to {model.config.n_layers - 1}",
+        )
     chosen = _heads(asked.heads, StepTable(model.config))
 
     def view_of(trace: "Trace") -> "AttentionView":
         window = _window(asked.window, len(trace.tokens))
-        found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window)
+        found = model.attention(trace, heads=chosen, row=asked.row, top=asked.top, window=window, layer=asked.layer)
         return AttentionView(model, found, asked.by, asked.rows)
 
     return on.show(view_of, "attentions")

@@ -13,7 +13,7 @@ from tinytf_cli.paint.heat import legend, paint_heat
 from tinytf_cli.paint.plain import sentences
 from tinytf_cli.paint.tables import paint_bars, paint_pieces, paint_row_bars, paint_table, paint_values
 from tinytf_cli.paint.text import PaintedLine, cut, fit, line_width, render, segments, shown, wrap
-from tinytf_cli.paint.thumbnails import paint_miniatures, paint_thumbnails
+from tinytf_cli.paint.thumbnails import paint_fan, paint_miniatures, paint_thumbnails
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views import blocks
 from tinytf_cli.views.blocks import Block
@@ -62,7 +62,8 @@ def _fitting(parts: Sequence[Sequence[Block]], block: blocks.Beside, terminal: T
     painted: list[list[PaintedLine]] = []
     left = terminal.width
     for place, part in enumerate(parts):
-        share = (left + _GUTTER) // (len(parts) - place) - _GUTTER if block.even else left
+        after = len(parts) - place - 1
+        share = (left + _GUTTER) // (after + 1) - _GUTTER if block.even else left - after * (block.least + _GUTTER)
         lines = _paint_part(part, replace(terminal, width=share)) if share >= block.least else []
         if not lines or _widest(lines) > share:
             return []
@@ -97,6 +98,7 @@ _PAINTERS: dict[type[Any], Callable[[Any, Terminal], list[PaintedLine]]] = {
     blocks.RowBars: paint_row_bars,
     blocks.Thumbnails: paint_thumbnails,
     blocks.Miniatures: paint_miniatures,
+    blocks.Fan: paint_fan,
     blocks.Beside: _paint_beside,
     blocks.Scale: _paint_scale,
     blocks.Curves: paint_curves,
@@ -124,6 +126,6 @@ def paint(parts: Iterable[Block], terminal: Terminal) -> Iterator[str]:
             yield from sentences(block, terminal)
         else:
             for line in _PAINTERS[type(block)](block, terminal):
-                # Small maps always fit, and their ready-made escape codes cannot be measured.
-                fits = not terminal.cuts or isinstance(block, (blocks.Thumbnails, blocks.Miniatures))
+                # Thumbnails always fit, and their ready-made escape codes cannot be measured.
+                fits = not terminal.cuts or isinstance(block, blocks.Thumbnails)
                 yield render(line if fits else cut(line, terminal.width, terminal), terminal.depth)

@@ -115,6 +115,14 @@ def _miniatures(block: blocks.Miniatures, terminal: Terminal) -> list[str]:
     ]
 
 
+def _fan(block: blocks.Fan, terminal: Terminal) -> list[str]:
+    lines = []
+    for place, one in enumerate(block.maps):
+        said = [f"{title} {_said(cells[place], terminal)}" for title, cells in (*block.above, *block.below)]
+        lines.append(f"{one.title}, {one.word}, {', '.join(said)}: {_largest(one.weights)}")
+    return lines
+
+
 def _largest(weights: blocks.Array) -> str:
     query, key = np.unravel_index(int(np.argmax(weights)), weights.shape)
     return f"largest weight {float(weights[query, key]):.2f}, from token {query} to token {key}."
@@ -153,6 +161,7 @@ _SENTENCES: dict[type[Any], Callable[[Any, Terminal], list[str]]] = {
     blocks.RowBars: _row_bars,
     blocks.Thumbnails: _thumbnails,
     blocks.Miniatures: _miniatures,
+    blocks.Fan: _fan,
     blocks.Beside: _beside,
     blocks.Scale: lambda block, terminal: [],
     blocks.Curves: _curves,
@@ -165,8 +174,8 @@ def sentences(block: Block, terminal: Terminal) -> list[str]:
     return [shown(_spoken(line), terminal) for line in _SENTENCES[type(block)](block, terminal)]
 
 
-_PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain)")
-"""The dot of a product, as in E[ids] · 11.3 and x̂ · gain; any other dot separates two items."""
+_PRODUCT = re.compile(r"(?<=[\])\u0302]) · (?=\d|gain|W[_₁₂])")
+"""The dot of a product, as in E[ids] · 11.3, x̂ · gain and n (3, 128) · W_Q; any other dot separates two items."""
 
 
 def _spoken(line: str) -> str:

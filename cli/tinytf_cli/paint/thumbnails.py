@@ -1,17 +1,21 @@
 """Many small maps at once: one string per line, built with array look-ups."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 
-from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, role_style
+from tinytf_cli.paint.colour import LEVELS, SAME, colour_codes, level, ramp, role_style
 from tinytf_cli.paint.heat import legend, pool, pooling_note, shades
-from tinytf_cli.paint.text import PaintedLine, shown, wrap
+from tinytf_cli.paint.text import PaintedLine, fit, line_width, segments, shown, wrap
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.blocks import Array, Miniature, Miniatures, Thumbnails
+from tinytf_cli.views.blocks import Array, Fan, Miniature, Miniatures, Span, Thumbnails, Words
 
 _LARGEST = 32
-_HIGH = 5  # lines of a miniature
+_LOW, _HIGH = 2, 5  # lines of a miniature
 _SIGNS = np.array([b" ", "▀".encode(), "▄".encode()])
 
 
@@ -73,35 +77,105 @@ def _shaded(levels: NDArray[np.int64], terminal: Terminal) -> list[str]:
     return rows
 
 
+def _halves(terminal: Terminal) -> bool:
+    return terminal.coloured and not terminal.ascii
+
+
 def _lines(levels: NDArray[np.int64], rows: int, terminal: Terminal) -> list[str]:
     """A picture of so many ``rows``, as text."""
-    halves = terminal.coloured and not terminal.ascii
-    return half_blocks(levels, terminal) if halves else _shaded(levels[:rows], terminal)
+    return half_blocks(levels, terminal) if _halves(terminal) else _shaded(levels[:rows], terminal)
+
+
+def _half_cells(upper: NDArray[np.int64], lower: NDArray[np.int64], terminal: Terminal) -> PaintedLine:
+    """Two matrix rows of a small map in one line that can be measured; LEVELS for an empty cell."""
+    colours = [*ramp("unit", terminal), None]
+    line: PaintedLine = []
+    for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
+        front, back = (colours[below], None) if above == LEVELS else (colours[above], colours[below])
+        sign = " " if front is None else "▄" if above == LEVELS else "▀"
+        line.append(Segment(sign, Style(color=front, bgcolor=back)))
+    return line
 
 
 def paint_miniatures(block: Miniatures, terminal: Terminal) -> list[PaintedLine]:
-    """Rows of maps in cells of one width: half blocks in colour, shades without, which are twice as high as wide."""
-    halves = terminal.coloured and not terminal.ascii
-    length, dim = len(block.maps[0].weights), role_style("dim", terminal)
-    across = -(-length // (2 * _HIGH))
-    down = across if halves else -(-length // _HIGH)
-    wide, high = -(-length // across), -(-length // down)
-    lines_high = 2 + (-(-high // 2) if halves else high)
-    width = 2 + max(wide, *(len(text) for one in block.maps for text in (one.title, one.word)))
-    a_row = max(1, (terminal.width - 2) // width)
-    maps = block.maps[: a_row * max(1, block.lines // lines_high)]
-    more = heads_shown(block, len(maps))
-    more += f"; each cell the strongest of {down} × {across}" if down > 1 else ""
+    """Rows of maps in cells of one width."""
+    dim, size = role_style("dim", terminal), _Size(len(block.maps[0].weights), terminal, block.lines - 2)
+    width = 2 + max(
+        size.wide, *(cell_len(shown(text, terminal)) for one in block.maps for text in (one.title, one.word))
+    )
+    a_row = max(1, terminal.width // width)
+    maps = block.maps[: a_row * max(1, block.lines // (2 + size.lines))]
+    more = heads_shown(block, len(maps)) + (f"; {size.pooled}" if size.pooled else "")
     title = [Segment(block.title, role_style("strong", terminal)), Segment(shown(f"   {more}", terminal), dim)]
     lines: list[PaintedLine] = [[], *wrap(title, terminal.width, 2)]
     for first in range(0, len(maps), a_row):
         part = maps[first : first + a_row]
-        lines.append([Segment("  " + "".join(one.title.ljust(width) for one in part))])
-        lines.append([Segment("  " + "".join(shown(one.word, terminal).ljust(width) for one in part), dim)])
-        drawn = [_lines(_levels(one, down, across), high, terminal) for one in part]
-        gap = " " * (width - wide)
-        lines += [[Segment("  " + gap.join(texts))] for texts in zip(*drawn, strict=True)]
+        titles = [[Segment(one.title)] for one in part], [[Segment(shown(one.word, terminal), dim)] for one in part]
+        drawn = zip(*(size.drawn(one, terminal) for one in part), strict=True)
+        lines += [_row([Segment("  ")], row, width, terminal) for row in (*titles, *drawn)]
     return lines
+
+
+class _Size:
+    """How small maps of a ``length`` are drawn: half blocks in colour; shades without, which are twice as high as wide.
+
+    A cell is the strongest of ``down`` × ``across``; a map has ``lines``, at most ``most``, and is ``wide`` cells wide.
+    """
+
+    def __init__(self, length: int, terminal: Terminal, most: int = _HIGH) -> None:
+        halves, most = _halves(terminal), max(_LOW, min(_HIGH, most))
+        self.across = -(-length // (2 * most))
+        self.down = self.across if halves else -(-length // most)
+        self.wide, self.high = -(-length // self.across), -(-length // self.down)
+        self.lines = -(-self.high // 2) if halves else self.high
+        self.pooled = f"each cell the strongest of {self.down} × {self.across}" if self.down > 1 else ""
+
+    def drawn(self, one: Miniature, terminal: Terminal) -> list[PaintedLine]:
+        levels = _levels(one, self.down, self.across)
+        if _halves(terminal):
+            return [_half_cells(*pair, terminal) for pair in zip(levels[0::2], levels[1::2], strict=True)]
+        return [[Segment(text)] for text in _shaded(levels[: self.high], terminal)]
+
+
+def _row(before: PaintedLine, cells: Sequence[PaintedLine], width: int, terminal: Terminal) -> PaintedLine:
+    """Cells of one width in a line; the last one ends it."""
+    return [*before, *(segment for cell in cells[:-1] for segment in fit(cell, width, terminal)), *cells[-1]]
+
+
+def paint_fan(block: Fan, terminal: Terminal) -> list[PaintedLine]:
+    """The rail, the lines and maps under its branches, and the rail that joins them."""
+    dim, rail = role_style("dim", terminal), role_style("residual", terminal)
+    size, below = _Size(len(block.maps[0].weights), terminal), block.below
+    above: list[tuple[str, Sequence[Words]]] = [
+        ("", [Span(one.title, "attention") for one in block.maps]),
+        ("", [Span(one.word, "dim") for one in block.maps]),
+        *block.above,
+    ]
+
+    def cells_of(cells: Sequence[Words]) -> list[PaintedLine]:
+        return [segments(cell, terminal) for cell in cells]
+
+    texts = [line for _, cells in (*above, *below) for line in cells_of(cells)]
+    width = 2 + max(size.wide, *map(line_width, texts))
+    titles = max(cell_len(shown(title, terminal)) for title in (block.title, *(title for title, _ in (*above, *below))))
+    count = min(len(block.maps), max(1, (terminal.width - len(block.before) - titles - 4) // width))
+
+    def branching(sign: str, end: str) -> PaintedLine:
+        ends = "─" * (titles + 3) + "".join(sign + "─" * (width - 1) for _ in range(count - 1)) + end
+        return [Segment(shown(f"  {block.before}├{ends}", terminal), rail)]
+
+    def titled(title: str, cells: Sequence[PaintedLine]) -> PaintedLine:
+        text = Segment(shown(title, terminal).ljust(titles + 2), dim)
+        return _row([Segment(shown(f"  {block.before}│ ", terminal), rail), text], cells[:count], width, terminal)
+
+    maps = zip(*(size.drawn(one, terminal) for one in block.maps[:count]), strict=True)
+    lines = [branching("┬", "╮"), *(titled(title, cells_of(cells)) for title, cells in above)]
+    lines += [titled(block.title if place == 0 else "", cells) for place, cells in enumerate(maps)]
+    lines += [titled(title, cells_of(cells)) for title, cells in below]
+    more = f"{count} of {len(block.maps)}, {block.left_out}" if count < len(block.maps) else ""
+    for said in filter(None, (more, size.pooled)):
+        lines.append([Segment(shown(f"  {block.before}│ ", terminal), rail), Segment(shown(said, terminal), dim)])
+    return [*lines, branching("┴", "╯")]
 
 
 def heads_shown(block: Miniatures, count: int) -> str:

@@ -6,12 +6,14 @@ import numpy as np
 
 from tinytf.analysis.attended import Attended
 from tinytf.analysis.heads import MEASURES, MeasuredHeads, measure_heads
+from tinytf.analysis.overview import Overview
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Heading, Heat, Line, Span, Thumbnails, Visible
-from tinytf_cli.views.parts import row_limit
+from tinytf_cli.views.blocks import Array, Bar, Bars, Block, Heading, Heat, Line, Miniature, Span, Thumbnails, Visible
+from tinytf_cli.views.flow import multi_head_blocks
+from tinytf_cli.views.parts import row_limit, shortened
 from tinytf_cli.views.predictions import check_blocks
 from tinytf_cli.views.steps import as_array, labels, query_blocks, visible_array
 
@@ -60,14 +62,46 @@ class AttentionView:
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The overview, or each chosen head."""
         yield from banner(self.model, self.trace.encoding)
-        if not self.found.heads:
+        if self.found.multi_head is not None:
+            yield from self._multi_head(self.found.multi_head, terminal)
+        elif not self.found.heads:
             values = as_array(measure_heads(self.trace, self.by))
             yield from _measured(values, self.by, range(len(values)))
-            yield Heading("weights of every head", "query down, key across; --head L0H0 draws one large", "attention")
+            yield Heading(
+                "weights of every head",
+                "query down, key across; --head L0H0 draws one large, --layer 0 how they are joined",
+                "attention",
+            )
             yield thumbnails(self.trace)
         for layer, head in self.found.heads:
             yield from self._head(layer, head, terminal)
         yield from check_blocks(self.found.check)
+
+    def _multi_head(self, drawn: Overview, terminal: Terminal) -> Iterator[Block]:
+        (one,), table = drawn.layers, self.trace.steps
+        where = "over all tokens" if len(drawn.positions) > 1 else f"at {self.names[drawn.positions[0]]}"
+        said = f"of {self.trace.config.n_layers}; what a head adds is a share of the stream, {where}"
+        yield Heading(f"attention L{one.layer}", said)
+        heads = [head for _, head, _ in drawn.ranked]
+        step = self.found.step
+        seen = visible_array(self.trace, step, one.layer)
+        maps = [
+            (
+                head,
+                Miniature(
+                    f"H{head}",
+                    shortened(drawn.label(one.layer, head), 10),
+                    as_array(drawn.weights(one.layer, head)),
+                    seen,
+                ),
+                one.heads[head],
+            )
+            for head in heads
+        ]
+        left_out = f"those that add most; --head L{one.layer}H* draws the others"
+        yield from multi_head_blocks(
+            drawn.flow.steps[0], drawn.flow.branch(table.weights), maps, left_out, rails=not terminal.plain
+        )
 
     def _head(self, layer: int, head: int, terminal: Terminal) -> Iterator[Block]:
         step = self.found.step

@@ -278,10 +278,26 @@ class Miniatures:
 
 
 @dataclass(frozen=True)
+class Fan:
+    """A rail, right of ``before``, that branches to small maps and joins again; as many fit as the width allows.
+
+    Lines above and below the maps have a title, and a cell for each map. ``left_out`` says which maps are shown, where
+    not all ``of`` them are, and how to see the others.
+    """
+
+    maps: Sequence[Miniature]
+    title: str
+    above: Sequence[tuple[str, Sequence[Words]]]
+    below: Sequence[tuple[str, Sequence[Words]]]
+    before: str
+    left_out: str
+
+
+@dataclass(frozen=True)
 class Beside:
     """Parts side by side, as many in a row as the width allows, each at least ``least`` columns wide.
 
-    ``even`` parts share the width alike; of others the first takes what it needs.
+    ``even`` parts share the width alike; of others the first takes what it needs, but for the ``least`` of the next.
     """
 
     parts: "Sequence[Sequence[Block]]"
@@ -345,6 +361,7 @@ Block: TypeAlias = (
     | RowBars
     | Thumbnails
     | Miniatures
+    | Fan
     | Beside
     | Scale
     | Curves

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from tinytf.analysis.overview import Added, Layer
 from tinytf.analysis.prediction import LikelyToken, Prediction
@@ -30,15 +30,20 @@ from tinytf_cli.views.blocks import (
     Span,
     Table,
 )
-from tinytf_cli.views.flow import flow_blocks, shape_text
-from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered
+from tinytf_cli.views.flow import Drawing
+from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered, shortened
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
-_LAYERS, _LINES = 4, 12  # of the layers, and of the maps with them
-_SMALL, _WIDE = 4, 8  # tokens of maps that come in two rows; columns that each takes, at least
-_DRAWING, _CLOSEUP = 70, 24  # columns of the drawing, and of the map beside it, at least
+_SCREEN = 45  # lines; of them those of the text, above the drawing, above the maps, and what is next
+_AROUND = 1 + 2 + 1 + 5
+_LONG = 7  # lines of title and answer, with which fewer layers are shown
+_TITLE = 105  # columns of the longest title of the maps
+_LAYERS = 4  # shown of a deep model; twice as many where they stand beside the drawing
+_WIDE = 8  # columns that a small map takes, at least
+_CLOSEUP, _TABLE = 22, 76  # columns of the map and of the layers beside the drawing, at least
+_QUERIES = 8  # of the map; fewer where it is below the drawing
 
 Again = Callable[..., str]
 """Makes a command line about the same text, of a command and what it takes before it, and ``options``."""
@@ -122,11 +127,6 @@ def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]
     return one.top
 
 
-def shortened(name: str, most: int) -> str:
-    """A name of at most that many columns."""
-    return name if cell_len(name) <= most else f"{set_cell_size(name, most - 1).rstrip()}…"
-
-
 class Screen:
     """The first screen of one trace, below its answer."""
 
@@ -135,11 +135,41 @@ class Screen:
         self.trace, self.overview = found.trace, found.overview
         self.names = labels(found.trace)
 
-    def blocks(self, terminal: Terminal, rows: int | None) -> Iterator[Block]:
-        """One block drawn, a line a layer (as many as ``rows`` says, 0 for all), the strongest heads."""
-        yield from self.block(terminal)
-        yield from self.layers(_LAYERS if rows is None else rows or None)
-        yield from self.heads(terminal.width)
+    def blocks(self, terminal: Terminal, rows: int | None, above: int) -> Iterator[Block]:
+        """One block drawn, a line a layer (as many as ``rows`` says, 0 for all), and the strongest heads.
+
+        ``above`` is how many lines the answer has; the heads get those that are left on a screen.
+        """
+        overview = self.overview
+        layer, head, value = overview.ranked[0]
+        drawing = Drawing(overview.flow, rails=not terminal.plain, ascii=terminal.ascii)
+        least = _CLOSEUP + 6 * terminal.ascii
+        room = terminal.width - 2 - drawing.width
+        wide, short = room >= _TABLE, room < least
+        room += (drawing.width - drawing.narrow) * short
+        beside = room >= least
+        queries = min(len(self.names), _QUERIES)
+        if rows is None:
+            rows = 2 * _LAYERS if wide and len(self.names) <= _LAYERS + 1 else _LAYERS - 2 * (above > _LONG)
+        layers, several = list(self.layers(rows or None)), len(overview.layers)
+        high = 3 + (several if several <= rows + 1 or not rows else rows + 1)
+        closeup = list(self._closeup(layer, head, value, room) if beside else [self._looks_at(layer, head, value)])
+        yield self._heading(layer, terminal.width)
+        yield Beside([list(drawing.blocks(cut=not beside)), [*closeup, *(layers if wide else ())]], least=least)
+        yield from () if wide else layers
+        taken = max(drawing.lines, queries + 4 + high * wide) if beside else drawing.lines + 2
+        titles = 1 if terminal.width > _TITLE else 2
+        lines = _SCREEN - _AROUND - above - taken - high * (not wide) - titles
+        yield from self.heads(terminal.width, lines)
+
+    def _heading(self, layer: int, width: int) -> Heading:
+        """Which block is drawn, and why."""
+        overview, config = self.overview, self.trace.config
+        predicted = overview.predicted
+        what = "stream" if predicted is None else f"logit of {shortened(predicted, 12)}"
+        said = f"of {config.n_layers}, with the head that adds most to the {what}"
+        more = f" · {plural(len(self.names), 'token')} × d_model {config.d_model}"
+        return Heading(f"block L{layer}", said + (more if width >= 100 else ""))
 
     @property
     def _where(self) -> str:
@@ -149,35 +179,37 @@ class Screen:
         reading = self.overview.reading
         return "over all tokens" if reading is None else f"at each [MASK]; the lens at {reading}"
 
-    def block(self, terminal: Terminal) -> Iterator[Block]:
-        """The block of the strongest head, drawn, with what that head looks at."""
-        overview, config = self.overview, self.trace.config
-        layer, head = overview.ranked[0]
-        stream = f"x = {shape_text(overview.flow.steps[0].shape)}: {plural(len(self.names), 'token')}"
-        drawing = [
-            Heading(f"block L{layer}", f"of {config.n_layers} · {stream} × d_model {config.d_model}"),
-            *flow_blocks(overview.flow, rails=not terminal.plain),
-        ]
-        yield Beside([drawing, list(self._closeup(layer, head, terminal.width))], least=_CLOSEUP)
+    def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
+        """A head, what it looks at most, and how much it adds."""
+        most = f" {shortened(self.overview.most_seen(layer, head), 9)} "
+        adds = Figure(value, "%.2f" if self.overview.predicted is None else "%+.2f", "dim")
+        return [Span(f"L{layer}H{head}{step}", "attention"), Span(most, "dim"), adds]
 
-    def _closeup(self, layer: int, head: int, width: int) -> Iterator[Block]:
-        """What the head looks at: as many keys as fit beside the drawing, or below it on a narrow screen."""
-        room = width - (_DRAWING if width > _DRAWING + _CLOSEUP else 0)
-        longest = 6 if room > 2 * _CLOSEUP else 4  # of a key's name
-        few = 5 if len(self.names) <= 5 else 4
-        seen = self.overview.closeup(layer, head, max(few, (room - 12) // (longest + 2)))
+    def _looks_at(self, layer: int, head: int, value: float) -> Line:
+        """What the head looks at from the last position that is read, in words."""
+        seen = self.overview.closeup(layer, head, 3, 1)
+        (query,), (row,) = seen.queries, seen.weights.tolist()
+        words: list[Span | Figure | str] = [Span(f"   {shortened(self.names[query], 9)} looks at", "dim")]
+        for key, weight in sorted(zip(seen.keys, row, strict=True), key=lambda one: -one[1]):
+            words += [f" {shortened(self.names[key], 9)} ", Figure(weight, "%.2f")]
+        return Line([*self._named(layer, head, value), *words], indent=2)
+
+    def _closeup(self, layer: int, head: int, value: float, room: int) -> Iterator[Block]:
+        """What the head looks at: as many keys as fit the room."""
+        longest, widest = (6, 7) if room > 2 * _CLOSEUP else (4, 4)  # names of keys and queries
+        seen = self.overview.closeup(layer, head, (room - 3 - widest) // (longest + 1), _QUERIES)
         step = self.trace.steps.at(self.trace.steps.weights, layer)
         visible = visible_array(self.trace, step, layer)
-        yield Heading(f"L{layer}H{head}.{step.name}", self.overview.label(layer, head), "attention")
+        yield Line(self._named(layer, head, value, f".{step.name}" if room > 2 * _CLOSEUP else ""))
         part = None if visible is None else visible[list(seen.queries)][:, list(seen.keys)]
         rows, columns = ([shortened(self.names[place], most) for place in places] for places, most in (
-            (seen.queries, 7), (seen.keys, longest)
+            (seen.queries, widest), (seen.keys, longest)
         ))  # fmt: skip
         yield Heat(as_array(seen.weights), rows, columns, "unit", part, digits=2)
         total = len(self.names)
         if len(columns) < total:
             whole = f"queries {seen.queries[0]} to {seen.queries[-1]} of {total}, " if len(rows) < total else ""
-            yield Line(Span(f"{whole}the {len(columns)} keys they see most", "dim"), indent=2, hanging=0)
+            yield Line(Span(f"{whole}the {len(columns)} keys seen most", "dim"), indent=2, hanging=0)
 
     def layers(self, rows: int | None) -> Iterator[Block]:
         """A line a layer, with at most ``rows`` lines the middle folded."""
@@ -209,31 +241,25 @@ class Screen:
         yield Span(f"H{one.strongest}", "attention")
         yield Span(f" {number(one.heads[one.strongest], '%.2f')} {label}")
 
-    def heads(self, width: int) -> Iterator[Block]:
-        """The strongest heads, small, no fewer than fit."""
+    def heads(self, width: int, lines: int) -> Iterator[Block]:
+        """The strongest heads, small, as many as fit the lines."""
         table, places = self.trace.steps, self.overview.ranked
-        most = width // _WIDE * (2 if len(self.names) <= _SMALL else 1)
+        most = max(1, width // _WIDE) * max(1, lines // (2 + min(len(self.names), 5) // 2))
         maps = [
             Miniature(
                 f"L{layer}H{head}",
-                self.overview.label(layer, head),
+                shortened(self.overview.label(layer, head), 9),
                 as_array(self.overview.weights(layer, head)),
                 visible_array(self.trace, table.at(table.weights, layer), layer),
             )
-            for layer, head in places[:most]
+            for layer, head, _ in places[:most]
         ]
-        yield Miniatures(
-            maps,
-            _LINES - min(_LAYERS + 1, len(self.overview.layers)),
-            "heads",
-            len(places),
-            "those that add most",
-            "--all shows them all",
-        )
+        which = "stream" if self.overview.predicted is None else "logit"
+        yield Miniatures(maps, lines, "heads", len(places), f"those that add most to the {which}", "--all shows all")
 
     def next(self, terminal: Terminal) -> Iterator[Block]:
         """What to type next."""
-        layer, head = self.overview.ranked[0]
+        layer, head, _ = self.overview.ranked[0]
         asked = [(self.again("trace", options=("--block", f"L{layer}H{head}")), "that head in full")]
         if self.found.predictions:
             one = self.found.predictions[0]

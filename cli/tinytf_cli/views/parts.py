@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from rich.cells import cell_len, set_cell_size
+
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import (
@@ -56,6 +58,11 @@ def first_of(names: Sequence[object], most: int) -> str:
     """The first names, and how many more there are."""
     shown = ", ".join(map(str, names[:most]))
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most that many columns."""
+    return name if cell_len(name) <= most else f"{set_cell_size(name, most - 1).rstrip()}…"
 
 
 def row_limit(terminal: Terminal, asked: int | None, screen: int = 16) -> int | None:

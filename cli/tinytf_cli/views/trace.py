@@ -8,7 +8,7 @@ from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.attention import thumbnails
 from tinytf_cli.views.banner import banner
-from tinytf_cli.views.blocks import Block, Heading, Line
+from tinytf_cli.views.blocks import Bars, Block, Heading, Line, Span
 from tinytf_cli.views.overview import Again, Screen, answer_blocks, short_banner, text_block
 from tinytf_cli.views.parameters import parameter_blocks
 from tinytf_cli.views.parts import row_limit
@@ -24,6 +24,16 @@ class Parts:
     pipeline: bool = False
     blocks: bool = False
     layers: bool = False
+
+
+def _lines(block: Block, width: int) -> int:
+    """About how many lines bars or a paragraph take."""
+    if isinstance(block, Bars):
+        return len(block.bars)
+    if not isinstance(block, Line) or isinstance(block.words, str):
+        return 1
+    words = [block.words] if isinstance(block.words, Span) else block.words
+    return 1 + sum(len(one.text) for one in words if isinstance(one, Span)) // width
 
 
 class TraceView:
@@ -55,18 +65,21 @@ class TraceView:
             yield from check_blocks(found.check)
             yield from fault_blocks(found.fail_on, found.fault)
             return
-        yield from short_banner(self.model, found.trace, terminal.width)
+        title = list(short_banner(self.model, found.trace, terminal.width))
+        yield from title
         if not found.holds:
             yield from self._verdict()
         digits, every = terminal.digits is not None, self.parts.layers
         yield text_block(found.trace, terminal.width, every=every)
-        yield from answer_blocks(found.trace, found.predictions, self.top, digits=digits, every=every)
+        answer = list(answer_blocks(found.trace, found.predictions, self.top, digits=digits, every=every))
+        yield from answer
         screen = Screen(self.model, found, self.again)
         if self.parts == Parts():
-            yield from screen.blocks(terminal, self.rows)
+            above = sum(_lines(one, terminal.width) for one in (*title, *answer))
+            yield from screen.blocks(terminal, self.rows, above)
         else:
             yield from self._parts(screen, terminal)
-            yield Line("")
+        yield Line("")
         yield from self._verdict()
         if self.parts == Parts():
             yield from screen.next(terminal)

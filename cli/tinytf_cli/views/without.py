@@ -10,8 +10,18 @@ from tinytf.analysis.sharpness import Sharpness, peaks
 from tinytf.loading import Model
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.blocks import Beside, Block, Column, Figure, Heading, Heat, Line, Piece, Span, Table
-from tinytf_cli.views.overview import short_banner, shortened, text_block
-from tinytf_cli.views.parts import bar_column, folded, note, numbered, share_column, size_column, titled, verdict
+from tinytf_cli.views.overview import short_banner, text_block
+from tinytf_cli.views.parts import (
+    bar_column,
+    folded,
+    note,
+    numbered,
+    share_column,
+    shortened,
+    size_column,
+    titled,
+    verdict,
+)
 from tinytf_cli.views.steps import as_array, visible_array
 
 _WHOLE, _WITHOUT = "q", "k"  # blue and orange
