@@ -69,7 +69,7 @@ class AttentionView:
             yield from _measured(values, self.by, range(len(values)))
             yield Heading(
                 "weights of every head",
-                "query down, key across; --head L0H0 draws one large, --layer 0 how they are joined",
+                "query down, key across; larger: --head L0H0, --layer 0",
                 "attention",
             )
             yield thumbnails(self.trace)
