@@ -73,6 +73,10 @@ class Attended(Report):
     def check(self) -> Check:
         return check(self.trace)
 
+    def measured(self, by: str) -> Tensor:
+        """One of MEASURES for every head, (layers, heads)."""
+        return measure_heads(self.trace, by)
+
     def weights(self, layer: int, head: int) -> Tensor:
         """The weights of a head (Q, K), float32; −∞ where a key is masked."""
         weights = self.trace.step(self.step.name, layer, (head,))[0].float()
@@ -93,7 +97,7 @@ class Attended(Report):
         """Masked weights are −∞."""
         drawn = self.multi_head
         return {
-            "measures": {by: measure_heads(self.trace, by).tolist() for by in MEASURES},
+            "measures": {by: self.measured(by).tolist() for by in MEASURES},
             "heads": [{"layer": layer, "head": head, **self._head(layer, head)} for layer, head in self.heads],
             **({} if drawn is None else {"flow": plain(drawn.flow), "layers": plain(drawn.layers)}),
             **self.members("check"),

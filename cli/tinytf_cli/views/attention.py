@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tinytf.analysis.attended import Attended
-from tinytf.analysis.heads import MEASURES, MeasuredHeads, measure_heads
+from tinytf.analysis.heads import MEASURES, MeasuredHeads
 from tinytf.analysis.overview import Overview
 from tinytf.loading import Model
 from tinytf.trace.trace import Trace
@@ -65,7 +65,7 @@ class AttentionView:
         if self.found.multi_head is not None:
             yield from self._multi_head(self.found.multi_head, terminal)
         elif not self.found.heads:
-            values = as_array(measure_heads(self.trace, self.by))
+            values = as_array(self.found.measured(self.by))
             yield from _measured(values, self.by, range(len(values)))
             yield Heading(
                 "weights of every head",
