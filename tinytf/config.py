@@ -82,7 +82,8 @@ class ModelConfig:
     a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
     residual sums (``post``). A ``parallel`` residual has the
     feed-forward read what attention reads, and adds both at once. Scores are divided by ``attention_divisor``
-    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none). ``by_layer`` has
+    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none).
+    ``attention_sinks`` are a learned logit per head that takes a share of every softmax. ``by_layer`` has
     the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
@@ -102,6 +103,7 @@ class ModelConfig:
     residual: str = "sequential"
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
+    attention_sinks: bool = False
     logit_cap: float = 0.0
     positions: str = "learned"
     position_offset: int = 0
@@ -234,6 +236,7 @@ class ModelConfig:
             "kv head": self.n_kv_heads,
             "n_heads·d_head": self.n_heads * self.d_head,
             "vocab": self.vocab_size,
+            "sink": 1,
         }
 
     @property

@@ -59,6 +59,8 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
     ]
     if config.qk_norm:
         parts.append(Component("attention, q and k norm", "2·d_head each", 2 * gains * config.d_head, layers))
+    if config.attention_sinks:
+        parts.append(Component("attention, sinks", f"H = {config.n_heads}", config.n_heads, layers))
     if config.gated:
         parts.append(linear("feed-forward, W_gate", "d_model·d_ff", c, f, config.ffn_bias))
     up, down = ("W_up", "W_down") if config.gated else ("W₁", "W₂")
