@@ -1,7 +1,6 @@
 """Every question about a model of every family: its check, gradients, lens, attribution, ablation and patching hold."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -23,8 +22,8 @@ OTHER = "3 14 15 8 2 6 5 30 3 11"
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def models(request) -> Iterator[Pair]:
-    yield pair(request.param)
+def models(request) -> Pair:
+    return pair(request.param)
 
 
 @pytest.fixture(scope="module")
