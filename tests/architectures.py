@@ -84,6 +84,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
+    "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }

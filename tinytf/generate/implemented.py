@@ -35,6 +35,8 @@ IMPLEMENTED: Mapping[str, Values] = {
     "tied_head": _EITHER,
     "head_bias": _EITHER,
     "norm_eps": _number,
+    "norm_gain": _EITHER,
+    "norm_bias": _EITHER,
     "window": _whole,
     # what they take from the model: its embeddings, its rotary table
     "positions": ("learned", "sinusoidal", "rotary", "none"),

@@ -152,7 +152,7 @@ def _sequential(config: ModelConfig) -> bool:
 
 
 def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
-    return o.Norm(config.norm == "layernorm", config.norm_eps)
+    return o.Norm(config.norm == "layernorm", config.norm_eps, config.norm_parameters)
 
 
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
