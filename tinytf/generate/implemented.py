@@ -26,6 +26,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": ("pre", "post", "both", "output"),
     "residual": ("sequential", "parallel"),
+    "shared_norm": _EITHER,
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "gated": _EITHER,
     "qkv_bias": _EITHER,

@@ -28,6 +28,7 @@ def residual(live: Live) -> Lesson:
     rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
     line = f"attn_norm({attends})" if added == "attn_norm" else attends
+    fed = f" + ffn({steps['ffn.hidden'].inputs[0]}(x))"
     return live.lesson(
         "residual",
         question,
@@ -35,7 +36,7 @@ def residual(live: Live) -> Lesson:
         total=total.name,
         sum=total.formula,
         added=added,
-        adds=f"{line}{' + ffn(norm2(x))' if len(parts) > 3 else ''}",
+        adds=f"{line}{fed if len(parts) > 3 else ''}",
         place=place,
     )
 
