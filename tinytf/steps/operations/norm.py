@@ -64,7 +64,9 @@ class Norm(Operation):
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
         names = {"gain": (step.parameter, "weight"), "bias": (f"{step.name}.bias", "bias")}
         alone = "RMSNorm has a gain alone" if self.learned == ("gain",) and not self.centred else ""
-        lacking = alone or f"norms have no {' and no '.join(one for one in names if one not in self.learned)} in this model"
+        lacking = (
+            alone or f"norms have no {' and no '.join(one for one in names if one not in self.learned)} in this model"
+        )
         return tuple(
             Parameter(*name, step.axes[-1:], absent="" if one in self.learned else lacking)
             for one, name in names.items()
