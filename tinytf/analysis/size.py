@@ -58,7 +58,9 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
         linear("attention, W_O", "H·d_head·d_model", q, c, config.o_bias),
     ]
     if config.qk_norm:
-        parts.append(Component("attention, q and k norm", "2·d_head each", 2 * gains * config.d_head, layers))
+        one = config.qk_norm_across == "head"
+        words, count = ("2·d_head each", 2 * config.d_head) if one else ("(H + G)·d_head", q + kv)
+        parts.append(Component("attention, q and k norm", words, gains * count, layers))
     if config.gated:
         parts.append(linear("feed-forward, W_gate", "d_model·d_ff", c, f, config.ffn_bias))
     up, down = ("W_up", "W_down") if config.gated else ("W₁", "W₂")
