@@ -84,7 +84,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
-    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
+    "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 
