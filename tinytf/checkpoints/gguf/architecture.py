@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tinytf.checkpoints.gguf.weights import read_tensor
@@ -109,7 +108,7 @@ def _scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     d_head, theta = found["d_head"], found["rope_theta"]
     if stored.shape != (d_head // 2,):
         raise keys.fault(f"{FACTORS} has shape {stored.shape}, and has to have {(d_head // 2,)}")
-    made = scaling_from_factors(read_tensor(Path(keys.source), stored).tolist(), d_head, theta) if theta > 0 else None
+    made = scaling_from_factors(read_tensor(stored).tolist(), d_head, theta) if theta > 0 else None
     if made is None or (made and said):
         raise keys.fault(
             f"the rotary factors in {FACTORS} are not those of a Llama 3 scaling",
