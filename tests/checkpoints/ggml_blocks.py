@@ -135,7 +135,7 @@ def tq2_0(block: bytes) -> Iterator[float]:
 
 
 def tq1_0(block: bytes) -> Iterator[float]:
-    """Five digits of base three to a byte, which holds them as a fraction of 256: multiplying shifts the next one up."""
+    """Five digits of base three to a byte, which holds them as a fraction of 256; times 3 brings up the next."""
     for start, width, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
         for digit in range(digits):
             for place in range(width):
