@@ -33,8 +33,8 @@ def parameter_parts(config: ModelConfig) -> list[Component]:
     c, f, v, layers = config.d_model, config.d_ff, config.vocab_size, config.n_layers
     q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
     norms = wide_norms(config)
-    gains = 2 if config.norm == "layernorm" else 1
-    norm_words = "2·d_model" if gains == 2 else "d_model"
+    gains = len(config.norm_parameters)
+    norm_words = ("0", "d_model", "2·d_model")[gains]
     parts = [Component("token embeddings", f"V·d_model = {v:,}·{c:,}", v * c)]
     if config.positions == "learned":
         rows = config.context + config.position_offset

@@ -12,15 +12,15 @@ from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.rotate import table_length
 
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {
-    "layernorm": lambda width, eps: nn.LayerNorm(width, eps=eps),
-    "rmsnorm": lambda width, eps: nn.RMSNorm(width, eps=eps),
+NORMS: dict[str, Callable[[int, ModelConfig], nn.Module]] = {
+    "layernorm": lambda width, c: nn.LayerNorm(width, c.norm_eps, c.norm_gain, c.norm_bias),
+    "rmsnorm": lambda width, c: nn.RMSNorm(width, c.norm_eps, c.norm_gain),
 }
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """The configured norm over the last axis, ``width`` wide (d_model unless given)."""
-    return NORMS[config.norm](width or config.d_model, config.norm_eps)
+    return NORMS[config.norm](width or config.d_model, config)
 
 
 @lru_cache(maxsize=8)

@@ -90,7 +90,8 @@ class InfoView:
             if window
         )
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
-        norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[c.norm]
+        norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
+        lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
@@ -99,7 +100,7 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}" + (", on q and k too" if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + (", on q and k too" if c.qk_norm else ""),
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,
