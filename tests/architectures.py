@@ -92,7 +92,28 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
+    "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
+    "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
+    "gpt-j, a norm for both": {
+        "positions": "rotary",
+        "rope_width": 4,
+        "residual": "parallel",
+        "shared_norm": True,
+        "qkv_bias": False,
+        "o_bias": False,
+        "norm_bias": False,
+        "tied_head": False,
+        "head_bias": True,
+    },
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
+    "olmo 2, queries and keys normed over all heads": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "norm_order": "output",
+        "qk_norm": True,
+        "qk_norm_across": "all",
+    },
+    "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

@@ -26,6 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "rope_scaling": ("none", "linear", "llama3"),
+    "qk_norm_across": ("head", "heads", "all"),
 }
 
 _MOST = 2**31 - 1
@@ -45,7 +46,7 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
+BY_LAYER = ("window", "attention_divisor", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
 
@@ -80,10 +81,12 @@ class ModelConfig:
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
     masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
     a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). A ``parallel`` residual has the
-    feed-forward read what attention reads, and adds both at once. Scores are divided by ``attention_divisor``
-    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none).
-    ``attention_sinks`` are a learned logit per head that takes a share of every softmax. ``by_layer`` has
+    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
+    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
+    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
+    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
+    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
+    logits (0: none); ``attention_sinks`` a learned logit per head that takes a share of every softmax. ``by_layer`` has
     the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
@@ -99,8 +102,11 @@ class ModelConfig:
     mask: bool = True
     norm: str = "layernorm"
     norm_eps: float = 1e-5
+    norm_gain: bool = True
+    norm_bias: bool = True
     norm_order: str = "pre"
     residual: str = "sequential"
+    shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
     attention_sinks: bool = False
@@ -121,6 +127,7 @@ class ModelConfig:
     o_bias: bool = True
     ffn_bias: bool = True
     qk_norm: bool = False
+    qk_norm_across: str = "head"
     tied_head: bool = True
     head: str = "lm"
     head_bias: bool = False
@@ -158,6 +165,10 @@ class ModelConfig:
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
+        if self.norm == "layernorm" and self.norm_bias and not self.norm_gain:
+            raise ConfigError("norm_bias is true, and norm_gain is false", "a norm without a gain has no bias either")
+        if self.shared_norm and self.residual != "parallel":
+            raise ConfigError(f"a shared norm needs a parallel residual, and it is {self.residual!r}")
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
         self._require_layers()
@@ -235,7 +246,10 @@ class ModelConfig:
             "head": self.n_heads,
             "kv head": self.n_kv_heads,
             "n_heads·d_head": self.n_heads * self.d_head,
+            "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
             "vocab": self.vocab_size,
+            "position": self.context + self.position_offset,
+            "type": self.n_token_types,
             "sink": 1,
         }
 
@@ -256,6 +270,12 @@ class ModelConfig:
     def final_norm(self) -> bool:
         """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
         return self.norm_order != "post"
+
+    @property
+    def norm_parameters(self) -> tuple[str, ...]:
+        """What every norm has learned: a gain, and a LayerNorm a bias."""
+        bias = self.norm == "layernorm" and self.norm_bias
+        return ("gain",) * self.norm_gain + ("bias",) * bias
 
     @property
     def normed(self) -> str:

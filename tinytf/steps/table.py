@@ -25,6 +25,7 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+_ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
 ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
 """What each activation of a configuration is called."""
 
@@ -82,7 +83,7 @@ class Step:
     @property
     def parameter(self) -> str:
         """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
-        if self.make is _norm:
+        if self.make in (_norm, _head_norm):
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
@@ -152,7 +153,14 @@ def _sequential(config: ModelConfig) -> bool:
 
 
 def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
-    return o.Norm(config.norm == "layernorm", config.norm_eps)
+    return o.Norm(config.norm == "layernorm", config.norm_eps, config.norm_parameters)
+
+
+def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    if config.qk_norm_across == "head":
+        return _norm(o, config)
+    joint = config.qk_norm_across == "all"
+    return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
 
 
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -229,10 +237,10 @@ STEPS: tuple[Step, ...] = (
          make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
-    Step("q_norm", "queries, normed", "{norm}(q) in each head", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
-         absent=_NO_QK_NORM, make=_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
-    Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
-         absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -252,7 +260,7 @@ STEPS: tuple[Step, ...] = (
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
          when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
-         make=lambda o, _: o.Sink(), module="attention.sink"),
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
          when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
@@ -275,7 +283,7 @@ STEPS: tuple[Step, ...] = (
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm1", seen=Seen("norm1")),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
-         when=_order("pre", "both"), alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
+         when=lambda c: _order("pre", "both")(c) and not c.shared_norm, absent="{no_norm2}", alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
          seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
@@ -295,8 +303,7 @@ STEPS: tuple[Step, ...] = (
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
          "this model norms before each part; the sum is out", make=lambda o, _: o.Add(), seen=Seen("norm2", 0)),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", _WIDE, ("sum",), recorded=True,
-         when=_order("post"), absent="what goes into attention and the feed-forward is not normed in this model",
-         make=_norm, module="norm2", seen=Seen("")),
+         when=_order("post"), make=_norm, module="norm2", seen=Seen("")),
     Step("final.norm", "final norm", "{norm}(x)", _WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
          absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
          alias="ln_final.hook_normalized", alias_note=_NORMED, make=_norm, module="final_norm", seen=Seen("final_norm"),
@@ -333,6 +340,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
         "norm": _NORM[config.norm],
+        "across": _ACROSS[config.qk_norm_across],
         "no_rotary": unplaced or f"positions are {config.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": unplaced
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
@@ -348,6 +356,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
         "logit_cap": f"{config.logit_cap:g}",
+        "no_norm2": "attention and the feed-forward share norm1 in this model"
+        if config.shared_norm
+        else "what goes into attention and the feed-forward is not normed in this model",
         "ffn_stream": "x" if parallel else "mid",
         "ffn_in": "mid" if config.norm_order == "output" else "n",
         "w_up": "W_up" if config.gated else "W₁",
@@ -434,11 +445,6 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
 
 def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
     return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
-
-
-def wide_norms(config: ModelConfig) -> int:
-    """How many norms of the residual stream's width a block has; without torch."""
-    return sum(row.make is _norm and row.in_layer and row.axes == _WIDE and row.when(config) for row in STEPS)
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ class Sink(Operation):
     words = "a softmax"
 
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
-        return (Parameter(f"{step.name}.logit", "logit", ("head",)),)
+        return (Parameter(step.parameter, "logit", ("head",)),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         scores, logit = inputs
