@@ -84,7 +84,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
-    "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
+    "olmo, norms that learn nothing": {
+        "norm_gain": False,
+        "norm_bias": False,
+        "positions": "rotary",
+        "activation": "relu2",
+    },
     "gpt-j, a norm for both": {
         "positions": "rotary",
         "rope_width": 4,
@@ -95,6 +100,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "tied_head": False,
         "head_bias": True,
+        "logit_scale": 0.7,
     },
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},

@@ -22,7 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary", "none"),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "rope_scaling": ("none", "linear", "llama3"),
@@ -35,7 +35,7 @@ _LIMITS = {
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("rope_original_context",), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -80,10 +80,11 @@ class ModelConfig:
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
     masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
     a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
-    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
-    stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none). ``by_layer`` has
+    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
+    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
+    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
+    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none); logits are
+    multiplied by ``logit_scale``. ``by_layer`` has
     the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
@@ -107,6 +108,7 @@ class ModelConfig:
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
+    logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0
@@ -171,6 +173,8 @@ class ModelConfig:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+        if self.logit_scale != 1 and self.logit_cap:
+            raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
 

@@ -12,15 +12,16 @@ from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.rotate import table_length
 
-NORMS: dict[str, Callable[[int, ModelConfig], nn.Module]] = {
-    "layernorm": lambda width, c: nn.LayerNorm(width, c.norm_eps, c.norm_gain, c.norm_bias),
-    "rmsnorm": lambda width, c: nn.RMSNorm(width, c.norm_eps, c.norm_gain),
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": lambda width, eps, gain=True, bias=True: nn.LayerNorm(width, eps, gain, bias),
+    "rmsnorm": lambda width, eps, gain=True, bias=False: nn.RMSNorm(width, eps, gain),
 }
+"""A norm by its width and eps, with its gain and bias or without."""
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """The configured norm over the last axis, ``width`` wide (d_model unless given)."""
-    return NORMS[config.norm](width or config.d_model, config)
+    return NORMS[config.norm](width or config.d_model, config.norm_eps, config.norm_gain, config.norm_bias)
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
@@ -17,6 +18,6 @@ from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter", "Pooled",
-    "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+    "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter",
+    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
