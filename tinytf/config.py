@@ -245,7 +245,10 @@ class ModelConfig:
             "head": self.n_heads,
             "kv head": self.n_kv_heads,
             "n_heads·d_head": self.n_heads * self.d_head,
+            "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
             "vocab": self.vocab_size,
+            "position": self.context + self.position_offset,
+            "type": self.n_token_types,
         }
 
     @property

@@ -13,10 +13,10 @@ from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.rotate import table_length
 
 NORMS: dict[str, Callable[..., nn.Module]] = {
-    "layernorm": lambda width, eps, gain=True, bias=True: nn.LayerNorm(width, eps, gain, bias),
+    "layernorm": nn.LayerNorm,
     "rmsnorm": lambda width, eps, gain=True, bias=False: nn.RMSNorm(width, eps, gain),
 }
-"""A norm by its width and eps, with its gain and bias or without."""
+"""The norm of each word: of a width, ε, and whether it learns a gain and a bias."""
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:

@@ -441,11 +441,6 @@ def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
     return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
 
 
-def wide_norms(config: ModelConfig) -> int:
-    """How many norms of the residual stream's width a block has; without torch."""
-    return sum(row.make is _norm and row.in_layer and row.axes == _WIDE and row.when(config) for row in STEPS)
-
-
 @lru_cache(maxsize=64)
 def _rows(config: ModelConfig) -> tuple[Step, ...]:
     return tuple(_resolved(config))

@@ -110,7 +110,7 @@ class InfoView:
         parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
         formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
-        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0], "dim") for p in parts), ""]
+        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts), ""]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),
