@@ -90,6 +90,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "positions": "rotary",
         "activation": "relu2",
     },
+    "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "gpt-j, a norm for both": {
         "positions": "rotary",
         "rope_width": 4,
@@ -102,7 +103,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_bias": True,
         "logit_scale": 0.7,
     },
-    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
+    "olmo 2, queries and keys normed over all heads": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "norm_order": "output",
+        "qk_norm": True,
+        "qk_norm_across": "all",
+    },
+    "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 

@@ -26,6 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "rope_scaling": ("none", "linear", "llama3"),
+    "qk_norm_across": ("head", "heads", "all"),
 }
 
 _MOST = 2**31 - 1
@@ -45,7 +46,7 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
+BY_LAYER = ("window", "attention_divisor", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
 
@@ -83,9 +84,10 @@ class ModelConfig:
     residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
     has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
     that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none); logits are
-    multiplied by ``logit_scale``. ``by_layer`` has
-    the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
+    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
+    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
+    logits (0: none); logits are multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to
+    layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -125,6 +127,7 @@ class ModelConfig:
     o_bias: bool = True
     ffn_bias: bool = True
     qk_norm: bool = False
+    qk_norm_across: str = "head"
     tied_head: bool = True
     head: str = "lm"
     head_bias: bool = False

@@ -62,6 +62,7 @@ WORDS: Mapping[str, str] = {
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
     "by_layer": "layers that differ",
+    "qk_norm_across": "query and key norms with a gain for each head",
 }
 """What a value that is not implemented is called, by its field."""
 

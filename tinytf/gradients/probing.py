@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace, losses_of
-from tinytf.steps.operations import Activate, Add, Concat, Linear
+from tinytf.steps.operations import Activate, Add, Concat
 from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.hooks import tapped
 from tinytf.trace.site import Site
@@ -107,7 +107,7 @@ class Draw:
         name, within = _instead(table, step, layer) or (step.name, layer)
         if isinstance(step.operation, Concat):
             at = (index[1] // width, index[0], index[1] % width)
-        if step.has_heads and isinstance(step.operation, Linear):  # as it is projected: (T, H·D)
+        if step.has_heads and step.operation is not None and step.operation.side_by_side:  # (T, H·D)
             at = (index[1], index[0] * width + index[2])
         return table.at(name, within).full_name(within), at
 

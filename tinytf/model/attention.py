@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import make_norm
+from tinytf.model.parts import make_head_norm
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
@@ -75,7 +75,7 @@ def make_core(config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = F
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with grouped key-value heads, optional per-head q/k norm and rotary positions."""
+    """Multi-head self-attention with grouped key-value heads, optional q/k norms and rotary positions."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -84,8 +84,13 @@ class SelfAttention(nn.Module):
         self.k = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
         self.v = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
         self.o = Linear(config.n_heads * config.d_head, config.d_model, bias=config.o_bias)
-        self.q_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
-        self.k_norm = make_norm(config, config.d_head) if config.qk_norm else nn.Identity()
+        self.q_norm = make_head_norm(config, config.n_heads)
+        self.k_norm = make_head_norm(config, config.n_kv_heads)
+        # Where the norms stand: tuples, so that each is registered under one name alone.
+        norms, none = (self.q_norm, self.k_norm), (nn.Identity(), nn.Identity())
+        of_one = config.qk_norm_across == "head"
+        self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
+        self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
         self.core: nn.Module = make_core(config)
@@ -122,8 +127,9 @@ class SelfAttention(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Attention of tokens whose first is at position ``start``: (B, T, C) -> (B, T, C)."""
-        q = self.q_norm(self.split_heads(self.q(x)))  # (B, H, T, D)
-        k = self.k_norm(self.split_heads(self.k(x)))  # (B, G, T, D)
+        (norm_queries, norm_keys), (norm_each_query, norm_each_key) = self.joint_norms, self.head_norms
+        q = norm_each_query(self.split_heads(norm_queries(self.q(x))))  # (B, H, T, D)
+        k = norm_each_key(self.split_heads(norm_keys(self.k(x))))  # (B, G, T, D)
         v = self.split_heads(self.v(x))  # (B, G, T, D)
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)

@@ -24,6 +24,32 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     return NORMS[config.norm](width or config.d_model, config.norm_eps, config.norm_gain, config.norm_bias)
 
 
+class HeadwiseNorm(nn.Module):
+    """A norm of every head by itself, with a gain of its own for each: (…, H·D) -> (…, H·D)."""
+
+    def __init__(self, config: ModelConfig, width: int) -> None:
+        super().__init__()
+        self.d_head, self.eps = config.d_head, config.norm_eps
+        self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in config.norm_parameters else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2) * self.weight
+        return normed if self.bias is None else normed + self.bias
+
+
+def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
+    """The norm of queries or keys: of one head's width, or of all heads side by side."""
+    if not config.qk_norm:
+        return nn.Identity()
+    if config.qk_norm_across == "head":
+        return make_norm(config, config.d_head)
+    width = n_heads * config.d_head
+    return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
+
+
 @lru_cache(maxsize=8)
 def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():

@@ -25,6 +25,7 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+_ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
 ACTIVATION_NAMES = {"relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
 """What each activation of a configuration is called."""
 
@@ -82,7 +83,7 @@ class Step:
     @property
     def parameter(self) -> str:
         """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
-        if self.make is _norm:
+        if self.make in (_norm, _head_norm):
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
@@ -159,6 +160,13 @@ def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Norm(config.norm == "layernorm", config.norm_eps, config.norm_parameters)
 
 
+def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    if config.qk_norm_across == "head":
+        return _norm(o, config)
+    joint = config.qk_norm_across == "all"
+    return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
+
+
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
 
@@ -232,10 +240,10 @@ STEPS: tuple[Step, ...] = (
          make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
     Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
-    Step("q_norm", "queries, normed", "{norm}(q) in each head", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
-         absent=_NO_QK_NORM, make=_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
-    Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
-         absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -334,6 +342,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
         "norm": _NORM[config.norm],
+        "across": _ACROSS[config.qk_norm_across],
         "no_rotary": unplaced or f"positions are {config.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": unplaced
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",

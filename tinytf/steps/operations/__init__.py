@@ -4,6 +4,7 @@ from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
@@ -18,6 +19,6 @@ from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter",
-    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation",
+    "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip

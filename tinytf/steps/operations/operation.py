@@ -117,12 +117,13 @@ class Consumer:
 class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
-    The rows of a ``distribution`` sum to 1.
+    The rows of a ``distribution`` sum to 1. Heads that it makes pass ``side_by_side`` in the model, (T, H·D).
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -201,6 +202,12 @@ def side_by_side(heads: Tensor) -> Tensor:
 def into_heads(x: Tensor, d_head: int) -> Tensor:
     """(T, H·D) -> (H, T, D)."""
     return x.unflatten(-1, (-1, d_head)).transpose(0, 1)
+
+
+def of_query_heads(made: Tensor, site: Site, heads: tuple[int, ...] | None) -> Tensor:
+    """Those of some query heads (all where None): a shared key or value head answers to each of its query heads."""
+    shared = site.config.heads_per_kv if "kv head" in site.step.axes else 1
+    return made if heads is None else made[[head // shared for head in heads]]
 
 
 def by_group(x: Tensor, shared: Tensor) -> Tensor:
