@@ -84,6 +84,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
+    "opt 350m, narrow embeddings after the sum": {
+        "norm_order": "post",
+        "d_embed": 10,
+        "position_offset": 2,
+        "activation": "relu",
+    },
+    "electra, narrow embeddings that are normed": {
+        **BERT,
+        "d_embed": 10,
+        "projection_bias": True,
+        "head": "mlm",
+        "head_bias": True,
+    },
     "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
     "gpt-j, a norm for both": {
@@ -97,7 +110,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "tied_head": False,
         "head_bias": True,
     },
-    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
         "n_kv_heads": 2,

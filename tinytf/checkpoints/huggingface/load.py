@@ -7,6 +7,7 @@ from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.weights import Weights
@@ -23,6 +24,7 @@ FAMILIES = {
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
+        OPT, BIOGPT,
     )
 }  # fmt: skip
 
