@@ -89,6 +89,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "positions": "rotary",
         "activation": "relu2",
+    "opt 350m, narrow embeddings after the sum": {
+        "norm_order": "post",
+        "d_embed": 10,
+        "position_offset": 2,
+        "activation": "relu",
+    },
+    "electra, narrow embeddings that are normed": {
+        **BERT,
+        "d_embed": 10,
+        "projection_bias": True,
+        "head": "mlm",
+        "head_bias": True,
     },
     "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "gpt-j, a norm for both": {

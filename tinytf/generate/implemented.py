@@ -61,6 +61,7 @@ WORDS: Mapping[str, str] = {
     "logit_cap": "capped logits",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
+    "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
@@ -72,6 +73,7 @@ UNRELATED: Mapping[str, Values] = {
         ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "context"), _whole
     ),
     "dropout": _number,  # of training
+    "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
 }

@@ -8,6 +8,7 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.weights import Weights
@@ -25,6 +26,7 @@ FAMILIES = {
         GEMMA2,
         NEOX,
         GPTJ,
+        OPT, BIOGPT,
     )
 }  # fmt: skip
 
