@@ -78,6 +78,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "gpt-oss, sinks and windows by layer": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "qkv_bias": True,
+        "o_bias": True,
+        "attention_sinks": True,
+        "by_layer": (("window", (3, 0)),),
+    },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
         "rope_width": 2,
@@ -89,6 +97,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "positions": "rotary",
         "activation": "relu2",
+    },
     "opt 350m, narrow embeddings after the sum": {
         "norm_order": "post",
         "d_embed": 10,

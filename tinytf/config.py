@@ -89,8 +89,9 @@ class ModelConfig:
     that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
     (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
     (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none); logits are multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to
-    layer, each with one value a layer; ``at`` gives that of one layer.
+    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
+    multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to layer, each with one value a
+    layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -112,6 +113,7 @@ class ModelConfig:
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
+    attention_sinks: bool = False
     logit_cap: float = 0.0
     logit_scale: float = 1.0
     positions: str = "learned"
@@ -268,6 +270,7 @@ class ModelConfig:
             "vocab": self.vocab_size,
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
+            "sink": 1,
         }
 
     @property

@@ -58,6 +58,7 @@ IMPLEMENTED: Mapping[str, Values] = {
 WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
+    "attention_sinks": "attention sinks",
     "logit_cap": "capped logits",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",

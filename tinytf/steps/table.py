@@ -109,7 +109,7 @@ class Step:
 
     @property
     def is_distribution(self) -> bool:
-        """Whether each of its rows sums to 1."""
+        """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
 
     @property
@@ -206,6 +206,7 @@ _EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
+_SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
@@ -285,8 +286,14 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
+    Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+         when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+    Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
+         make=lambda o, _: o.SunkSoftmax(), core=True),
     Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
          make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
@@ -450,7 +457,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         names = [one for name in step.inputs for one in several.get(name, (name,))]
         inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
-        words["map"] = inputs[0] if step.is_map else ""
+        words["map"] = inputs[0] if step.core else ""
         seen = step.seen
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
