@@ -92,8 +92,26 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
+    "olmo, norms that learn nothing": {
+        "norm_gain": False,
+        "norm_bias": False,
+        "positions": "rotary",
+        "activation": "relu2",
+    },
+    "opt 350m, narrow embeddings after the sum": {
+        "norm_order": "post",
+        "d_embed": 10,
+        "position_offset": 2,
+        "activation": "relu",
+    },
+    "electra, narrow embeddings that are normed": {
+        **BERT,
+        "d_embed": 10,
+        "projection_bias": True,
+        "head": "mlm",
+        "head_bias": True,
+    },
     "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
-    "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
         "rope_width": 4,
@@ -104,8 +122,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "tied_head": False,
         "head_bias": True,
+        "logit_scale": 0.7,
     },
-    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
         "n_kv_heads": 2,

@@ -27,6 +27,9 @@ WRITTEN = {
     "starcoder": ("GPT-BigCode", config_of("gpt2", n_kv_heads=1)),
     "gpt-neo": ("GPT-Neo", config_of("gpt2", qkv_bias=False, attention_divisor=1.0, by_layer=_WINDOWS)),
     "gpt-1": ("GPT-1", config_of("gpt2", norm_order="post", d_ff=96)),
+    "opt": ("OPT", config_of("gpt2", position_offset=2)),
+    "opt 350m": ("OPT", config_of("opt 350m, narrow embeddings after the sum")),
+    "biogpt": ("BioGPT", config_of("gpt2", position_offset=2, embed_scale=24**0.5)),
     "bert with a masked head": ("BERT", config_of("bert with a masked head", head_activation="gelu")),
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
@@ -40,6 +43,7 @@ WRITTEN = {
     "qwen2 with a window": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
+    "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }

@@ -140,7 +140,7 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
     c = trace.config
     sizes = {
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
-        "d_head": c.d_head, "d_model": c.d_model, "d_ff": c.d_ff, "vocab": c.vocab_size,
+        "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
     }  # fmt: skip
     for step, layer in trace.steps.rows:

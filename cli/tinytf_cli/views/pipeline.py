@@ -12,7 +12,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Pieces, Span, Table
 
 _LETTERS = {
-    "token": "T", "d_model": "C", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
+    "token": "T", "d_model": "C", "d_embed": "E", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
     "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
 }  # fmt: skip
 _TOKENS_WIDTH = 32
