@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
@@ -28,6 +29,7 @@ FAMILIES = {
         NEOX,
         GPTJ,
         OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip
 
