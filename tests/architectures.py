@@ -84,6 +84,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
+    "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
+    "gpt-j, a norm for both": {
+        "positions": "rotary",
+        "rope_width": 4,
+        "residual": "parallel",
+        "shared_norm": True,
+        "qkv_bias": False,
+        "o_bias": False,
+        "norm_bias": False,
+        "tied_head": False,
+        "head_bias": True,
+    },
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,

@@ -81,8 +81,9 @@ class ModelConfig:
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
     masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
     a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). A ``parallel`` residual has the
-    feed-forward read what attention reads, and adds both at once. Scores are divided by ``attention_divisor``
+    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
+    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
+    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
     (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
     (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
     logits (0: none). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at``
@@ -101,8 +102,11 @@ class ModelConfig:
     mask: bool = True
     norm: str = "layernorm"
     norm_eps: float = 1e-5
+    norm_gain: bool = True
+    norm_bias: bool = True
     norm_order: str = "pre"
     residual: str = "sequential"
+    shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
     logit_cap: float = 0.0
@@ -160,6 +164,10 @@ class ModelConfig:
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
+        if self.norm == "layernorm" and self.norm_bias and not self.norm_gain:
+            raise ConfigError("norm_bias is true, and norm_gain is false", "a norm without a gain has no bias either")
+        if self.shared_norm and self.residual != "parallel":
+            raise ConfigError(f"a shared norm needs a parallel residual, and it is {self.residual!r}")
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
         self._require_layers()
@@ -237,7 +245,10 @@ class ModelConfig:
             "head": self.n_heads,
             "kv head": self.n_kv_heads,
             "n_heads·d_head": self.n_heads * self.d_head,
+            "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
             "vocab": self.vocab_size,
+            "position": self.context + self.position_offset,
+            "type": self.n_token_types,
         }
 
     @property
@@ -257,6 +268,12 @@ class ModelConfig:
     def final_norm(self) -> bool:
         """A pre-norm stack ends with a norm of its own; a post-norm block has already normed."""
         return self.norm_order != "post"
+
+    @property
+    def norm_parameters(self) -> tuple[str, ...]:
+        """What every norm has learned: a gain, and a LayerNorm a bias."""
+        bias = self.norm == "layernorm" and self.norm_bias
+        return ("gain",) * self.norm_gain + ("bias",) * bias
 
     @property
     def normed(self) -> str:

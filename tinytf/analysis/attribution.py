@@ -17,6 +17,7 @@ from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
 from tinytf.steps.operations import Activate, Add, Norm
+from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
 from tinytf.tolerance import PARTS, allowed
@@ -157,7 +158,7 @@ class _Parts:
         site, rows = Site(self.trace, step, layer), torch.cat(self.rows)
         taken, given = (_wide(one[self.place]) for one in (site.input(), site.value))
         if isinstance(step.operation, Norm):  # the scale that it had for the whole of what it took is held
-            weight, centred = _wide(site.module.weight), isinstance(site.module, nn.LayerNorm)
+            weight, centred = _wide(gain_of(site.module)), isinstance(site.module, nn.LayerNorm)
             x = taken - taken.mean() if centred else taken
             scale = weight / (x.square().mean() + site.module.eps).sqrt()
             self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]

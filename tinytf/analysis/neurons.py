@@ -17,6 +17,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
@@ -259,7 +260,7 @@ class Readout:
         """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
         if not self.direct:
             return rows
-        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.norm.weight.float()
+        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * gain_of(self.norm).float()
 
     def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """What a vector in the residual stream is multiplied with for its part of a logit: (T, C).
@@ -269,7 +270,7 @@ class Readout:
         x = hidden.double()
         centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
-        asked = self.model.unembedding[ids].double() * self.norm.weight.double() / scale
+        asked = self.model.unembedding[ids].double() * gain_of(self.norm).double() / scale
         return asked - asked.mean(dim=-1, keepdim=True) if self.centres else asked
 
 

@@ -52,6 +52,7 @@ class _Layer:
     """Everything of a block: its norms by their slots, q, k and v as one matrix, and gate and up as one."""
 
     parallel: bool
+    shared: bool
     n_heads: int
     groups: int
     gate: int
@@ -75,8 +76,8 @@ def _normed(x: Array, norm: Map | None) -> Array:
 
 
 def _project(x: Array, layer: _Layer, rotate: Map | None, join: Map) -> tuple[Array, Array, Array]:
-    """Queries (…, H, D), keys and values (…, G, D) of x (…, C), normed and rotated."""
-    qkv = layer.qkv(_normed(x, layer.into_attention))
+    """Queries (…, H, D), keys and values (…, G, D) of what attention reads (…, C), normed and rotated."""
+    qkv = layer.qkv(x)
     heads = qkv.reshape(*qkv.shape[:-1], layer.n_heads + 2 * layer.groups, -1)  # (…, H + 2G, D)
     qk, v = heads[..., : -layer.groups, :], heads[..., -layer.groups :, :]
     if layer.q_norm is not None and layer.k_norm is not None:
@@ -86,10 +87,10 @@ def _project(x: Array, layer: _Layer, rotate: Map | None, join: Map) -> tuple[Ar
     return qk[..., : layer.n_heads, :], qk[..., layer.n_heads :, :], v
 
 
-def _finish(x: Array, heads: Array, layer: _Layer) -> Array:
-    """The block's output (…, C) of its input and its attention's heads (…, H·D)."""
+def _finish(x: Array, read: Array, heads: Array, layer: _Layer) -> Array:
+    """The block's output (…, C) of its input, what attention read of it, and attention's heads (…, H·D)."""
     mid = _normed(x + _normed(layer.o(heads), layer.attn_norm), layer.after_attention)
-    wide = layer.wide(_normed(x if layer.parallel else mid, layer.into_ffn))
+    wide = layer.wide(read if layer.shared else _normed(x if layer.parallel else mid, layer.into_ffn))
     hidden = layer.activation(wide[..., : layer.gate or None])
     ffn = layer.down(hidden * wide[..., layer.gate :] if layer.gate else hidden)
     return _normed(mid + _normed(ffn, layer.ffn_norm), layer.after_ffn)
@@ -108,9 +109,10 @@ def _through(
     """Logits (…, V) of embeddings (…, C), and the queries (…, H, D) of every layer; keys and values are stored."""
     queries = []
     for layer, cached in zip(layers, stored, strict=True):
-        q, k, v = _project(x, layer, rotate, kernels.joined)
+        read = _normed(x, layer.into_attention)
+        q, k, v = _project(read, layer, rotate, kernels.joined)
         queries.append(q)
-        x = _finish(x, kernels.attend(q, k, v, cached, place), layer)
+        x = _finish(x, read, kernels.attend(q, k, v, cached, place), layer)
     return head(_normed(x, norm)), queries
 
 
@@ -168,6 +170,7 @@ class Decoder:
         attention, ffn, config, kernels = block.attention, block.ffn, self.config, self.kernels
         return _Layer(
             parallel=block.parallel,
+            shared=block.shared,
             n_heads=config.n_heads,
             groups=config.n_kv_heads,
             gate=config.d_ff if config.gated else 0,

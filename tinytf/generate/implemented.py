@@ -26,6 +26,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": ("pre", "post", "both", "output"),
     "residual": ("sequential", "parallel"),
+    "shared_norm": _EITHER,
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "gated": _EITHER,
     "qkv_bias": _EITHER,
@@ -35,6 +36,8 @@ IMPLEMENTED: Mapping[str, Values] = {
     "tied_head": _EITHER,
     "head_bias": _EITHER,
     "norm_eps": _number,
+    "norm_gain": _EITHER,
+    "norm_bias": _EITHER,
     "window": _whole,
     # what they take from the model: its embeddings, its rotary table
     "positions": ("learned", "sinusoidal", "rotary", "none"),

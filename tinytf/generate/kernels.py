@@ -30,13 +30,8 @@ Stored: TypeAlias = tuple[Tensor, Tensor]
 """Keys and values of one layer, (B, G, T_max, D) each; the first tokens of T_max are in use."""
 
 
-def _as_norm(module: nn.Module) -> tuple[Tensor, Tensor | None, float] | None:
-    if isinstance(module, nn.LayerNorm):
-        return module.weight.detach(), module.bias.detach(), module.eps
-    if isinstance(module, nn.RMSNorm):
-        assert module.eps is not None
-        return module.weight.detach(), None, module.eps
-    return None
+def _detached(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.detach()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +77,13 @@ class Kernels:
 
     def norm(self, module: nn.Module) -> Map | None:
         """LayerNorm or RMSNorm over the last axis; None for nn.Identity."""
-        found = _as_norm(module)
-        if found is None:
+        if isinstance(module, nn.Identity):
             return None
-        weight, bias, eps = found
-        if bias is None:
-            return partial(F.rms_norm, normalized_shape=weight.shape, weight=weight, eps=eps)
-        return partial(F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=eps)
+        assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        given = {"normalized_shape": module.normalized_shape, "weight": _detached(module.weight), "eps": module.eps}
+        if isinstance(module, nn.RMSNorm):
+            return partial(F.rms_norm, **given)
+        return partial(F.layer_norm, bias=_detached(module.bias), **given)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
@@ -183,11 +178,15 @@ class NumpyKernels(Kernels):
         return torch.from_numpy(x)[None]
 
     def norm(self, module: nn.Module) -> Map | None:
-        found = _as_norm(module)
-        if found is None:
+        if isinstance(module, nn.Identity):
             return None
-        weight, bias, eps = found
-        return _NumpyNorm(weight.numpy(), None if bias is None else bias.numpy(), eps)
+        assert isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.eps is not None
+        width = module.normalized_shape
+        gain = np.ones(width, np.float32) if module.weight is None else module.weight.detach().numpy()
+        if isinstance(module, nn.RMSNorm):
+            return _NumpyNorm(gain, None, module.eps)
+        bias = np.zeros(width, np.float32) if module.bias is None else module.bias.detach().numpy()
+        return _NumpyNorm(gain, bias, module.eps)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         matrix: Vector = weight.detach().numpy()

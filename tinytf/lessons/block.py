@@ -28,6 +28,7 @@ def residual(live: Live) -> Lesson:
     rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
     line = f"attn_norm({attends})" if added == "attn_norm" else attends
+    fed = f" + ffn({steps['ffn.hidden'].inputs[0]}(x))"
     return live.lesson(
         "residual",
         question,
@@ -35,7 +36,7 @@ def residual(live: Live) -> Lesson:
         total=total.name,
         sum=total.formula,
         added=added,
-        adds=f"{line}{' + ffn(norm2(x))' if len(parts) > 3 else ''}",
+        adds=f"{line}{fed if len(parts) > 3 else ''}",
         place=place,
     )
 
@@ -56,16 +57,17 @@ def norm(live: Live) -> Lesson:
             f"mean {figure(mean)} and standard deviation {figure(size)}",
             f"({figure(value)} − {bracketed(mean)})",
         )
-        learned, makes = "gain and bias", "make"
     else:
-        of, taken, learned, makes = f"root mean square {figure(size)}", figure(value), "gain", "makes"
+        of, taken = f"root mean square {figure(size)}", figure(value)
+    learned = " and ".join(config.norm_parameters)
+    makes = "make" if len(config.norm_parameters) > 1 else "makes"
     question = live.ask("norm").number(
         f"Token {here}, {live.token(here)}, has {of}; its dimension {place} is {figure(value)}. "
-        f"What is that after the norm, before its {learned}?",
+        f"What is that after the norm{f', before its {learned}' if learned else ''}?",
         right,
         [value - size, right / size, value * size, right * right, value, -right],
-        f"{taken} / {figure(size)} = {figure(right)}. The learned {learned} of that dimension {makes} it "
-        f"{figure(got)}.",
+        f"{taken} / {figure(size)} = {figure(right)}."
+        + (f" The learned {learned} of that dimension {makes} it {figure(got)}." if learned else ""),
     )
     stream = "always" if isinstance(live.steps[live.trace.steps.output].operation, Norm) else "never"
     return live.lesson("norm", question, variant=config.norm, own=own, source=source, place=place, stream=stream)

@@ -12,15 +12,16 @@ from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.rotate import table_length
 
-NORMS: dict[str, Callable[[int, float], nn.Module]] = {
-    "layernorm": lambda width, eps: nn.LayerNorm(width, eps=eps),
-    "rmsnorm": lambda width, eps: nn.RMSNorm(width, eps=eps),
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": nn.LayerNorm,
+    "rmsnorm": lambda width, eps, gain=True, bias=False: nn.RMSNorm(width, eps, gain),
 }
+"""The norm of each word: of a width, ε, and whether it learns a gain and a bias."""
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """The configured norm over the last axis, ``width`` wide (d_model unless given)."""
-    return NORMS[config.norm](width or config.d_model, config.norm_eps)
+    return NORMS[config.norm](width or config.d_model, config.norm_eps, config.norm_gain, config.norm_bias)
 
 
 class HeadwiseNorm(nn.Module):
@@ -30,13 +31,15 @@ class HeadwiseNorm(nn.Module):
         super().__init__()
         self.d_head, self.eps = config.d_head, config.norm_eps
         self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if config.norm == "layernorm" else None
+        learned = config.norm_parameters
+        self.weight = nn.Parameter(torch.empty(width)) if "gain" in learned else None
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in learned else None
 
     def forward(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
-        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2) * self.weight
-        return normed if self.bias is None else normed + self.bias
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        gained = normed if self.weight is None else normed * self.weight
+        return gained if self.bias is None else gained + self.bias
 
 
 def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:

@@ -54,7 +54,7 @@ class Block(nn.Module):
 
     ``norm1`` and ``norm2`` stand ``before`` attention and feed-forward (GPT-2, Llama), or ``after`` each residual sum
     (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A ``parallel`` feed-forward reads
-    what attention reads (GPT-NeoX).
+    what attention reads (GPT-NeoX), with a ``shared`` norm after the same norm1 (GPT-J).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -64,7 +64,7 @@ class Block(nn.Module):
         self.norm1 = make_norm(config) if before or after else none
         self.attention = SelfAttention(config)
         self.attn_norm = make_norm(config) if added else none
-        self.norm2 = make_norm(config) if before or after else none
+        self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
         self.ffn = FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
         self.dropout = nn.Dropout(config.dropout)
@@ -72,12 +72,14 @@ class Block(nn.Module):
         self.before = (self.norm1, self.norm2) if before else (none, none)
         self.after = (self.norm1, self.norm2) if after else (none, none)
         self.parallel = config.residual == "parallel"
+        self.shared = config.shared_norm
 
     def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         (into_attention, into_ffn), (after_attention, after_ffn) = self.before, self.after
-        attn = self.attn_norm(self.attention(into_attention(x), start, padding_mask, cache))
+        read = into_attention(x)
+        attn = self.attn_norm(self.attention(read, start, padding_mask, cache))
         mid = after_attention(x + self.dropout(attn))
-        ffn = self.ffn_norm(self.ffn(into_ffn(x if self.parallel else mid)))
+        ffn = self.ffn_norm(self.ffn(read if self.shared else into_ffn(x if self.parallel else mid)))
         return after_ffn(mid + self.dropout(ffn))
 
 

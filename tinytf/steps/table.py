@@ -153,13 +153,14 @@ def _sequential(config: ModelConfig) -> bool:
 
 
 def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
-    return o.Norm(config.norm == "layernorm", config.norm_eps)
+    return o.Norm(config.norm == "layernorm", config.norm_eps, config.norm_parameters)
 
 
 def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     if config.qk_norm_across == "head":
         return _norm(o, config)
-    return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.qk_norm_across == "all")
+    joint = config.qk_norm_across == "all"
+    return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
 
 
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -275,7 +276,7 @@ STEPS: tuple[Step, ...] = (
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm1", seen=Seen("norm1")),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
-         when=_order("pre", "both"), alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
+         when=lambda c: _order("pre", "both")(c) and not c.shared_norm, absent="{no_norm2}", alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
          seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
@@ -295,8 +296,7 @@ STEPS: tuple[Step, ...] = (
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
          "this model norms before each part; the sum is out", make=lambda o, _: o.Add(), seen=Seen("norm2", 0)),
     Step("norm2", "norm after feed-forward, the block's output", "{norm}(sum)", _WIDE, ("sum",), recorded=True,
-         when=_order("post"), absent="what goes into attention and the feed-forward is not normed in this model",
-         make=_norm, module="norm2", seen=Seen("")),
+         when=_order("post"), make=_norm, module="norm2", seen=Seen("")),
     Step("final.norm", "final norm", "{norm}(x)", _WIDE, (), "residual", False, True, when=lambda c: c.final_norm,
          absent="norms come after the residual sums in this model, so the last block's norm2 is the last",
          alias="ln_final.hook_normalized", alias_note=_NORMED, make=_norm, module="final_norm", seen=Seen("final_norm"),
@@ -349,6 +349,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
         "logit_cap": f"{config.logit_cap:g}",
+        "no_norm2": "attention and the feed-forward share norm1 in this model"
+        if config.shared_norm
+        else "what goes into attention and the feed-forward is not normed in this model",
         "ffn_stream": "x" if parallel else "mid",
         "ffn_in": "mid" if config.norm_order == "output" else "n",
         "w_up": "W_up" if config.gated else "W₁",
@@ -435,11 +438,6 @@ def _parameters(step: Step) -> "tuple[Parameter, ...]":
 
 def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
     return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
-
-
-def wide_norms(config: ModelConfig) -> int:
-    """How many norms of the residual stream's width a block has; without torch."""
-    return sum(row.make is _norm and row.in_layer and row.axes == _WIDE and row.when(config) for row in STEPS)
 
 
 @lru_cache(maxsize=64)

@@ -97,7 +97,9 @@ class InfoView:
             if window
         )
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
-        norm = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[c.norm]
+        norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
+        lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
+        of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
@@ -106,7 +108,7 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}" + (_ACROSS[c.qk_norm_across] if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,
@@ -116,7 +118,10 @@ class InfoView:
         parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
         formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
-        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0], "dim") for p in parts), ""]
+        symbols: list[Cell] = [
+            *(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts),
+            "",
+        ]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, summed, wide
@@ -49,33 +50,48 @@ def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes
     return ((of_normed - normed * (of_normed * normed).mean(dim=axes, keepdim=True)) / sigma).to(g.dtype)
 
 
+def gain_of(norm: Any) -> Tensor:
+    """The gain of a norm, a single 1 where it has none."""
+    return torch.ones(()) if norm.weight is None else norm.weight
+
+
 @dataclass(frozen=True)
 class Norm(Operation):
-    """LayerNorm where ``centred``, else RMSNorm, of every row."""
+    """LayerNorm where ``centred``, else RMSNorm, of every row; with the ``learned`` ones of gain and bias."""
 
     centred: bool
     eps: float
+    learned: tuple[str, ...]
 
     words = "a norm"
 
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
-        absent = "" if self.centred else "RMSNorm has a gain alone"
-        return (
-            Parameter(step.parameter, "weight", step.axes[-1:]),
-            Parameter(f"{step.name}.bias", "bias", step.axes[-1:], absent=absent),
+        names = {"gain": (step.parameter, "weight"), "bias": (f"{step.name}.bias", "bias")}
+        alone = "RMSNorm has a gain alone" if self.learned == ("gain",) and not self.centred else ""
+        lacking = (
+            alone or f"norms have no {' and no '.join(one for one in names if one not in self.learned)} in this model"
         )
+        return tuple(
+            Parameter(*name, (self._axis(step),), absent="" if one in self.learned else lacking)
+            for one, name in names.items()
+        )
+
+    def _axis(self, step: "Step") -> str:
+        """The axis of gain and bias."""
+        return step.axes[-1]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(*site.inputs(heads))
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gradient = layer_norm_gradient if self.centred else rms_norm_gradient
-        return (gradient(g, site.input(), site.module.weight, self.eps),)
+        return (gradient(g, site.input(), gain_of(site.module), self.eps),)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
-        normed, _ = self._normed(site.input())
-        yield f"{site.path}.weight", summed(g * normed).to(g.dtype)
-        if self.centred:
+        if "gain" in self.learned:
+            normed, _ = self._normed(site.input())
+            yield f"{site.path}.weight", summed(g * normed).to(g.dtype)
+        if "bias" in self.learned:
             yield f"{site.path}.bias", summed(g)
 
     def _normed(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +99,7 @@ class Norm(Operation):
 
     def code(self, site: Site) -> str:
         name = "layer_norm" if self.centred else "rms_norm"
-        given = ", ".join([site.names[0], f"({site.module.weight.numel()},)", *self.operands(site)])
+        given = ", ".join([site.names[0], f"({site.value.shape[-1]},)", *self.operands(site)])
         return f"{site.variable} = F.{name}({given}, eps={self.eps})"
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -103,7 +119,10 @@ class Norm(Operation):
             normed = Value("x̂", x / sigma, "x / σ")
         found.append(Value("ε", self.eps))
         found.append(Value("σ", sigma, f"√({found[-2].name} + ε)"))
-        series = single("x̂ · gain", [("x̂", normed.value), ("gain", float(module.weight[place]))], (own,))
+        factors = [("x̂", normed.value)]
+        if module.weight is not None:
+            factors.append(("gain", float(module.weight[place])))
+        series = single(" · ".join(name for name, _ in factors), factors, (own,))
         bias = getattr(module, "bias", None)
         added = None if bias is None else Term("bias", (), float(bias[place]))
         before = (Value("x", x, f"d{width} of the row"), *found, normed)
@@ -115,16 +134,17 @@ class Norm(Operation):
 
     def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
         """Gradient, input and gain of what is normed together with a row, and where in them the row is."""
-        return to.incoming, to.input_at_row(0), to.site.module.weight.detach(), slice(None)
+        return to.incoming, to.input_at_row(0), gain_of(to.site.module).detach(), slice(None)
 
     def summand(self, to: Consumer) -> Summand:
         g, x, gain, here = self._vectors(to)
         normed, sigma = self._normed(x.values)
         gained = wide(g.values) * gain
         along = (gained * normed).mean()
-        given = [g, x, Quantity("σ", sigma[0]), Quantity("gain", gain)]
+        gained_by = [Quantity("gain", gain)] if "gain" in self.learned else []
+        given = [g, x, Quantity("σ", sigma[0]), *gained_by]
         steps = [Quantity("x̂", normed), Quantity("ĝ", gained), Quantity("mean(ĝ⊙x̂)", along)]
-        gain_line = f"ĝ = {to.symbol} ⊙ gain"
+        gain_line = f"ĝ = {to.symbol}{' ⊙ gain' if gained_by else ''}"
         if not self.centred:
             lines = (gain_line, f"x̂ = {x.name} / σ, σ = √(mean({x.name}²) + ε)")
             result = ((gained - normed * along) / sigma)[here].to(g.values.dtype)

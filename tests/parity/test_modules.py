@@ -1,0 +1,78 @@
+"""Inside the layers: every module of ours gives what the module of transformers gives that its weights are stored for.
+
+The tables say which these are, so a family that is added is compared without a line here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from architectures import furthest
+from reference import FAMILIES, Pair, pair
+from torch import Tensor, nn
+
+from tinytf.checkpoints.huggingface.load import FAMILIES as TABLES
+
+IDS = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 30, 3, 11]])
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def models(request) -> Iterator[Pair]:
+    with torch.no_grad():
+        yield pair(request.param)
+
+
+def found(model: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def outputs_of(model: nn.Module, modules: dict[str, nn.Module]) -> dict[str, Tensor]:
+    """What each module gives on the way through the model, by the name that it has here."""
+    kept: dict[str, Tensor] = {}
+    handles = []
+    for name, module in modules.items():
+
+        def keep(module: nn.Module, given: Any, result: Any, name: str = name) -> None:
+            kept.setdefault(name, result)
+
+        handles.append(module.register_forward_hook(keep))
+    model(IDS)
+    for handle in handles:
+        handle.remove()
+    return kept
+
+
+@torch.no_grad()
+def test_every_module_gives_what_theirs_gives(models):
+    """But for the embeddings, whose scale stands elsewhere there."""
+    ours, theirs, table = models.ours, models.theirs, TABLES[models.theirs.config.model_type]
+    mine: dict[str, nn.Module] = {}
+    known: dict[str, nn.Module] = {}
+    stored = {}
+    for name, _ in ours.named_parameters():
+        path = name.rpartition(".")[0]
+        if path in mine or path.startswith("embed."):
+            continue
+        place, how = table.place(name)
+        module = found(theirs, table.prefixed(place).rpartition(".")[0])
+        module = module or found(theirs, place.rpartition(".")[0])
+        if module is not None:
+            mine[path], known[path], stored[path] = ours.get_submodule(path), module, how
+    given, expected = outputs_of(ours, mine), outputs_of(theirs, known)
+    compared = [path for path in given if path in expected]
+    assert len(compared) >= 5 * ours.config.n_layers, "too few of the modules are compared"
+    for path in compared:
+        one, other = given[path][0], expected[path][0]
+        if one.dim() == 3:  # normed in each head: (H, T, D), and (T, H, D) there
+            one = one.transpose(0, 1)
+        elif other.shape[-1] != one.shape[-1] or stored[path].paired or stored[path].by_head:
+            how = replace(stored[path], transposed=False, offset=0.0)
+            other = how.read(
+                other.T, ours.config.at(int(path.split(".")[1]))
+            ).T  # (T, out), a part of it as it is stored
+        assert furthest(one, other) < 1e-5, path

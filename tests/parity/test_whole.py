@@ -1,0 +1,114 @@
+"""Every question about a model of every family: its check, gradients, lens, attribution, ablation and patching hold."""
+
+import copy
+
+import pytest
+import torch
+from architectures import asked, furthest
+from reference import FAMILIES, Pair, pair
+
+from tinytf.api import Model
+from tinytf.generate.decoder import Decoder
+from tinytf.gradients.by_hand import agreement
+from tinytf.gradients.loss import Targets
+from tinytf.gradients.trace import record_gradients
+from tinytf.trace.address import Address
+from tinytf.trace.check import check
+from tinytf.trace.trace import Trace
+
+IDS = [3, 14, 15, 9, 2, 6, 5, 30, 3, 11]
+TEXT = " ".join(str(token) for token in IDS)
+OTHER = "3 14 15 8 2 6 5 30 3 11"
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def models(request) -> Pair:
+    return pair(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(models) -> Model:
+    """In float64, and with the position to fill where it is an encoder."""
+    ours = copy.deepcopy(models.ours).double().requires_grad_(False)
+    return asked(ours, None if ours.config.causal else IDS[-1])
+
+
+@pytest.fixture(scope="module")
+def trace(model) -> Trace:
+    return model.trace(TEXT)
+
+
+def needs_vocabulary(model: Model) -> None:
+    if model.config.head not in ("lm", "mlm"):
+        pytest.skip("it has no logits over the vocabulary")
+
+
+def test_its_steps_add_up(trace) -> None:
+    checked = check(trace)
+    assert checked.holds, checked.worst
+    assert checked.worst.relative < 1e-12
+
+
+def test_a_cell_of_every_step_is_explained(model, trace) -> None:
+    for step, layer in trace.steps.rows:
+        if not step.axes or layer not in (None, 0, trace.config.n_layers - 1):
+            continue
+        cell = ("4", "2")[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
+        where = Address(step, None if layer is None else (layer,), (1,) if step.has_heads else None, cell)
+        found = model.explain(trace, where)[0]
+        assert found.holds, f"{where} is {found.recorded}, and explained as {found.total}"
+
+
+def test_gradients_by_hand_are_those_of_autograd(model, trace) -> None:
+    needs_vocabulary(model)
+    found = agreement(record_gradients(model.transformer, trace.encoding, Targets((8, 4, 4), (11, 7, 2))))
+    assert found.worst.relative < 1e-9, found.worst
+    assert set(found.parameters) == {
+        name for name, _ in model.transformer.named_parameters() if not name.startswith("pooler")
+    }
+
+
+def test_the_lens_ends_with_the_prediction_and_attribution_sums_to_the_logit(model, trace) -> None:
+    needs_vocabulary(model)
+    assert model.lens(trace).holds
+    found = model.attribute(trace)
+    assert found.holds, found.difference
+    assert found.sum == pytest.approx(found.logit, abs=1e-10)
+
+
+def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, models, trace) -> None:
+    needs_vocabulary(model)
+    config = model.config
+    found = model.ablate(trace, "L1H2")
+    assert found.check.holds
+    without = copy.deepcopy(models.ours).double()
+    width = without.blocks[1].attention.o.weight.shape[1] // config.n_heads
+    with torch.no_grad():
+        without.blocks[1].attention.o.weight[:, 2 * width : 3 * width] = 0.0
+        before, after = (
+            one(torch.tensor([IDS]))[0, found.position].log_softmax(-1) for one in (model.transformer, without)
+        )
+    assert found.effect.kl == pytest.approx(float((before.exp() * (before - after)).sum()), abs=1e-10)
+
+
+def test_the_stream_patched_everywhere_gives_the_other_run(model) -> None:
+    needs_vocabulary(model)
+    found = model.patch(TEXT, OTHER, "L1.in", answer=7, versus=21)
+    assert found.recovered == pytest.approx(1.0, abs=1e-9)
+    assert all(check.holds for check in found.checks)
+
+
+@torch.no_grad()
+def test_the_fast_decoder_or_the_modules_give_the_plain_logits_token_by_token(models) -> None:
+    ours = models.ours
+    if ours.config.head != "lm":
+        pytest.skip("it generates nothing")
+    ids = torch.tensor([IDS])
+    expected = ours(ids)[0]
+    cache = ours.cache()
+    found = [ours.unembed(ours.hidden(ids[:, :4], cache=cache))[0]]
+    decode = Decoder(ours, cache) if Decoder.fits(ours) else None
+    for place in range(4, len(IDS)):
+        one = ids[:, place]
+        found.append(decode(one) if decode else ours.unembed(ours.hidden(one[:, None], cache=cache))[0])
+    assert furthest(torch.cat(found), expected) < 1e-5
