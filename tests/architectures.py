@@ -84,6 +84,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual": "parallel",
         "tied_head": False,
     },
+    "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",

@@ -46,7 +46,7 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
+BY_LAYER = ("window", "attention_divisor", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
 

@@ -58,6 +58,12 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     return getattr(transformers, f"{family}{kind}")(config)
 
 
+def _neo(**settings: Any) -> nn.Module:
+    kinds = {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 4}
+    given = {**_BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
+    return transformers.GPTNeoForCausalLM(transformers.GPTNeoConfig(**given))
+
+
 def _neox(**settings: Any) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
     given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
@@ -73,6 +79,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
+    "gpt2, scores divided by layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False),
+    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**_GPT2, n_inner=F)),
+    "starcoder, no heads shared": lambda: transformers.GPTBigCodeForCausalLM(
+        transformers.GPTBigCodeConfig(**_GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
+    ),
+    "gpt-neo": lambda: _neo(),
+    "gpt-neo, windows everywhere and untied": lambda: _neo(
+        attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
+    ),
+    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),

@@ -4,7 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
-from tinytf.checkpoints.gguf.header import Header, read_header
+from tinytf.checkpoints.gguf.header import Header
+from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
 from tinytf.checkpoints.load import Checkpoint
@@ -21,7 +22,7 @@ def read_gguf(path: Path) -> Checkpoint:
     Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
     implemented.
     """
-    header = read_header(path)
+    header = read_parts(path)
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")
     with faults_of(path):
@@ -34,7 +35,7 @@ def read_gguf(path: Path) -> Checkpoint:
 
 def gguf_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in the metadata of a file; its weights are not looked at, and may be of any architecture."""
-    return tokenizer_of(read_header(path))
+    return tokenizer_of(read_parts(path))
 
 
 def _architecture_of(header: Header) -> FamilyTable:
@@ -42,10 +43,6 @@ def _architecture_of(header: Header) -> FamilyTable:
     kind = keys.text("general.type", "model")
     if kind != "model":
         raise CheckpointError(f"{header.path} holds a {quoted(kind)}, not a model")
-    if (count := keys.whole("split.count", 0)) > 1:
-        raise CheckpointError(
-            f"{header.path} is one of {count:,} parts of a model", "join them with llama.cpp: llama-gguf-split --merge"
-        )
     name = keys.text("general.architecture")
     if name not in ARCHITECTURES:
         raise CheckpointError(

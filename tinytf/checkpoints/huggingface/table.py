@@ -1,6 +1,6 @@
 """The table of a family of transformers, and what several families share: words, sizes, a head, harmless keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,11 @@ def lm_head(tensor: str = "lm_head.weight") -> Group:
         return {"head": "lm" if found["tied_head"] or tensor in tensors else "none"}
 
     return Group(read)
+
+
+def by_layer(field: str, values: Sequence[Any]) -> dict[str, Any]:
+    """A field of ours with a value for each layer: one for all of them where they are the same."""
+    return {field: values[0]} if len(set(values)) == 1 else {"by_layer": ((field, tuple(values)),)}
 
 
 HARMLESS = frozenset(
