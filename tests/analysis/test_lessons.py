@@ -141,6 +141,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
+        config = config.at(config.rotary_layers[0])
         turned = config.rope_width or width
         pair = min(1, turned // 2 - 1)
         if config.rope_scaling == "none":

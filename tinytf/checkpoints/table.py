@@ -163,7 +163,8 @@ class FamilyTable:
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
-            found |= setting.read(fields, found, tensors)
+            said = setting.read(fields, found, tensors)
+            found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
     def place(self, ours: str) -> tuple[str, Stored]:

@@ -126,7 +126,7 @@ def _added(live: Live) -> Lesson:
 
 
 def _rotary(live: Live) -> Lesson:
-    rope = live.config.at(0).rope
+    rope = live.config.at(live.config.rotary_layers[0]).rope.of_text(len(live.encoding.ids))
     turns = rotary_frequencies(rope).double().tolist()
     half, pair = len(turns), min(1, len(turns) - 1)
     place, turn, before = live.here, turns[pair], min(2, live.here)

@@ -28,11 +28,21 @@ _ACROSS = {
 
 
 def _positions(config: ModelConfig) -> str:
+    kinds = Counter(_positions_of(config.at(layer)) for layer in range(config.n_layers))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{words} in {count} of the layers" for words, count in kinds.items())
+
+
+def _positions_of(config: ModelConfig) -> str:
     if config.positions == "rotary":
+        factor, since = f"{config.rope_factor:g}", f"from {config.rope_original_context:,}"
         scaling = {
             "none": "",
-            "linear": f", all frequencies / {config.rope_factor:g}",
-            "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
+            "linear": f", all frequencies / {factor}",
+            "llama3": f", long waves / {factor} (llama3, {since})",
+            "yarn": f", long waves / {factor} (yarn, {since})",
+            "longrope": f", each frequency by its own factor (longrope, others {since} tokens on)",
         }
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
