@@ -20,9 +20,28 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation",
-    "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
-    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter",
-    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed",
+    "Activate",
+    "Add",
+    "Cap",
+    "Concat",
+    "HeadNorm",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "Rotate",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sink",
+    "Softmax",
+    "SunkSoftmax",
+    "Unembed",
     "VocabularySoftmax",
-]  # fmt: skip
+]
