@@ -10,6 +10,7 @@ from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
+from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
@@ -43,7 +44,8 @@ def read_directory(directory: Path) -> Checkpoint:
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
     if kind not in FAMILIES:
         raise CheckpointError(
-            f"{path}: the architecture {kind!r} is not one that tinytf opens", did_you_mean(kind, FAMILIES)
+            f"{path}: the architecture {kind!r} is not one that tinytf opens: {lacking(kind, data)}",
+            did_you_mean(kind, FAMILIES),
         )
     if data.get("quantization_config"):
         raise CheckpointError(f"{path}: quantised weights (quantization_config) are not implemented in this format")
