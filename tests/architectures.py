@@ -89,6 +89,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "positions": "rotary",
         "activation": "relu2",
+        "clip_qkv": 0.8,
     },
     "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "gpt-j, a norm for both": {

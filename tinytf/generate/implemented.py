@@ -59,6 +59,7 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "logit_cap": "capped logits",
+    "clip_qkv": "clipped queries, keys and values",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
     "by_layer": "layers that differ",
