@@ -78,6 +78,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "gpt-oss, sinks and windows by layer": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "qkv_bias": True,
+        "o_bias": True,
+        "attention_sinks": True,
+        "by_layer": (("window", (3, 0)),),
+    },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
         "rope_width": 2,
@@ -90,6 +98,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "positions": "rotary",
         "activation": "relu2",
         "clip_qkv": 0.8,
+    },
+    "opt 350m, narrow embeddings after the sum": {
+        "norm_order": "post",
+        "d_embed": 10,
+        "position_offset": 2,
+        "activation": "relu",
+    },
+    "electra, narrow embeddings that are normed": {
+        **BERT,
+        "d_embed": 10,
+        "projection_bias": True,
+        "head": "mlm",
+        "head_bias": True,
     },
     "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
     "gpt-j, a norm for both": {

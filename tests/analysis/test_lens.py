@@ -143,6 +143,8 @@ def _numpy_logits(model: Any, x: Array) -> Array:
         dense = model.head.dense
         x = x @ dense.weight.double().numpy().T + dense.bias.double().numpy()
         x = _norm(_ACTIVATION[model.config.head_activation](x), model.head.norm)
+    if model.config.d_embed and model.config.head == "lm":
+        x = x @ model.head.projection.weight.double().numpy().T
     bias = model.head.decoder.bias
     logits = x @ model.unembedding.double().numpy().T + (0.0 if bias is None else bias.double().numpy())
     logits = model.config.logit_scale * logits
@@ -161,7 +163,8 @@ def _states(model: Any) -> dict[str, Array]:
     def took(name: str) -> Any:
         return lambda module, args: kept.__setitem__(name, args[0][0].double().numpy())
 
-    hooks = [model.embed.register_forward_hook(gave("embed.norm" if model.config.embed_norm else "embed.out"))]
+    normed = model.config.embed_norm and not model.config.d_embed
+    hooks = [model.embed.register_forward_hook(gave("embed.norm" if normed else "embed.out"))]
     for layer, block in enumerate(model.blocks):
         if order == "post":
             hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))

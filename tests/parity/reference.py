@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 from architectures import enliven
-from torch import nn
+from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.model.transformer import Transformer
@@ -58,6 +58,10 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     return getattr(transformers, f"{family}{kind}")(config)
 
 
+def _opt(**settings: Any) -> nn.Module:
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
+
+
 def _neo(**settings: Any) -> nn.Module:
     kinds = {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 4}
     given = {**_BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
@@ -93,6 +97,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
     ),
     "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
+    "opt": lambda: _opt(enable_bias=False, activation_function="gelu"),
+    "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
+    "opt, narrow and normed without gains": lambda: _opt(
+        word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
+    ),
+    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
@@ -144,6 +154,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 class Pair:
     theirs: nn.Module
     ours: Transformer
+
+
+def last_states(model: Transformer, hidden: Tensor) -> Tensor:
+    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
+    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
 
 
 @cache

@@ -267,7 +267,11 @@ def _embeddings(parts: _Parts) -> None:
     total = next(step for step in before if isinstance(step.operation, Add))
     for name in total.inputs:
         parts.add(name, "embedding", parts.trace.step(name)[parts.place])
-    parts.through(next((step for step in before if total.name in step.inputs), None))
+    last = total.name
+    for step in before:
+        if last in step.inputs:
+            parts.through(step)
+            last = step.name
 
 
 def _last(parts: _Parts) -> None:

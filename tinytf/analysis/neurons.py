@@ -217,6 +217,11 @@ class Readout:
         self.has_directions = model.head is not None
         self.direct = head == "lm" and not table.stream_norms and not model.config.logit_cap
         self.gain = gain_of(model.final_norm).double() * model.config.logit_scale
+        self._unembedding = model.unembedding
+        narrowing = next((step for step in table.after if step.axes[-1:] == ("d_embed",)), None)
+        if narrowing is not None and self.has_directions:
+            narrow: Any = model.get_submodule(narrowing.module)
+            self._unembedding = model.unembedding @ narrow.weight  # (V, C)
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
         rows = f"rows of {table.added[-1].matrix}"
         no_head = "this model has no language-model head, so"
@@ -238,7 +243,7 @@ class Readout:
         """The ``top`` tokens that each unit promotes and suppresses most."""
         if not self.has_directions:
             return ()
-        unembedding = self.model.unembedding.float()
+        unembedding = self._unembedding.float()
         found: list[Direction] = []
         for start in range(0, len(units), _ROWS):
             part = units[start : start + _ROWS]
@@ -272,7 +277,7 @@ class Readout:
         x = hidden.double()
         centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
-        asked = self.model.unembedding[ids].double() * self.gain / scale
+        asked = self._unembedding[ids].double() * self.gain / scale
         return asked - asked.mean(dim=-1, keepdim=True) if self.centres else asked
 
 

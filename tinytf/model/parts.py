@@ -106,7 +106,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.offset = config.position_offset
-        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.d_model))
+        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.summed_width))
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
         first = self.offset + start
@@ -118,10 +118,10 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.d_model = config.d_model
+        self.width = config.summed_width
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
-        return sinusoidal_table(start + ids.shape[1], self.d_model, ids.device, dtype)[start:]  # (T, C)
+        return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
 
 
 class FeedForward(nn.Module):

@@ -109,7 +109,7 @@ class Step:
 
     @property
     def is_distribution(self) -> bool:
-        """Whether each of its rows sums to 1."""
+        """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
 
     @property
@@ -183,6 +183,22 @@ def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.ffn_bias)
 
 
+def _tokens_widened(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and not config.embed_norm
+
+
+def _sum_widened(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and config.embed_norm
+
+
+def _narrow_lm(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and config.head == "lm"
+
+
+def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Linear(config.projection_bias)
+
+
 def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
@@ -193,9 +209,12 @@ def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 
 _WIDE = ("token", "d_model")
+_EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
+"""As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
+_SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
@@ -223,22 +242,28 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
-    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
+    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _EMBEDDED, ("ids",), "embed", False, True,
          alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
          seen=Seen("embed.tokens")),
-    Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
+    Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
+         "embed", False, when=_tokens_widened, absent="{not_widened}",
+         make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
+    Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
          when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
          matrix="P", seen=Seen("embed.positions")),
-    Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
+    Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
-    Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
+    Step("embed.sum", "embeddings, summed", "{embed_sum}", _SUMMED, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
          make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
-    Step("embed.norm", "embedding norm", "{norm}(sum)", _WIDE, ("embed.sum",), "residual", False, True,
+    Step("embed.norm", "embedding norm", "{norm}(sum)", _SUMMED, ("embed.sum",), "residual", False, True,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
-         make=_norm, module="embed.norm", seen=Seen("embed")),
+         make=_norm, module="embed.norm", seen=Seen("embed.norm")),
+    Step("embed.out", "embeddings, projected", "x₀ = embed.norm·W_in{projection_bias}", _WIDE, ("embed.norm",),
+         "residual", False, True, when=_sum_widened, absent="{not_widened}",
+         make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed")),
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", _WIDE, ("<embeddings>",), "residual", False, True,
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
     Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
@@ -278,8 +303,14 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
+    Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+         when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+    Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
+         make=lambda o, _: o.SunkSoftmax(), core=True),
     Step("head_out", "weighted values", "weights·{values}", _HEADS, ("weights", "<v>"), "v", recorded=True,
          alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
@@ -325,11 +356,14 @@ STEPS: tuple[Step, ...] = (
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
          to_loss=False),
-    Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
+    Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", _EMBEDDED, ("<final>",), "output",
+         False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
+         make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
+    Step("head.dense", "head, dense", "x·W + b", _EMBEDDED, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
          make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
-    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
+    Step("head.act", "head, activated", "{head_act}(dense)", _EMBEDDED, ("head.dense",), "output", False, when=_mlm,
          absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
-    Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
+    Step("head.norm", "head, norm", "{norm}(act)", _EMBEDDED, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
          make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head,
@@ -355,7 +389,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     act = ACTIVATION_NAMES[config.activation]
-    added = [step.name.partition(".")[2] for step in STEPS if step.name in _EMBEDDINGS and step.when(config)]
+    added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
         "norm": _NORM[config.norm],
@@ -393,7 +427,11 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "clip_qkv": f"{config.clip_qkv:g}",
         "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
-        "logits_in": "head.norm" if _mlm(config) else "x",
+        "projection_bias": " + b" if config.projection_bias else "",
+        "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
+        if _sum_widened(config)
+        else "token embeddings are as wide as the residual stream in this model",
+        "logits_in": _unembedded(config) or "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
         "head_bias": " + b" if config.head_bias else "",
@@ -405,16 +443,25 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
     return {
-        "<embeddings>": tuple(s.name for s in STEPS if s.name in _EMBEDDINGS and s.when(config)),
+        "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
         "<final>": ("final.norm",) if config.final_norm else ("norm2",),
-        "<logits>": ("head.norm",) if _mlm(config) else (("final.norm",) if config.final_norm else ("norm2",)),
+        "<logits>": (_unembedded(config) or ("final.norm" if config.final_norm else "norm2"),),
     }
 
 
-_EMBEDDINGS = ("embed.tokens", "embed.positions", "embed.types")
+def _unembedded(config: ModelConfig) -> str:
+    """The step of the head that is unembedded; empty where that is the last hidden state itself."""
+    return "head.norm" if _mlm(config) else "head.projected" if _narrow_lm(config) else ""
+
+
+def _embeddings(config: ModelConfig) -> tuple[str, ...]:
+    """The steps that are added to each other: token vectors, positions and types."""
+    tokens = "embed.projected" if _tokens_widened(config) else "embed.tokens"
+    there = {step.name for step in STEPS if step.when(config)}
+    return tuple(name for name in (tokens, "embed.positions", "embed.types") if name in there)
 
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
@@ -429,7 +476,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         names = [one for name in step.inputs for one in several.get(name, (name,))]
         inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
-        words["map"] = inputs[0] if step.is_map else ""
+        words["map"] = inputs[0] if step.core else ""
         seen = step.seen
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
@@ -438,6 +485,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
+            axes=_axes(step, config),
             inputs=inputs,
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
@@ -451,6 +499,14 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
 
 
+def _axes(step: Step, config: ModelConfig) -> tuple[str, ...]:
+    """The axes of a row, with those of the embeddings by their names in this model."""
+    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
+    return tuple(
+        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in step.axes
+    )
+
+
 def _absent(config: ModelConfig) -> Iterator[Step]:
     """The rows with parameters that a model of this configuration does not have."""
     from tinytf.steps import operations
@@ -458,7 +514,8 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
     words = _words(config)
     for step in STEPS:
         if step.module and step.make and not step.when(config):
-            yield replace(step, matrix=step.matrix.format_map(words), operation=step.make(operations, config))
+            made = step.make(operations, config)
+            yield replace(step, axes=_axes(step, config), matrix=step.matrix.format_map(words), operation=made)
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":

@@ -9,6 +9,7 @@ from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.weights import Weights
@@ -27,6 +28,7 @@ FAMILIES = {
         NEOX,
         GPTJ,
         OLMO, COHERE,
+        OPT, BIOGPT,
     )
 }  # fmt: skip
 

@@ -17,10 +17,11 @@ from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
     "Activate", "Add", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm",
-    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed",
-    "VocabularySoftmax",
+    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
+    "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
