@@ -3,6 +3,7 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
@@ -45,3 +46,7 @@ __all__ = [
     "Unembed",
     "VocabularySoftmax",
 ]
+    "Activate", "Add", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm",
+    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
+    "SunkSoftmax", "Unembed", "VocabularySoftmax",
+]  # fmt: skip
