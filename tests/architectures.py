@@ -78,11 +78,25 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "gpt-oss, sinks and windows by layer": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "qkv_bias": True,
+        "o_bias": True,
+        "attention_sinks": True,
+        "by_layer": (("window", (3, 0)),),
+    },
     "pythia, side by side and turned in part": {
         "positions": "rotary",
         "rope_width": 2,
         "residual": "parallel",
         "tied_head": False,
+    },
+    "olmo, norms that learn nothing": {
+        "norm_gain": False,
+        "norm_bias": False,
+        "positions": "rotary",
+        "activation": "relu2",
     },
     "opt 350m, narrow embeddings after the sum": {
         "norm_order": "post",
@@ -98,7 +112,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_bias": True,
     },
     "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
-    "olmo, norms that learn nothing": {"norm_gain": False, "norm_bias": False, "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
         "rope_width": 4,
@@ -109,6 +122,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "tied_head": False,
         "head_bias": True,
+        "logit_scale": 0.7,
     },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,

@@ -22,7 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary", "none"),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "rope_scaling": ("none", "linear", "llama3"),
@@ -36,7 +36,7 @@ _LIMITS = {
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -89,8 +89,9 @@ class ModelConfig:
     that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
     (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
     (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at``
-    gives that of one layer.
+    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
+    multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to layer, each with one value a
+    layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -112,7 +113,9 @@ class ModelConfig:
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
+    attention_sinks: bool = False
     logit_cap: float = 0.0
+    logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0
@@ -180,6 +183,8 @@ class ModelConfig:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+        if self.logit_scale != 1 and self.logit_cap:
+            raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
 
@@ -265,6 +270,7 @@ class ModelConfig:
             "vocab": self.vocab_size,
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
+            "sink": 1,
         }
 
     @property

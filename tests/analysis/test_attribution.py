@@ -69,7 +69,8 @@ def _frozen(norm: Any, x: Tensor) -> Tensor:
     bias = getattr(norm, "bias", None)
     x = x - x.mean() if isinstance(norm, torch.nn.LayerNorm) else x
     scale = (x.detach().square().mean() + norm.eps).rsqrt()
-    return x * scale * norm.weight + (0.0 if bias is None else bias)
+    gain = 1.0 if norm.weight is None else norm.weight
+    return x * scale * gain + (0.0 if bias is None else bias)
 
 
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:

@@ -120,7 +120,7 @@ def test_the_logits_of_one_layer_are_held_at_a_time_and_no_more_than_a_few_posit
 
 
 def _norm(x: Array, norm: Any) -> Array:
-    gain = norm.weight.double().numpy()
+    gain = 1.0 if norm.weight is None else norm.weight.double().numpy()
     if isinstance(norm, torch.nn.LayerNorm):
         x = x - x.mean(-1, keepdims=True)
     bias = 0.0 if getattr(norm, "bias", None) is None else norm.bias.double().numpy()
@@ -147,6 +147,7 @@ def _numpy_logits(model: Any, x: Array) -> Array:
         x = x @ model.head.projection.weight.double().numpy().T
     bias = model.head.decoder.bias
     logits = x @ model.unembedding.double().numpy().T + (0.0 if bias is None else bias.double().numpy())
+    logits = model.config.logit_scale * logits
     cap = model.config.logit_cap
     return cap * np.tanh(logits / cap) if cap else logits
 

@@ -44,6 +44,7 @@ WRITTEN = {
     "qwen2 with a window": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
+    "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }

@@ -152,6 +152,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             input(after, at + "mid")
         if order != "output":
             output(block.norm1, at + "norm1")
+        if order != "output" and not config.shared_norm:
             output(block.norm2, at + "norm2")
         if order in ("both", "output"):
             output(block.attn_norm, at + "attn_norm")

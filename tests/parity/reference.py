@@ -78,6 +78,10 @@ def _neox(**settings: Any) -> nn.Module:
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
 
 
+def _gptj(**settings: Any) -> nn.Module:
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
+
+
 def _gemma2(**settings: Any) -> nn.Module:
     caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 4, "head_dim": 10}
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
@@ -139,6 +143,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         attention_bias=False,
         tie_word_embeddings=True,
     ),
+    "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
+    "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70

@@ -59,7 +59,7 @@ class Attribution(Report):
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
     the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
-    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held constant.
+    it is ``head.logits``, the logit before the cap or the scale. ``frozen`` says what was held constant.
     """
 
     KIND = "attribution"

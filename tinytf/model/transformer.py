@@ -210,7 +210,7 @@ class Transformer(nn.Module):
         if core == "fused" and tap is not None:
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():
-            attention.core = make_core(attention.config, tap, stepwise=core == "steps")
+            attention.core = make_core(attention.config, tap, stepwise=core == "steps", within=attention)
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""

@@ -26,7 +26,7 @@ Place = tuple[str, int | None]
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
-ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {"relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
 """What each activation of a configuration is called."""
 
 
@@ -109,7 +109,7 @@ class Step:
 
     @property
     def is_distribution(self) -> bool:
-        """Whether each of its rows sums to 1."""
+        """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
 
     @property
@@ -142,6 +142,10 @@ def _has_head(config: ModelConfig) -> bool:
 
 def _capped_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_cap > 0
+
+
+def _scaled_head(config: ModelConfig) -> bool:
+    return _has_head(config) and config.logit_scale != 1
 
 
 def _mlm(config: ModelConfig) -> bool:
@@ -202,6 +206,7 @@ _EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
+_SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
@@ -281,8 +286,14 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
+    Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+         when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+    Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
+         make=lambda o, _: o.SunkSoftmax(), core=True),
     Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
          make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
@@ -300,8 +311,8 @@ STEPS: tuple[Step, ...] = (
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm1", seen=Seen("norm1")),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
-         when=lambda c: _order("pre", "both")(c) and not c.shared_norm, absent="{no_norm2}", alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
-         seen=Seen("norm2")),
+         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
+         alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
          seen=Seen("ffn.up")),
@@ -338,12 +349,17 @@ STEPS: tuple[Step, ...] = (
     Step("head.norm", "head, norm", "{norm}(act)", _EMBEDDED, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
          make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
-         "output", False, when=_capped_head, absent="logits are not capped in this model",
+         "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
     Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
          "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
+    Step("head.logits", "logits before the scale", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+         "output", False, when=_scaled_head, absent="logits are neither capped nor scaled in this model",
+         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
+    Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
+         True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=lambda c: _has_head(c) and not _capped_head(c), absent=_NO_HEAD,
+         when=lambda c: _has_head(c) and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
     Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
          absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
@@ -376,6 +392,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
         "logit_cap": f"{config.logit_cap:g}",
+        "logit_scale": f"{config.logit_scale:.4g}",
         "no_norm2": "attention and the feed-forward share norm1 in this model"
         if config.shared_norm
         else "what goes into attention and the feed-forward is not normed in this model",
@@ -440,7 +457,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         names = [one for name in step.inputs for one in several.get(name, (name,))]
         inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
-        words["map"] = inputs[0] if step.is_map else ""
+        words["map"] = inputs[0] if step.core else ""
         seen = step.seen
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"

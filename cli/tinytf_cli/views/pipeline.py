@@ -48,7 +48,11 @@ def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool) -
             Column("#", [str(row.number) for row in rows], "right", drop=2, said="step"),
             Column("step", [Span(row.name, row.step.role) for row in rows], said=""),
             Column("formula", formulas, shrink=12, drop=1, said="formula"),
-            Column("shape", shapes, narrow=["×".join(f"{_LETTERS[axis]}{n}" for axis, n in row.shape) for row in rows]),
+            Column(
+                "shape",
+                shapes,
+                narrow=["×".join(f"{_LETTERS.get(axis, '')}{n}" for axis, n in row.shape) for row in rows],
+            ),
             Column("mean", _figures(rows, "mean"), "right"),
             Column("std", _figures(rows, "std"), "right"),
             Column("min", _figures(rows, "min"), "right"),

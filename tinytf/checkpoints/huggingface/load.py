@@ -5,6 +5,7 @@ from pathlib import Path
 from tinytf.checkpoints.huggingface.bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
+from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
@@ -24,6 +25,7 @@ FAMILIES = {
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
+        GPTJ,
         OPT, BIOGPT,
     )
 }  # fmt: skip

@@ -9,15 +9,20 @@ from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
+    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation",
+    "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
     "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter",
-    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed",
+    "VocabularySoftmax",
 ]  # fmt: skip
