@@ -112,7 +112,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
-    "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
+    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
         "rope_width": 4,

@@ -148,7 +148,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         if config.rope_scaling == "none":
             right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
     else:
-        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head == "none":
         right["logits"] = [length * config.vocab_size]

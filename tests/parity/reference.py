@@ -49,6 +49,10 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
 
 
+def _electra(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -108,6 +112,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "xlm-roberta": lambda: transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**_ROBERTA)),
+    "camembert": lambda: transformers.CamembertForMaskedLM(transformers.CamembertConfig(**_ROBERTA, pad_token_id=1)),
+    "electra": lambda: _electra("ElectraForMaskedLM", embedding_size=10, hidden_act="relu"),
+    "electra, as wide as the stream": lambda: _electra(
+        "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
+    ),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
