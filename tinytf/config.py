@@ -22,10 +22,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary", "none"),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "rope_scaling": ("none", "linear", "llama3"),
+    "qk_norm_across": ("head", "heads", "all"),
 }
 
 _MOST = 2**31 - 1
@@ -34,8 +35,8 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("rope_original_context",), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -45,7 +46,7 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
+BY_LAYER = ("window", "attention_divisor", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
 
@@ -75,16 +76,22 @@ class ModelConfig:
     ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
+    Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
+    without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
+    The head then unembeds hidden states that it has made ``d_embed`` wide.
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
     masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
     a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
-    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
-    stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none). ``by_layer`` has
-    the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
+    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
+    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
+    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
+    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
+    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
+    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
+    multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to layer, each with one value a
+    layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -106,7 +113,9 @@ class ModelConfig:
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
+    attention_sinks: bool = False
     logit_cap: float = 0.0
+    logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0
@@ -123,11 +132,14 @@ class ModelConfig:
     o_bias: bool = True
     ffn_bias: bool = True
     qk_norm: bool = False
+    qk_norm_across: str = "head"
     tied_head: bool = True
     head: str = "lm"
     head_bias: bool = False
     head_activation: str = "gelu"
     n_token_types: int = 0
+    d_embed: int = 0
+    projection_bias: bool = False
     embed_scale: float = 1.0
     embed_norm: bool = False
     pooler: bool = False
@@ -171,6 +183,8 @@ class ModelConfig:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+        if self.logit_scale != 1 and self.logit_cap:
+            raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
 
@@ -232,16 +246,31 @@ class ModelConfig:
         return f"{self.attention_divisor:.4g}" if self.attention_divisor else f"√{self.d_head}"
 
     @property
+    def embed_width(self) -> int:
+        """The width of token embeddings, and of what the head unembeds."""
+        return self.d_embed or self.d_model
+
+    @property
+    def summed_width(self) -> int:
+        """The width of the sum of embeddings: that of the stream, unless the sum is normed and then projected."""
+        return self.embed_width if self.embed_norm else self.d_model
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of every axis that does not depend on the text."""
         return {
             "d_model": self.d_model,
+            "d_embed": self.embed_width,
             "d_ff": self.d_ff,
             "d_head": self.d_head,
             "head": self.n_heads,
             "kv head": self.n_kv_heads,
             "n_heads·d_head": self.n_heads * self.d_head,
+            "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
             "vocab": self.vocab_size,
+            "position": self.context + self.position_offset,
+            "type": self.n_token_types,
+            "sink": 1,
         }
 
     @property

@@ -109,7 +109,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             allowed &= ~np.tril(allowed, -window)
     scores = q[0] @ k[0].T
     scaled, cap = scores[row] / divisor, config.attention_cap
-    weights = softmax(np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf))
+    sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
+    seen = np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf)
+    weights = softmax(np.append(seen, sinks))[:length]
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)

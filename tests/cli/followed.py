@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+from safetensors.torch import save_file
+
 from tinytf.config import ModelConfig
+from tinytf.model.transformer import Transformer
 
 CONFIG = ModelConfig(vocab_size=50, d_model=8, n_layers=2, n_heads=2, d_ff=8, context=16)
 
@@ -39,7 +42,7 @@ def made(folder: Path, last: int = 20, steps: int = 20, held_out: float = 2.0) -
     (folder / "config.json").write_text(
         json.dumps({"format": "tinytf", "format_version": 1, "model": CONFIG.to_dict()}), "utf-8"
     )
-    (folder / "model.safetensors").touch()
+    save_file(dict(Transformer.initialised(CONFIG, 0).state_dict()), folder / "model.safetensors")
     return folder
 
 

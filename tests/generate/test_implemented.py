@@ -37,14 +37,15 @@ UNUSUAL: dict[str, dict[str, Any]] = {
     "rope_low_frequency": {**ROPE, "rope_low_frequency": 0.2},
     "rope_high_frequency": {**ROPE, "rope_high_frequency": 9.0},
     "rope_original_context": {**ROPE, "rope_original_context": 30},
+    "logit_scale": {"logit_scale": 0.3},
     "norm_gain": {"norm_bias": False},
     "shared_norm": {"residual": "parallel"},
 }
 """A value away from the default for each number that is said to be implemented, and what a field needs to matter."""
 NEEDED = {"linear": {"positions": "rotary", "rope_factor": 3.0}, "llama3": ROPE}
 CLAIMED = [
-    *((name, {**UNUSUAL.get(name, {}), **NEEDED.get(str(word), {}), name: word}) for name, words in IMPLEMENTED.items() if not callable(words)
-      for word in words),
+    *((name, {**UNUSUAL.get(name, {}), **NEEDED.get(str(word), {}), name: word})
+      for name, words in IMPLEMENTED.items() if not callable(words) for word in words),
     *((name, UNUSUAL.get(name, {})) for name, words in IMPLEMENTED.items() if callable(words)),
 ]  # fmt: skip
 

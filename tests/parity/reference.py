@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 from architectures import enliven
-from torch import nn
+from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.model.transformer import Transformer
@@ -58,10 +58,24 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     return getattr(transformers, f"{family}{kind}")(config)
 
 
+def _opt(**settings: Any) -> nn.Module:
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
+
+
+def _neo(**settings: Any) -> nn.Module:
+    kinds = {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 4}
+    given = {**_BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
+    return transformers.GPTNeoForCausalLM(transformers.GPTNeoConfig(**given))
+
+
 def _neox(**settings: Any) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
     given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
+
+
+def _gptj(**settings: Any) -> nn.Module:
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
 
 
 def _gemma2(**settings: Any) -> nn.Module:
@@ -73,6 +87,22 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
+    "gpt2, scores divided by layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False),
+    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**_GPT2, n_inner=F)),
+    "starcoder, no heads shared": lambda: transformers.GPTBigCodeForCausalLM(
+        transformers.GPTBigCodeConfig(**_GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
+    ),
+    "gpt-neo": lambda: _neo(),
+    "gpt-neo, windows everywhere and untied": lambda: _neo(
+        attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
+    ),
+    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
+    "opt": lambda: _opt(enable_bias=False, activation_function="gelu"),
+    "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
+    "opt, narrow and normed without gains": lambda: _opt(
+        word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
+    ),
+    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
@@ -103,6 +133,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         attention_bias=False,
         tie_word_embeddings=True,
     ),
+    "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
+    "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
@@ -116,6 +148,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 class Pair:
     theirs: nn.Module
     ours: Transformer
+
+
+def last_states(model: Transformer, hidden: Tensor) -> Tensor:
+    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
+    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
 
 
 @cache

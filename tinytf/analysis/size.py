@@ -1,5 +1,7 @@
-"""The parameters of a model by formula, from its configuration alone (no weights), and its size as a report."""
+"""The parameters of a model by the rows of its step table, from its configuration alone, and its size as a report."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +9,7 @@ from typing import Any, ClassVar
 
 from tinytf.config import ModelConfig
 from tinytf.report import Data, Report
-from tinytf.steps.table import wide_norms
+from tinytf.steps.table import Step, table_of
 from tinytf.steps.work import Work, cache_bytes_per_token, work_per_token
 
 
@@ -28,56 +30,28 @@ class Component(Data):
         return self.each * self.copies
 
 
+_GROUPS = {"q": "attention", "k": "attention", "v": "attention", "attention": "attention", "ffn": "feed-forward"}
+
+
 def parameter_parts(config: ModelConfig) -> list[Component]:
-    """The parameters of every component; their totals add up to the model's parameter count."""
-    c, f, v, layers = config.d_model, config.d_ff, config.vocab_size, config.n_layers
-    q, kv = config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-    norms = wide_norms(config)
-    gains = len(config.norm_parameters)
-    norm_words = ("0", "d_model", "2·d_model")[gains]
-    parts = [Component("token embeddings", f"V·d_model = {v:,}·{c:,}", v * c)]
-    if config.positions == "learned":
-        rows = config.context + config.position_offset
-        words = "(context + offset)" if config.position_offset else "context"
-        parts.append(Component("positions, learned", f"{words}·d_model = {rows:,}·{c:,}", rows * c))
-    if config.n_token_types:
-        types = config.n_token_types
-        parts.append(Component("token types", f"types·d_model = {types}·{c:,}", types * c))
-    if config.embed_norm:
-        parts.append(Component("embedding norm", norm_words, gains * c))
+    """The parameters of every step that has some; their totals add up to the model's parameter count."""
+    found: Counter[tuple[str, str, int]] = Counter()
+    for step, layer in table_of(config).rows:
+        parameters = step.operation.parameters(step) if step.operation else ()
+        here, sizes = [one.axes for one in parameters if not one.absent], config.at(layer or 0).sizes
+        words = " + ".join("·".join(axes) for axes in here)
+        numbers = " + ".join("·".join(f"{sizes[axis]:,}" for axis in axes) for axes in here)
+        each = sum(math.prod(sizes[axis] for axis in axes) for axes in here)
+        if parameters:
+            found[_name(step), f"{words} = {numbers}" if here else parameters[0].absent, each] += 1
+    return [Component(*one, copies) for one, copies in found.items()]
 
-    def linear(name: str, words: str, inside: int, outside: int, bias: bool) -> Component:
-        more = " + b" if bias else ""
-        formula = f"{words}{more} = {inside:,}·{outside:,}{more}"
-        return Component(name, formula, inside * outside + outside * bias, layers)
 
-    parts += [
-        linear("attention, W_Q", "d_model·H·d_head", c, q, config.qkv_bias),
-        linear("attention, W_K", "d_model·G·d_head", c, kv, config.qkv_bias),
-        linear("attention, W_V", "d_model·G·d_head", c, kv, config.qkv_bias),
-        linear("attention, W_O", "H·d_head·d_model", q, c, config.o_bias),
-    ]
-    if config.qk_norm:
-        parts.append(Component("attention, q and k norm", "2·d_head each", 2 * gains * config.d_head, layers))
-    if config.gated:
-        parts.append(linear("feed-forward, W_gate", "d_model·d_ff", c, f, config.ffn_bias))
-    up, down = ("W_up", "W_down") if config.gated else ("W₁", "W₂")
-    parts += [
-        linear(f"feed-forward, {up}", "d_model·d_ff", c, f, config.ffn_bias),
-        linear(f"feed-forward, {down}", "d_ff·d_model", f, c, config.ffn_bias),
-        Component("norms", f"{norms} × {norm_words}", norms * gains * c, layers),
-    ]
-    if config.final_norm:
-        parts.append(Component("final norm", norm_words, gains * c))
-    if config.pooler:
-        parts.append(Component("pooler", "d_model² + d_model", c * c + c))
-    if config.head == "mlm":
-        parts.append(Component("head, dense and norm", f"d_model² + d_model + {norm_words}", c * c + c + gains * c))
-    if config.head != "none":
-        each = (0 if config.tied_head else v * c) + v * config.head_bias
-        words = "tied to embeddings" if config.tied_head else "d_model·V"
-        parts.append(Component("head, unembedding", words + (" + V" if config.head_bias else ""), each))
-    return parts
+def _name(step: Step) -> str:
+    if not step.in_layer:
+        return step.title
+    group, own = _GROUPS.get(step.role), step.parameter.removesuffix(".gain").removeprefix("ffn.")
+    return f"{group}, {own}" if group else own
 
 
 def parameter_count(config: ModelConfig) -> int:

@@ -86,7 +86,7 @@ class Checkpoint:
         for parameter, shape in shapes_of(model).items():
             plain, how = table.place(parameter)
             name = stored.get(plain) or table.prefixed(plain)
-            needed[name] = how.stored_shape(shape)
+            needed[name] = how.stored_shape(shape, self.config)
             goes_to.setdefault(name, []).append((parameter, how))
         copy_of: dict[str, str] = {}
         skipped, said = set(), set()

@@ -1,5 +1,6 @@
 """What the folder of a run says without its weights: its configuration and checkpoints; free of torch."""
 
+import math
 import re
 from pathlib import Path
 
@@ -50,3 +51,14 @@ def read_config(directory: Path) -> ModelConfig:
         raise CheckpointError(f"{path} has no 'model' object")
     with faults_of(path):
         return ModelConfig.from_dict(data["model"])
+
+
+def read_parameter_count(directory: Path) -> int | None:
+    """How many parameters a run directory holds, by the header of its weights; None where it cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(directory / "model.safetensors", framework="np") as file:
+            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return None

@@ -43,7 +43,8 @@ def residual(live: Live) -> Lesson:
 
 def norm(live: Live) -> Lesson:
     config, here, layer_norm = live.config, live.here, live.config.norm == "layernorm"
-    first = next(step for step in live.trace.steps.layer_steps if isinstance(step.operation, Norm) and step.reads)
+    norms = (step for step in live.trace.steps.layer_steps if isinstance(step.operation, Norm) and step.reads)
+    first = next(step for step in norms if not step.has_heads)
     own, source = f"L0.{first.name}", f"L0.{first.inputs[0]}"
     x = live.at(source)[here]
     mean = float(x.mean()) if layer_norm else 0.0

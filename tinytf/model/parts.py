@@ -12,15 +12,42 @@ from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.rotate import table_length
 
-NORMS: dict[str, Callable[[int, ModelConfig], nn.Module]] = {
-    "layernorm": lambda width, c: nn.LayerNorm(width, c.norm_eps, c.norm_gain, c.norm_bias),
-    "rmsnorm": lambda width, c: nn.RMSNorm(width, c.norm_eps, c.norm_gain),
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": nn.LayerNorm,
+    "rmsnorm": lambda width, eps, gain=True, bias=False: nn.RMSNorm(width, eps, gain),
 }
+"""The norm of each word: of a width, ε, and whether it learns a gain and a bias."""
 
 
 def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """The configured norm over the last axis, ``width`` wide (d_model unless given)."""
-    return NORMS[config.norm](width or config.d_model, config)
+    return NORMS[config.norm](width or config.d_model, config.norm_eps, config.norm_gain, config.norm_bias)
+
+
+class HeadwiseNorm(nn.Module):
+    """A norm of every head by itself, with a gain of its own for each: (…, H·D) -> (…, H·D)."""
+
+    def __init__(self, config: ModelConfig, width: int) -> None:
+        super().__init__()
+        self.d_head, self.eps = config.d_head, config.norm_eps
+        self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in config.norm_parameters else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2) * self.weight
+        return normed if self.bias is None else normed + self.bias
+
+
+def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
+    """The norm of queries or keys: of one head's width, or of all heads side by side."""
+    if not config.qk_norm:
+        return nn.Identity()
+    if config.qk_norm_across == "head":
+        return make_norm(config, config.d_head)
+    width = n_heads * config.d_head
+    return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
 
 
 @lru_cache(maxsize=8)
@@ -63,7 +90,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.offset = config.position_offset
-        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.d_model))
+        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.summed_width))
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
         first = self.offset + start
@@ -75,10 +102,10 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.d_model = config.d_model
+        self.width = config.summed_width
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
-        return sinusoidal_table(start + ids.shape[1], self.d_model, ids.device, dtype)[start:]  # (T, C)
+        return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
 
 
 class FeedForward(nn.Module):

@@ -66,6 +66,7 @@ class History:
     sample: Sample | None = None
     checkpoints: Sequence[SavedModel] = ()
     config: ModelConfig | None = None
+    parameters: int | None = None
     skipped: int = 0
 
     @property

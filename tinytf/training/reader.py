@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_config
+from tinytf.checkpoints.run_config import checkpoint_step, checkpoints_of, read_config, read_parameter_count
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import read_json
@@ -70,6 +70,7 @@ class RunReader:
             sample=samples[-1] if samples else None,
             checkpoints=checkpoints,
             config=read_config(checkpoints[-1].path) if checkpoints else None,
+            parameters=read_parameter_count(checkpoints[-1].path) if checkpoints else None,
             skipped=self._metrics.skipped,
         )
 

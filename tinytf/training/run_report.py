@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tinytf.analysis.size import parameter_count
 from tinytf.errors import TinytfError
 from tinytf.report import Report
 from tinytf.training.history import History, Series
@@ -65,7 +64,7 @@ class RunReport(Report):
             "steps": history.steps,
             **last,
             "best_held_out": None if history.best is None else {"step": history.best[0], "loss": history.best[1]},
-            "parameters": None if history.config is None else parameter_count(history.config),
+            "parameters": history.parameters,
             "tokens_per_second": history.tokens_per_second,
             "memory_bytes": history.memory_bytes,
             "skipped_lines": history.skipped,

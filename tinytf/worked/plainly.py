@@ -17,7 +17,7 @@ PARTS = {
     "attention": ("attention,", ".attention."),
     "feed-forward": ("feed-forward,", ".ffn."),
     "tokens": ("token emb", "embed.tokens"),
-    "positions": ("positions,", "embed.positions"),
+    "positions": ("positions", "embed.positions"),
 }
 """Of each part of a model, how its rows of the size report begin, and what the names of its weights hold."""
 

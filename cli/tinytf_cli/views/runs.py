@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from tinytf.analysis.size import parameter_count
 from tinytf.text.printable import printable
 from tinytf.training.run_report import RunReport, RunsReport
 from tinytf_cli.numbers import count, loss_in_words
@@ -74,7 +73,7 @@ def _numbers(run: RunReport) -> list[str | Span]:
         loss_in_words(float(one.loss[-1])) if one.step.size else "",
         Span(loss_in_words(one.best[1]), "strong") if one.best else "",
         f"{one.best[0]:,}" if one.best else "",
-        count(parameter_count(one.config)) if one.config else "",
+        count(one.parameters) if one.parameters else "",
         f"{one.tokens_per_second:,.0f}" if one.tokens_per_second is not None else "",
     ]
 

@@ -152,7 +152,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
             nearest = family, said
     assert nearest is not None
     raise UsageError(
-        f"this architecture is none of {', '.join(f.name for f in FAMILIES.values())}",
+        f"this architecture is none of the {len(FAMILIES)} that can be written",
         f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}",
     )
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
-from tinytf.checkpoints.huggingface.gpt2 import GPT2
+from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
+from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.weights import Weights
@@ -15,7 +17,18 @@ from tinytf.fields import Fields, faults_of
 from tinytf.files import read_json
 from tinytf.nearest import did_you_mean
 
-FAMILIES = {f.model_type: f for f in (GPT2, BERT, ROBERTA, DISTILBERT, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, NEOX)}
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
+        BERT, ROBERTA, DISTILBERT,
+        LLAMA, MISTRAL, QWEN2, QWEN3,
+        GEMMA2,
+        NEOX,
+        GPTJ,
+        OPT, BIOGPT,
+    )
+}  # fmt: skip
 
 
 def read_directory(directory: Path) -> Checkpoint:

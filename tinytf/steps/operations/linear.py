@@ -17,6 +17,7 @@ from tinytf.steps.operations.operation import (
     Summand,
     dimension,
     into_heads,
+    of_query_heads,
     side_by_side,
     summed,
 )
@@ -39,6 +40,7 @@ class Linear(Operation):
     bias: bool
 
     words = "a sum of products"
+    side_by_side = True
 
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
         out = step.axes[-1]
@@ -54,9 +56,7 @@ class Linear(Operation):
         made = site.module(site.input())
         if not site.step.has_heads:
             return made
-        made = into_heads(made, site.config.d_head)
-        shared = site.config.heads_per_kv if "kv head" in site.step.axes else 1
-        return made if heads is None else made[[head // shared for head in heads]]
+        return of_query_heads(into_heads(made, site.config.d_head), site, heads)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """g·W: (T, out) -> (T, in)."""

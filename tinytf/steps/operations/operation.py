@@ -8,7 +8,7 @@ T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -117,12 +117,14 @@ class Consumer:
 class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
-    The rows of a ``distribution`` sum to 1.
+    The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
+    that it makes pass ``side_by_side`` in the model, (T, H·D).
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -133,6 +135,14 @@ class Operation(ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """The step from its inputs; for an operation with parameters, see ``derive``."""
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
+
+    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+        """The step in the attention core, from its inputs and, where it has parameters, the ``module`` with them."""
+        return self.forward(*inputs)
+
+    def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        """What each row of a distribution sums to, by the steps before it; it broadcasts to (H, Q)."""
+        return torch.ones(())
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         """The step from the recorded steps before it, by what the model runs; ``heads`` selects query heads."""
@@ -201,6 +211,12 @@ def side_by_side(heads: Tensor) -> Tensor:
 def into_heads(x: Tensor, d_head: int) -> Tensor:
     """(T, H·D) -> (H, T, D)."""
     return x.unflatten(-1, (-1, d_head)).transpose(0, 1)
+
+
+def of_query_heads(made: Tensor, site: Site, heads: tuple[int, ...] | None) -> Tensor:
+    """Those of some query heads (all where None): a shared key or value head answers to each of its query heads."""
+    shared = site.config.heads_per_kv if "kv head" in site.step.axes else 1
+    return made if heads is None else made[[head // shared for head in heads]]
 
 
 def by_group(x: Tensor, shared: Tensor) -> Tensor:
