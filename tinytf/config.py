@@ -22,7 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary", "none"),
-    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
@@ -35,10 +35,10 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("rope_original_context",), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
-    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
+    **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_factor", "rope_attention_factor", "rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
+    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -98,6 +98,9 @@ class ModelConfig:
     ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
+    Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
+    without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
+    The head then unembeds hidden states that it has made ``d_embed`` wide.
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
@@ -108,8 +111,9 @@ class ModelConfig:
     that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
     (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
     (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer; ``at``
-    gives that of one layer.
+    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
+    multiplied by ``logit_scale``. Queries, keys and values are clipped to ±``clip_qkv`` (0: not). ``by_layer`` has the
+    fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -131,7 +135,10 @@ class ModelConfig:
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
+    attention_sinks: bool = False
     logit_cap: float = 0.0
+    clip_qkv: float = 0.0
+    logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0
@@ -158,6 +165,8 @@ class ModelConfig:
     head_bias: bool = False
     head_activation: str = "gelu"
     n_token_types: int = 0
+    d_embed: int = 0
+    projection_bias: bool = False
     embed_scale: float = 1.0
     embed_norm: bool = False
     pooler: bool = False
@@ -201,6 +210,8 @@ class ModelConfig:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
+        if self.logit_scale != 1 and self.logit_cap:
+            raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
 
@@ -272,10 +283,21 @@ class ModelConfig:
         return f"{self.attention_divisor:.4g}" if self.attention_divisor else f"√{self.d_head}"
 
     @property
+    def embed_width(self) -> int:
+        """The width of token embeddings, and of what the head unembeds."""
+        return self.d_embed or self.d_model
+
+    @property
+    def summed_width(self) -> int:
+        """The width of the sum of embeddings: that of the stream, unless the sum is normed and then projected."""
+        return self.embed_width if self.embed_norm else self.d_model
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of every axis that does not depend on the text."""
         return {
             "d_model": self.d_model,
+            "d_embed": self.embed_width,
             "d_ff": self.d_ff,
             "d_head": self.d_head,
             "head": self.n_heads,
@@ -285,6 +307,7 @@ class ModelConfig:
             "vocab": self.vocab_size,
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
+            "sink": 1,
         }
 
     @property

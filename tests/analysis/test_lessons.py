@@ -109,7 +109,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             allowed &= ~np.tril(allowed, -window)
     scores = q[0] @ k[0].T
     scaled, cap = scores[row] / divisor, config.attention_cap
-    weights = softmax(np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf))
+    sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
+    seen = np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf)
+    weights = softmax(np.append(seen, sinks))[:length]
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)
@@ -147,7 +149,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         if config.rope_scaling == "none":
             right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
     else:
-        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head == "none":
         right["logits"] = [length * config.vocab_size]

@@ -47,14 +47,15 @@ UNUSUAL: dict[str, dict[str, Any]] = {
     "rope_attention_factor": {**YARN, "rope_attention_factor": 1.5},
     "rope_short_factors": LONGROPE,
     "rope_long_factors": {**LONGROPE, "rope_long_factors": (2.0, 2.5, 3.0)},
+    "logit_scale": {"logit_scale": 0.3},
     "norm_gain": {"norm_bias": False},
     "shared_norm": {"residual": "parallel"},
 }
 """A value away from the default for each number that is said to be implemented, and what a field needs to matter."""
 NEEDED = {"linear": {"positions": "rotary", "rope_factor": 3.0}, "llama3": ROPE, "yarn": YARN, "longrope": LONGROPE}
 CLAIMED = [
-    *((name, {**UNUSUAL.get(name, {}), **NEEDED.get(str(word), {}), name: word}) for name, words in IMPLEMENTED.items() if not callable(words)
-      for word in words),
+    *((name, {**UNUSUAL.get(name, {}), **NEEDED.get(str(word), {}), name: word})
+      for name, words in IMPLEMENTED.items() if not callable(words) for word in words),
     *((name, UNUSUAL.get(name, {})) for name, words in IMPLEMENTED.items() if callable(words)),
 ]  # fmt: skip
 

@@ -128,7 +128,11 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.embed.types, "embed.types")
     if config.embed_norm:
         input(model.embed.norm, "embed.sum")
-    output(model.embed, "embed.norm" if config.embed_norm else "embed.out")
+        output(model.embed.norm, "embed.norm")
+    elif config.d_embed:
+        output(model.embed.projection, "embed.projected")
+    if config.d_embed or not config.embed_norm:
+        output(model.embed, "embed.out")
     order = config.norm_order
     for layer, block in enumerate(model.blocks):
         at = f"L{layer}."
@@ -148,6 +152,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             input(after, at + "mid")
         if order != "output":
             output(block.norm1, at + "norm1")
+        if order != "output" and not config.shared_norm:
             output(block.norm2, at + "norm2")
         if order in ("both", "output"):
             output(block.attn_norm, at + "attn_norm")
@@ -167,7 +172,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.head.dense, "head.dense")
         input(model.head.norm, "head.act")
         output(model.head.norm, "head.norm")
-    if config.logit_cap:
+    elif config.d_embed:
+        output(model.head.projection, "head.projected")
+    if config.logit_cap or config.logit_scale != 1.0:
         output(model.head.decoder, "head.logits")
     output(model.head, "logits")
     logits = model(ids[None])[0]

@@ -90,7 +90,7 @@ def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
     """An address of a cell (or of a row, with one word) that is not masked."""
     heads = (1,) if step.has_heads else None
-    cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", "2")[:words]
+    cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", "0" if step.axes[-1] == "sink" else "2")[:words]
     return Address(step, None if layer is None else (layer,), heads, cell)
 
 
@@ -144,7 +144,7 @@ def test_a_tap_exchanges_a_row_where_it_can_and_nowhere_else(row: Step) -> None:
             continue
 
         def tap(passing: str, tensor: Tensor, name: str = name) -> Tensor:
-            return tensor + 0.5 * torch.arange(tensor.shape[-1]) if passing == name else tensor
+            return tensor + 0.5 * torch.arange(1, 1 + tensor.shape[-1]) if passing == name else tensor
 
         with torch.no_grad():
             with tapped(model, lambda _, tensor: tensor):

@@ -140,8 +140,8 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
     c = trace.config
     sizes = {
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
-        "d_head": c.d_head, "d_model": c.d_model, "d_ff": c.d_ff, "vocab": c.vocab_size,
-        "n_heads·d_head": c.n_heads * c.d_head,
+        "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
+        "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
     }  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:
@@ -477,3 +477,15 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
         record(model, encoding_of(range(3, 12)), layers=(0,))
     assert "--layer 0" not in caught.value.hint
+
+
+def test_sinks_take_part_in_the_softmax_and_are_dropped() -> None:
+    trace = traced("gpt-oss, sinks and windows by layer")
+    for layer in range(2):
+        scores, logit = trace.step("masked", layer), trace[f"L{layer}.sink.logit"]
+        beside = torch.cat((scores, logit[:, None, None].expand(-1, len(IDS), 1)), dim=-1).softmax(dim=-1)
+        assert furthest(trace.step("weights", layer), beside[..., :-1]) < 1e-6
+        assert furthest(trace.step("sink", layer), beside[..., -1:]) < 1e-6
+    found = check(trace)
+    assert found.holds
+    assert any("share of the sink" in item.what for item in found.items)

@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 from architectures import enliven
-from torch import nn
+from torch import Tensor, nn
 
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.model.transformer import Transformer
@@ -49,6 +49,10 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
 
 
+def _electra(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -56,6 +60,10 @@ def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
 def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Module:
     config = getattr(transformers, f"{family}Config")(**{**_LLAMA, **settings})
     return getattr(transformers, f"{family}{kind}")(config)
+
+
+def _opt(**settings: Any) -> nn.Module:
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
 
 
 def _neo(**settings: Any) -> nn.Module:
@@ -68,6 +76,10 @@ def _neox(**settings: Any) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
     given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
+
+
+def _gptj(**settings: Any) -> nn.Module:
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
 
 
 def _gemma2(**settings: Any) -> nn.Module:
@@ -89,11 +101,23 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
     ),
     "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
+    "opt": lambda: _opt(enable_bias=False, activation_function="gelu"),
+    "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
+    "opt, narrow and normed without gains": lambda: _opt(
+        word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
+    ),
+    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "xlm-roberta": lambda: transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**_ROBERTA)),
+    "camembert": lambda: transformers.CamembertForMaskedLM(transformers.CamembertConfig(**_ROBERTA, pad_token_id=1)),
+    "electra": lambda: _electra("ElectraForMaskedLM", embedding_size=10, hidden_act="relu"),
+    "electra, as wide as the stream": lambda: _electra(
+        "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
+    ),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -119,6 +143,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         attention_bias=False,
         tie_word_embeddings=True,
     ),
+    "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
+    "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
+    "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
+    "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),
+    "command r, queries and keys normed": lambda: _decoder(
+        "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
@@ -132,6 +164,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 class Pair:
     theirs: nn.Module
     ours: Transformer
+
+
+def last_states(model: Transformer, hidden: Tensor) -> Tensor:
+    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
+    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
 
 
 @cache

@@ -59,7 +59,7 @@ class Attribution(Report):
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
     the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
-    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held constant.
+    it is ``head.logits``, the logit before the cap or the scale. ``frozen`` says what was held constant.
     """
 
     KIND = "attribution"
@@ -267,7 +267,11 @@ def _embeddings(parts: _Parts) -> None:
     total = next(step for step in before if isinstance(step.operation, Add))
     for name in total.inputs:
         parts.add(name, "embedding", parts.trace.step(name)[parts.place])
-    parts.through(next((step for step in before if total.name in step.inputs), None))
+    last = total.name
+    for step in before:
+        if last in step.inputs:
+            parts.through(step)
+            last = step.name
 
 
 def _last(parts: _Parts) -> None:

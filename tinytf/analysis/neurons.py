@@ -215,8 +215,13 @@ class Readout:
         self.model = model
         table, head = table_of(model.config), model.config.head
         self.has_directions = model.head is not None
-        self.direct = head == "lm" and not table.stream_norms and len(table.over_vocabulary) == 1
-        self.norm: Any = model.final_norm
+        self.direct = head == "lm" and not table.stream_norms and not model.config.logit_cap
+        self.gain = gain_of(model.final_norm).double() * model.config.logit_scale
+        self._unembedding = model.unembedding
+        narrowing = next((step for step in table.after if step.axes[-1:] == ("d_embed",)), None)
+        if narrowing is not None and self.has_directions:
+            narrow: Any = model.get_submodule(narrowing.module)
+            self._unembedding = model.unembedding @ narrow.weight  # (V, C)
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
         rows = f"rows of {table.added[-1].matrix}"
         no_head = "this model has no language-model head, so"
@@ -225,18 +230,23 @@ class Readout:
             self.contributing = f"{no_head} there is no logit to contribute to"
         elif self.direct:
             centred = ", centred" if self.centres else ""
-            self.reading = f"{rows}{centred}, times the final norm's gain, through the unembedding"
+            gained = ", times the final norm's gain" if model.config.norm_gain else ""
+            scaled = "" if model.config.logit_scale == 1 else f", times {model.config.logit_scale:.4g}"
+            self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            between = "head's dense layer and norm between" if head == "mlm" else "norms that come after each sum"
-            self.reading = f"{rows} through the unembedding, without the {between}"
+            through = "the head's dense layer and the unembedding" if head == "mlm" and narrowing else "the unembedding"
+            between = "norms that come after each sum"
+            if head == "mlm":
+                between = "head's norm between" if narrowing else "head's dense layer and norm between"
+            self.reading = f"{rows} through {through}, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
         """The ``top`` tokens that each unit promotes and suppresses most."""
         if not self.has_directions:
             return ()
-        unembedding = self.model.unembedding.float()
+        unembedding = self._unembedding.float()
         found: list[Direction] = []
         for start in range(0, len(units), _ROWS):
             part = units[start : start + _ROWS]
@@ -260,7 +270,7 @@ class Readout:
         """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
         if not self.direct:
             return rows
-        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * gain_of(self.norm).float()
+        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.gain.float()
 
     def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """What a vector in the residual stream is multiplied with for its part of a logit: (T, C).
@@ -270,7 +280,7 @@ class Readout:
         x = hidden.double()
         centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
-        asked = self.model.unembedding[ids].double() * gain_of(self.norm).double() / scale
+        asked = self._unembedding[ids].double() * self.gain / scale
         return asked - asked.mean(dim=-1, keepdim=True) if self.centres else asked
 
 

@@ -85,7 +85,7 @@ def positions_of(model: Transformer) -> Positions:
 
 def _sinusoidal(config: ModelConfig, module: SinusoidalPositions) -> Positions:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), 2i + 1 the cosine (Vaswani et al. 2017, section 3.5)."""
-    length, width = min(LENGTH, config.context), config.d_model
+    length, width = min(LENGTH, config.context), config.summed_width
     made = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)
     table = {"sines": made[:, 0::2], "cosines": made[:, 1::2]}
     frequencies = [10_000 ** (-2 * pair / width) for pair in range(width // 2)]

@@ -31,7 +31,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm_order": ("pre", "post", "both", "output"),
     "residual": ("sequential", "parallel"),
     "shared_norm": _EITHER,
-    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "gated": _EITHER,
     "qkv_bias": _EITHER,
     "o_bias": _EITHER,
@@ -40,6 +40,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "tied_head": _EITHER,
     "head_bias": _EITHER,
     "norm_eps": _number,
+    "logit_scale": _number,
     "norm_gain": _EITHER,
     "norm_bias": _EITHER,
     "window": _whole,
@@ -65,9 +66,12 @@ IMPLEMENTED: Mapping[str, Values] = {
 WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
+    "attention_sinks": "attention sinks",
     "logit_cap": "capped logits",
+    "clip_qkv": "clipped queries, keys and values",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
+    "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
@@ -79,6 +83,7 @@ UNRELATED: Mapping[str, Values] = {
         ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "context"), _whole
     ),
     "dropout": _number,  # of training
+    "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
 }

@@ -217,7 +217,7 @@ def _apart(found: Tensor, expected: Tensor) -> float:
 def _can_look(model: Transformer) -> bool:
     """Whether every attention core is the usual one, and can be replaced by a stepped one for a while."""
     attentions = _attentions(model)
-    usual = all(type(one.core) is type(make_core(one.config)) for one in attentions)
+    usual = all(type(one.core) is type(make_core(one.config, within=one)) for one in attentions)
     return len(attentions) == len(model.blocks) and usual and not is_watched(model)
 
 

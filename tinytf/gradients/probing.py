@@ -87,7 +87,9 @@ class Draw:
             return self._random.randrange(len(value)), query, self._random.choice(keys)
         rows = self._rows(step, layer)
         axes = zip(step.axes, value.shape, strict=True)
-        return tuple(self._random.choice(rows) if axis == "token" else self._random.randrange(n) for axis, n in axes)
+        return tuple(
+            self._random.choice(rows) if axis in ("token", "query") else self._random.randrange(n) for axis, n in axes
+        )
 
     def _rows(self, step: Step, layer: int | None) -> Sequence[int]:
         """The positions where a step leads to the loss: after the last attention only those with a target."""
@@ -129,7 +131,8 @@ def _instead(table: StepTable, step: Step, layer: int | None) -> Place | None:
 def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:
     """Whether other positions of the layer use a step, as keys and values."""
     return any(
-        (one.core and number == 1) or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
+        (one.core and number == 1 and "token" in step.axes)
+        or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
         for one, within, number in table.consumers((step.name, layer))
         if within == layer
     )

@@ -134,9 +134,12 @@ def softmax(live: Live) -> Lesson:
     largest = float(chosen.max())
     powers = np.exp(chosen - largest)
     rest = float(np.exp(scaled[[k for k in seen if k not in keys]] - largest).sum())
-    right = powers / (powers.sum() + rest)
+    sunk = float(live.at(f"L0H0.sink[{row},0]")) if "sink" in live.steps else 0.0
+    sink = (float(powers.sum()) + rest) * sunk / (1 - sunk)
+    right = powers / (powers.sum() + rest + sink)
     missing, power = len(seen) - len(keys), f"e^(score − {bracketed(largest)})"
     others = f" The {power} of the other {missing} sum to {figure(rest)}." if missing else ""
+    others += f" That of the sink is {figure(sink)}." if sunk else ""
     question = live.ask("softmax").vector(
         f"The scaled scores of query {row}, {live.token(row)}, are {figures(chosen)} for "
         f"{_keys(live, keys)}{'' if missing else ', all that it sees'}.{others} What are their weights?",
@@ -147,7 +150,7 @@ def softmax(live: Live) -> Lesson:
             right[::-1],
             np.exp(-np.logaddexp(0, -chosen)),
         ],
-        f"{power} is {figures(powers)}, in all {figure(float(powers.sum() + rest))}; divided by that, "
+        f"{power} is {figures(powers)}, in all {figure(float(powers.sum() + rest + sink))}; divided by that, "
         f"{figures(right)}. Subtracting the largest score changes no weight.",
     )
     return live.lesson("softmax", question, taken=taken, key=keys[-1])
@@ -167,7 +170,7 @@ def values(live: Live) -> Lesson:
         f"and dimension 0 of their values is {figures(column)}.{others} What is dimension 0 of the head there?",
         total,
         [float(column.sum()), float(column.mean()), float(column[weights.argmax()]), -total, total / len(keys)],
-        f"{' + '.join(terms)} = {figure(total)}: a mean, weighted by attention.",
+        f"{' + '.join(terms)} = {figure(total)}: a {'sum' if 'sink' in live.steps else 'mean'}, weighted by attention.",
     )
     return live.lesson("values", question)
 

@@ -31,6 +31,8 @@ def logits(live: Live) -> Lesson:
     shares = live.probabilities()
     told = tuple((*row, float(shares[row[1]])) for row in table)
     product = f"x @ {'E.T' if config.tied_head else 'W_U.T'}{' + b' if config.head_bias else ''}"
+    if config.logit_scale != 1:
+        product = f"{config.logit_scale:.4g} * ({product})"
     if config.logit_cap:
         product = f"{config.logit_cap:g} * torch.tanh(({product}) / {config.logit_cap:g})"
     bent = config.head == "mlm"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import make_head_norm
+from tinytf.model.parts import make_clip, make_head_norm
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
@@ -44,34 +44,56 @@ class FusedCore(nn.Module):
 class SteppedCore(nn.Module):
     """The core as the step table has it, one row after the other. Padding is hidden before the softmax.
 
-    Each value is passed to ``tap``, which may return another tensor.
+    Each value is passed to ``tap``, which may return another tensor. The rows that have parameters find them in the
+    modules of the block's attention, ``within`` (by their paths in the block), which stay registered there alone.
     """
 
-    def __init__(self, steps: Sequence[Step], tap: Tap | None = None) -> None:
+    def __init__(self, steps: Sequence[Step], tap: Tap | None = None, within: nn.Module | None = None) -> None:
         super().__init__()
         self.steps = tuple(steps)
         self.tap: Tap = tap or (lambda _, tensor: tensor)
+        self.modules_of = tuple(
+            within.get_submodule(_inside(step)) if within and step.module else None for step in steps
+        )
+        self.scores = next(step.inputs[0] for step in steps if step.is_distribution)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {"v": v}
-        for step in self.steps:
-            taken = [values[name] for name in step.inputs]
-            if padding_mask is not None and step.is_distribution:
-                taken[0] = mask_scores(taken[0], padding_mask[:, None, None, :])  # (B, 1, 1, K)
+        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {self.steps[-1].inputs[-1]: v}
+        for step, module in zip(self.steps, self.modules_of, strict=True):
             assert step.operation is not None, "a step of the core has an operation"
-            values[step.name] = self.tap(
-                step.name, step.operation.forward(*taken)
-            )  # (B, H, Q, K), at last (B, H, Q, D)
+            taken = (values[name] for name in step.inputs)
+            made = self.tap(step.name, step.operation.in_core(module, *taken))  # (B, H, Q, K), at last (B, H, Q, D)
+            if padding_mask is not None and step.name == self.scores:
+                made = mask_scores(made, padding_mask[:, None, None, :])  # (B, 1, 1, K)
+            values[step.name] = made
         return values[self.steps[-1].name]
 
 
-def make_core(config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = False) -> nn.Module:
-    """The core of one layer: fused, unless each step is to be seen or the table has a row that is not fused."""
+def _inside(step: Step) -> str:
+    """The path of a core row's module within the attention, not the block."""
+    return step.module.removeprefix("attention.")
+
+
+def make_core(
+    config: ModelConfig, tap: Tap | None = None, *, stepwise: bool = False, within: nn.Module | None = None
+) -> nn.Module:
+    """The core of one layer: fused, unless each step is to be seen or the table has a row that is not fused.
+
+    ``within`` is the attention that has the parameters of the rows, where there are any.
+    """
     steps = [step for step in table_of(config).layer_steps if step.core]
     operations = [step.operation for step in steps]
     if stepwise or not all(operation is not None and operation.fused for operation in operations):
-        return SteppedCore(steps, tap)
+        return SteppedCore(steps, tap, within)
     return FusedCore(Sight.of(config), config.score_divisor)
+
+
+class Sink(nn.Module):
+    """One logit a head, which takes a share of every softmax and gives nothing for it."""
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_heads))
 
 
 class SelfAttention(nn.Module):
@@ -91,9 +113,11 @@ class SelfAttention(nn.Module):
         of_one = config.qk_norm_across == "head"
         self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
         self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
+        self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
-        self.core: nn.Module = make_core(config)
+        self.sink = Sink(config.n_heads) if config.attention_sinks else None
+        self.core: nn.Module = make_core(config, within=self)
 
     @torch.no_grad()
     def look_back(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -128,9 +152,9 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Attention of tokens whose first is at position ``start``: (B, T, C) -> (B, T, C)."""
         (norm_queries, norm_keys), (norm_each_query, norm_each_key) = self.joint_norms, self.head_norms
-        q = norm_each_query(self.split_heads(norm_queries(self.q(x))))  # (B, H, T, D)
-        k = norm_each_key(self.split_heads(norm_keys(self.k(x))))  # (B, G, T, D)
-        v = self.split_heads(self.v(x))  # (B, G, T, D)
+        q = self.q_clip(norm_each_query(self.split_heads(norm_queries(self.q(x)))))  # (B, H, T, D)
+        k = self.k_clip(norm_each_key(self.split_heads(norm_keys(self.k(x)))))  # (B, G, T, D)
+        v = self.v_clip(self.split_heads(self.v(x)))  # (B, G, T, D)
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)

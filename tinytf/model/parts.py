@@ -52,6 +52,22 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
 
 
+class Clipping(nn.Module):
+    """Keeps every number within ±``limit``."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.limit, self.limit)
+
+
+def make_clip(config: ModelConfig) -> nn.Module:
+    """What clips queries, keys or values."""
+    return Clipping(config.clip_qkv) if config.clip_qkv else nn.Identity()
+
+
 @lru_cache(maxsize=8)
 def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
@@ -92,7 +108,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.offset = config.position_offset
-        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.d_model))
+        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.summed_width))
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
         first = self.offset + start
@@ -104,10 +120,10 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.d_model = config.d_model
+        self.width = config.summed_width
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
-        return sinusoidal_table(start + ids.shape[1], self.d_model, ids.device, dtype)[start:]  # (T, C)
+        return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
 
 
 class FeedForward(nn.Module):

@@ -26,27 +26,38 @@ from tinytf.steps.table import table_of
 
 
 class Embeddings(nn.Module):
-    """Token vectors, plus positions and token types, normed: each where the architecture has it."""
+    """Token vectors, plus positions and token types, normed: each where the architecture has it.
+
+    Narrow ones are projected to the width of the stream: the token vectors (OPT), or the normed sum (ELECTRA).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.tokens = Embedding(config.vocab_size, config.d_model, config.embed_scale)
+        self.tokens = Embedding(config.vocab_size, config.embed_width, config.embed_scale)
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
         elif config.positions == "sinusoidal":
             self.positions = SinusoidalPositions(config)
-        self.types = Embedding(config.n_token_types, config.d_model) if config.n_token_types else None
-        self.norm = make_norm(config) if config.embed_norm else nn.Identity()
+        self.types = Embedding(config.n_token_types, config.summed_width) if config.n_token_types else None
+        self.norm = make_norm(config, config.summed_width) if config.embed_norm else nn.Identity()
+        self.projection: nn.Module | None = None
+        if config.d_embed:
+            self.projection = Linear(config.d_embed, config.d_model, bias=config.projection_bias)
+        # By place, first or last: a tuple, as in Block.
+        self.widen = (None, self.projection) if config.embed_norm else (self.projection, None)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, ids: Tensor, token_types: Tensor | None = None, start: int = 0) -> Tensor:
+        first, last = self.widen
         x = self.tokens(ids)  # (B, T) -> (B, T, C)
+        x = x if first is None else first(x)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
         if self.positions is not None:
             x = x + self.positions(ids, x.dtype, start)
-        return self.dropout(self.norm(x))
+        x = self.dropout(self.norm(x))
+        return x if last is None else last(x)
 
 
 class Block(nn.Module):
@@ -92,7 +103,7 @@ class Unembedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.embed_width))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
@@ -120,14 +131,25 @@ class LanguageModelHead(nn.Module):
         return values
 
 
+class NarrowLanguageModelHead(LanguageModelHead):
+    """The same after a projection to the width of the embeddings (OPT-350m)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.projection = Linear(config.d_model, config.d_embed, bias=config.projection_bias)
+
+    def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
+        return super().named(self.projection(x), embedding)
+
+
 class MaskedLanguageModelHead(LanguageModelHead):
     """BERT's head for a masked token: dense, activation, LayerNorm, then the logits (Devlin et al. 2019)."""
 
     def __init__(self, config: ModelConfig) -> None:
         nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
-        self.dense = Linear(config.d_model, config.d_model)
+        self.dense = Linear(config.d_model, config.embed_width)
         self.activation = ACTIVATIONS[config.head_activation]
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, config.embed_width)
         self.decoder = Unembedding(config)
         self.steps = table_of(config).over_vocabulary
 
@@ -146,7 +168,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config.at(layer)) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
-        heads = {"lm": LanguageModelHead, "mlm": MaskedLanguageModelHead}
+        heads = {"lm": NarrowLanguageModelHead if config.d_embed else LanguageModelHead, "mlm": MaskedLanguageModelHead}
         self.head = heads[config.head](config) if config.head != "none" else None
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
@@ -188,7 +210,7 @@ class Transformer(nn.Module):
         if core == "fused" and tap is not None:
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():
-            attention.core = make_core(attention.config, tap, stepwise=core == "steps")
+            attention.core = make_core(attention.config, tap, stepwise=core == "steps", within=attention)
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""

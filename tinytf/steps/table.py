@@ -26,7 +26,7 @@ Place = tuple[str, int | None]
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
-ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {"relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
 """What each activation of a configuration is called."""
 
 
@@ -109,7 +109,7 @@ class Step:
 
     @property
     def is_distribution(self) -> bool:
-        """Whether each of its rows sums to 1."""
+        """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
 
     @property
@@ -136,12 +136,20 @@ def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
 
+def _clipped(config: ModelConfig) -> bool:
+    return config.clip_qkv > 0
+
+
 def _has_head(config: ModelConfig) -> bool:
     return config.head != "none"
 
 
 def _capped_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_cap > 0
+
+
+def _scaled_head(config: ModelConfig) -> bool:
+    return _has_head(config) and config.logit_scale != 1
 
 
 def _mlm(config: ModelConfig) -> bool:
@@ -167,8 +175,28 @@ def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
 
 
+def _clip(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Clip(config.clip_qkv)
+
+
 def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.ffn_bias)
+
+
+def _tokens_widened(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and not config.embed_norm
+
+
+def _sum_widened(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and config.embed_norm
+
+
+def _narrow_lm(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and config.head == "lm"
+
+
+def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Linear(config.projection_bias)
 
 
 def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -181,9 +209,12 @@ def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 
 _WIDE = ("token", "d_model")
+_EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
+"""As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
+_SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
@@ -191,6 +222,8 @@ _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
+
+_NOT_CLIPPED = "queries, keys and values are not clipped in this model"
 
 RENAMED = {"heads": "head_out"}
 """Former names, which scripts and recordings may still use, to the present ones."""
@@ -200,6 +233,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<q>": ("q", _HEADS),
     "<k>": ("k", _KV),
     "<map>": ("attention", _MAP),
+    "<v>": ("v", _KV),
     "<attn>": ("attention", _WIDE),
     "<ffn>": ("ffn", _WIDE),
 }
@@ -208,22 +242,28 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
-    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
+    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _EMBEDDED, ("ids",), "embed", False, True,
          alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
          seen=Seen("embed.tokens")),
-    Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
+    Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
+         "embed", False, when=_tokens_widened, absent="{not_widened}",
+         make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
+    Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
          when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
          matrix="P", seen=Seen("embed.positions")),
-    Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
+    Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
-    Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
+    Step("embed.sum", "embeddings, summed", "{embed_sum}", _SUMMED, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
          make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
-    Step("embed.norm", "embedding norm", "{norm}(sum)", _WIDE, ("embed.sum",), "residual", False, True,
+    Step("embed.norm", "embedding norm", "{norm}(sum)", _SUMMED, ("embed.sum",), "residual", False, True,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
-         make=_norm, module="embed.norm", seen=Seen("embed")),
+         make=_norm, module="embed.norm", seen=Seen("embed.norm")),
+    Step("embed.out", "embeddings, projected", "x₀ = embed.norm·W_in{projection_bias}", _WIDE, ("embed.norm",),
+         "residual", False, True, when=_sum_widened, absent="{not_widened}",
+         make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed")),
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", _WIDE, ("<embeddings>",), "residual", False, True,
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
     Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
@@ -240,6 +280,12 @@ STEPS: tuple[Step, ...] = (
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", _KV, ("<k>",), "k", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _KV, ("<v>",), "v", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -257,10 +303,16 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
+    Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
-    Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
-         make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+         when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+    Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
+         make=lambda o, _: o.SunkSoftmax(), core=True),
+    Step("head_out", "weighted values", "weights·{values}", _HEADS, ("weights", "<v>"), "v", recorded=True,
+         alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
@@ -276,8 +328,8 @@ STEPS: tuple[Step, ...] = (
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm1", seen=Seen("norm1")),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
-         when=lambda c: _order("pre", "both")(c) and not c.shared_norm, absent="{no_norm2}", alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
-         seen=Seen("norm2")),
+         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
+         alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
          seen=Seen("ffn.up")),
@@ -304,19 +356,27 @@ STEPS: tuple[Step, ...] = (
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
          to_loss=False),
-    Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
+    Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", _EMBEDDED, ("<final>",), "output",
+         False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
+         make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
+    Step("head.dense", "head, dense", "x·W + b", _EMBEDDED, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
          make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
-    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
+    Step("head.act", "head, activated", "{head_act}(dense)", _EMBEDDED, ("head.dense",), "output", False, when=_mlm,
          absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
-    Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
+    Step("head.norm", "head, norm", "{norm}(act)", _EMBEDDED, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
          make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
-         "output", False, when=_capped_head, absent="logits are not capped in this model",
+         "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
     Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
          "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
+    Step("head.logits", "logits before the scale", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+         "output", False, when=_scaled_head, absent="logits are neither capped nor scaled in this model",
+         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
+    Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
+         True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=lambda c: _has_head(c) and not _capped_head(c), absent=_NO_HEAD,
+         when=lambda c: _has_head(c) and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
     Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
          absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
@@ -329,7 +389,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     act = ACTIVATION_NAMES[config.activation]
-    added = [step.name.partition(".")[2] for step in STEPS if step.name in _EMBEDDINGS and step.when(config)]
+    added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = "this model has no positions" if config.positions == "none" else ""
     return {
         "norm": _NORM[config.norm],
@@ -349,6 +409,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
         "logit_cap": f"{config.logit_cap:g}",
+        "logit_scale": f"{config.logit_scale:.4g}",
         "no_norm2": "attention and the feed-forward share norm1 in this model"
         if config.shared_norm
         else "what goes into attention and the feed-forward is not normed in this model",
@@ -363,8 +424,14 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "clip_qkv": f"{config.clip_qkv:g}",
+        "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
-        "logits_in": "head.norm" if _mlm(config) else "x",
+        "projection_bias": " + b" if config.projection_bias else "",
+        "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
+        if _sum_widened(config)
+        else "token embeddings are as wide as the residual stream in this model",
+        "logits_in": _unembedded(config) or "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
         "head_bias": " + b" if config.head_bias else "",
@@ -376,16 +443,25 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
     return {
-        "<embeddings>": tuple(s.name for s in STEPS if s.name in _EMBEDDINGS and s.when(config)),
+        "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
         "<final>": ("final.norm",) if config.final_norm else ("norm2",),
-        "<logits>": ("head.norm",) if _mlm(config) else (("final.norm",) if config.final_norm else ("norm2",)),
+        "<logits>": (_unembedded(config) or ("final.norm" if config.final_norm else "norm2"),),
     }
 
 
-_EMBEDDINGS = ("embed.tokens", "embed.positions", "embed.types")
+def _unembedded(config: ModelConfig) -> str:
+    """The step of the head that is unembedded; empty where that is the last hidden state itself."""
+    return "head.norm" if _mlm(config) else "head.projected" if _narrow_lm(config) else ""
+
+
+def _embeddings(config: ModelConfig) -> tuple[str, ...]:
+    """The steps that are added to each other: token vectors, positions and types."""
+    tokens = "embed.projected" if _tokens_widened(config) else "embed.tokens"
+    there = {step.name for step in STEPS if step.when(config)}
+    return tuple(name for name in (tokens, "embed.positions", "embed.types") if name in there)
 
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
@@ -400,7 +476,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         names = [one for name in step.inputs for one in several.get(name, (name,))]
         inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
-        words["map"] = inputs[0] if step.is_map else ""
+        words["map"] = inputs[0] if step.core else ""
         seen = step.seen
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
@@ -409,6 +485,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
+            axes=_axes(step, config),
             inputs=inputs,
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
@@ -422,6 +499,14 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
 
 
+def _axes(step: Step, config: ModelConfig) -> tuple[str, ...]:
+    """The axes of a row, with those of the embeddings by their names in this model."""
+    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
+    return tuple(
+        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in step.axes
+    )
+
+
 def _absent(config: ModelConfig) -> Iterator[Step]:
     """The rows with parameters that a model of this configuration does not have."""
     from tinytf.steps import operations
@@ -429,7 +514,8 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
     words = _words(config)
     for step in STEPS:
         if step.module and step.make and not step.when(config):
-            yield replace(step, matrix=step.matrix.format_map(words), operation=step.make(operations, config))
+            made = step.make(operations, config)
+            yield replace(step, axes=_axes(step, config), matrix=step.matrix.format_map(words), operation=made)
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":

@@ -43,6 +43,7 @@ SIZES = (
 
 ACTIVATIONS = {
     "relu": "relu",
+    "relu2": "relu2",
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -55,11 +56,12 @@ ACTIVATIONS = {
 """Activations by their names in transformers; of several names for one, the first is written."""
 
 
-def lm_head(tensor: str = "lm_head.weight") -> Group:
-    """A next-token head, where it is tied to the embeddings or stored."""
+def lm_head(tensor: str = "lm_head.weight", *, biased: bool = False) -> Group:
+    """A next-token head, where it is tied to the embeddings or stored; in some families ``biased``."""
 
     def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-        return {"head": "lm" if found["tied_head"] or tensor in tensors else "none"}
+        there = found["tied_head"] or tensor in tensors
+        return {"head": "lm" if there else "none", "head_bias": biased and there}
 
     return Group(read)
 

@@ -3,21 +3,50 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter",
-    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+    "Activate",
+    "Add",
+    "Cap",
+    "Concat",
+    "HeadNorm",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "Rotate",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sink",
+    "Softmax",
+    "SunkSoftmax",
+    "Unembed",
+    "VocabularySoftmax",
+]
+    "Activate", "Add", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm",
+    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
+    "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip

@@ -52,7 +52,8 @@ def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes
 
 def gain_of(norm: Any) -> Tensor:
     """The gain of a norm, a single 1 where it has none."""
-    return torch.ones(()) if norm.weight is None else norm.weight
+    weight: Tensor | None = getattr(norm, "weight", None)
+    return torch.ones(()) if weight is None else weight
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,8 @@ class Norm(Operation):
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
         names = {"gain": (step.parameter, "weight"), "bias": (f"{step.name}.bias", "bias")}
         alone = "RMSNorm has a gain alone" if self.learned == ("gain",) and not self.centred else ""
-        lacking = (
-            alone or f"norms have no {' and no '.join(one for one in names if one not in self.learned)} in this model"
-        )
+        without = " and no ".join(one for one in names if one not in self.learned)
+        lacking = alone or f"norms have no {without} in this model"
         return tuple(
             Parameter(*name, (self._axis(step),), absent="" if one in self.learned else lacking)
             for one, name in names.items()

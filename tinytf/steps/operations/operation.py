@@ -8,7 +8,7 @@ T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -117,7 +117,8 @@ class Consumer:
 class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
-    The rows of a ``distribution`` sum to 1. Heads that it makes pass ``side_by_side`` in the model, (T, H·D).
+    The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
+    that it makes pass ``side_by_side`` in the model, (T, H·D).
     """
 
     words: ClassVar[str]
@@ -134,6 +135,14 @@ class Operation(ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """The step from its inputs; for an operation with parameters, see ``derive``."""
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
+
+    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+        """The step in the attention core, from its inputs and, where it has parameters, the ``module`` with them."""
+        return self.forward(*inputs)
+
+    def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        """What each row of a distribution sums to, by the steps before it; it broadcasts to (H, Q)."""
+        return torch.ones(())
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         """The step from the recorded steps before it, by what the model runs; ``heads`` selects query heads."""

@@ -31,9 +31,12 @@ def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
     return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
-def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str]) -> Working:
-    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell."""
-    place, highest = own.index[-1], scores.max()
+def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], place: int | None = None) -> Working:
+    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell.
+
+    With a ``place`` it is that of this score instead.
+    """
+    place, highest = own.index[-1] if place is None else place, scores.max()
     lowered = scores - highest
     powers = lowered.exp()
     total, power = float(powers.sum()), float(powers[place])
