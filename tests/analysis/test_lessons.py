@@ -143,12 +143,14 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "cache": [(k[0, 0].size + v[0, 0].size) * k.shape[0] * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
+        config = config.at(config.rotary_layers[0])
         turned = config.rope_width or width
         pair = min(1, turned // 2 - 1)
         if config.rope_scaling == "none":
             right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
     else:
-        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head == "none":
         right["logits"] = [length * config.vocab_size]

@@ -49,6 +49,10 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
 
 
+def _electra(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -114,6 +118,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "xlm-roberta": lambda: transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**_ROBERTA)),
+    "camembert": lambda: transformers.CamembertForMaskedLM(transformers.CamembertConfig(**_ROBERTA, pad_token_id=1)),
+    "electra": lambda: _electra("ElectraForMaskedLM", embedding_size=10, hidden_act="relu"),
+    "electra, as wide as the stream": lambda: _electra(
+        "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
+    ),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -141,6 +151,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
+    "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
+    "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),
+    "command r, queries and keys normed": lambda: _decoder(
+        "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70

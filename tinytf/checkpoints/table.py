@@ -67,7 +67,8 @@ class Stored:
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
     and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads
-    (``1``: there is one). ``transposed`` matrices are (in, out). ``offset`` is added to a stored weight to make ours.
+    (``1``: there is one). ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
+    ``offset`` is added to a stored weight to make ours.
     """
 
     module: str
@@ -77,12 +78,15 @@ class Stored:
     by_head: str = ""
     paired: str = ""
     turned_last: bool = False
+    by_row: bool = False
     offset: float = 0.0
 
     def stored_shape(self, ours: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
         """The shape of the stored tensor where ours has this one."""
         shares = self._shares(config)
         whole = (ours[0] * sum(shares) // shares[self.part], *ours[1:])
+        if self.by_row:
+            return (whole[0] // config.d_head, config.d_head)
         return whole[::-1] if self.transposed else whole
 
     def _shares(self, config: ModelConfig) -> list[int]:
@@ -94,6 +98,8 @@ class Stored:
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """The stored tensor as ours: a view of it wherever that is possible."""
         whole = stored.t() if self.transposed and stored.dim() == 2 else stored
+        if self.by_row:  # (H, D) -> (H·D,)
+            whole = whole.flatten()
         heads, shares = self._heads(config), self._shares(config)
         rows = [len(whole) * share // sum(shares) // heads for share in shares]
         piece = (
@@ -127,6 +133,8 @@ class Stored:
             pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
         heads = self._heads(config)
         whole = torch.cat([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 1)
+        if self.by_row:
+            whole = whole.unflatten(0, (-1, config.d_head))
         return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
 
 
@@ -179,7 +187,8 @@ class FamilyTable:
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
-            found |= setting.read(fields, found, tensors)
+            said = setting.read(fields, found, tensors)
+            found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
     def place(self, ours: str) -> tuple[str, Stored]:

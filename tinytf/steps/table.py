@@ -136,6 +136,10 @@ def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
 
+def _clipped(config: ModelConfig) -> bool:
+    return config.clip_qkv > 0
+
+
 def _has_head(config: ModelConfig) -> bool:
     return config.head != "none"
 
@@ -177,6 +181,10 @@ def _latent_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
+
+
+def _clip(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Clip(config.clip_qkv)
 
 
 def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -226,6 +234,8 @@ _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
+_NOT_CLIPPED = "queries, keys and values are not clipped in this model"
+
 RENAMED = {"heads": "head_out"}
 """Former names, which scripts and recordings may still use, to the present ones."""
 
@@ -234,6 +244,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<q>": ("q", _HEADS),
     "<k>": ("k", _KV),
     "<map>": ("attention", _MAP),
+    "<v>": ("v", _VALUES),
     "<attn>": ("attention", _WIDE),
     "<ffn>": ("ffn", _WIDE),
 }
@@ -298,6 +309,12 @@ STEPS: tuple[Step, ...] = (
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", _KV, ("<k>",), "k", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _VALUES, ("<v>",), "v", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -323,7 +340,7 @@ STEPS: tuple[Step, ...] = (
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
          ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
          make=lambda o, _: o.SunkSoftmax(), core=True),
-    Step("head_out", "weighted values", "weights·v", ("head", "token", "d_value"), ("weights", "v"), "v",
+    Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
          recorded=True, alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
@@ -439,6 +456,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "clip_qkv": f"{config.clip_qkv:g}",
+        "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
         "projection_bias": " + b" if config.projection_bias else "",
         "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
@@ -489,7 +508,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if not step.when(config):
             continue
         names = [one for name in step.inputs for one in several.get(name, (name,))]
-        inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
+        inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
         words["map"] = inputs[0] if step.core else ""
         seen = step.seen
@@ -500,7 +519,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
-            axes=_axes(step, config),
+            axes=_axes(step.axes, config),
             inputs=inputs,
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
@@ -514,11 +533,11 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
 
 
-def _axes(step: Step, config: ModelConfig) -> tuple[str, ...]:
-    """The axes of a row, with those of embeddings and of values by their names in this model."""
+def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
+    """Axes with those of embeddings and of values by their names in this model."""
     widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
     named = (
-        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in step.axes
+        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
     )
     same = config.value_width == config.d_head
     return tuple(axis.replace("d_value", "d_head") if same else axis for axis in named)
@@ -532,15 +551,16 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
     for step in STEPS:
         if step.module and step.make and not step.when(config):
             made = step.make(operations, config)
-            yield replace(step, axes=_axes(step, config), matrix=step.matrix.format_map(words), operation=made)
+            yield replace(step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=made)
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":
     return step.operation.parameters(step) if step.operation else ()
 
 
-def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
-    return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
+def _nearest(above: list[Step], role: str, axes: tuple[str, ...], config: ModelConfig) -> str:
+    named = _axes(axes, config)
+    return next(step.name for step in reversed(above) if step.role == role and step.axes == named)
 
 
 @lru_cache(maxsize=64)
@@ -625,6 +645,10 @@ class StepTable:
 
     def has(self, name: str, layer: int | None) -> bool:
         return (name, layer) in self.by_place
+
+    def in_layer(self, layer: int) -> tuple[Step, ...]:
+        """The steps of one layer, in their order."""
+        return tuple(step for step, within in self.rows if within == layer)
 
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""

@@ -39,11 +39,21 @@ def _both_widths(config: ModelConfig) -> str:
 
 
 def _positions(config: ModelConfig) -> str:
+    kinds = Counter(_positions_of(config.at(layer)) for layer in range(config.n_layers))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{words} in {count} of the layers" for words, count in kinds.items())
+
+
+def _positions_of(config: ModelConfig) -> str:
     if config.positions == "rotary":
+        factor, since = f"{config.rope_factor:g}", f"from {config.rope_original_context:,}"
         scaling = {
             "none": "",
-            "linear": f", all frequencies / {config.rope_factor:g}",
-            "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
+            "linear": f", all frequencies / {factor}",
+            "llama3": f", long waves / {factor} (llama3, {since})",
+            "yarn": f", long waves / {factor} (yarn, {since})",
+            "longrope": f", each frequency by its own factor (longrope, others {since} tokens on)",
         }
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
@@ -110,6 +120,7 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
+        of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
@@ -118,7 +129,7 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + (_ACROSS[c.qk_norm_across] if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,
@@ -128,7 +139,10 @@ class InfoView:
         parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
         formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
-        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts), ""]
+        symbols: list[Cell] = [
+            *(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts),
+            "",
+        ]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),
@@ -147,8 +161,11 @@ class InfoView:
             ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
             ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
             ("compute per token", _flops(work.total), f"at {c.context:,} tokens; multiply-add = 2 FLOP"),
-            ("  projections", _flops(work.projections), "L · 2 · (their matrices)" if c.kv_rank else
-             "L · 2 · d_model · (2·H + 2·G)·d_head"),
+            (
+                "  projections",
+                _flops(work.projections),
+                "L · 2 · (their matrices)" if c.kv_rank else "L · 2 · d_model · (2·H + 2·G)·d_head",
+            ),
             ("  attention", _flops(work.attention), f"L · 2 · H·{_both_widths(c)} · visible tokens"),
             ("  feed-forward", _flops(work.feed_forward), f"L · 2 · {3 if c.gated else 2} · d_model · d_ff"),
             ("  head", _flops(work.head), "2 · d_model · V"),

@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
-from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
+from tinytf.checkpoints.huggingface.bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
+from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
+from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.weights import Weights
@@ -23,11 +25,12 @@ FAMILIES = {
     family.model_type: family
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
-        BERT, ROBERTA, DISTILBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
         GPTJ,
+        OLMO, COHERE,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3,
     )
@@ -46,7 +49,8 @@ def read_directory(directory: Path) -> Checkpoint:
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
     if kind not in FAMILIES:
         raise CheckpointError(
-            f"{path}: the architecture {kind!r} is not one that tinytf opens", did_you_mean(kind, FAMILIES)
+            f"{path}: the architecture {kind!r} is not one that tinytf opens: {lacking(kind, data)}",
+            did_you_mean(kind, FAMILIES),
         )
     family, weights, fields = FAMILIES[kind], _weights(directory, data.get("quantization_config")), Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}

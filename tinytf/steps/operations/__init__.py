@@ -3,6 +3,7 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
@@ -24,6 +25,7 @@ __all__ = [
     "Activate",
     "Add",
     "Cap",
+    "Clip",
     "Concat",
     "HeadNorm",
     "Join",
