@@ -3,6 +3,7 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -25,6 +26,7 @@ __all__ = [
     "Activate",
     "Add",
     "Cap",
+    "ClampedGlu",
     "Clip",
     "Concat",
     "HeadNorm",
