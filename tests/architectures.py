@@ -112,6 +112,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "bloom, less by distance": {"positions": "alibi", "embed_norm": True, "n_heads": 6, "alibi_scale": 0.5},
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",

@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary", "none"),
+    "positions": ("learned", "sinusoidal", "rotary", "alibi", "none"),
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
@@ -36,8 +36,9 @@ _LIMITS = {
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_factor", "rope_attention_factor", "rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -103,6 +104,8 @@ class ModelConfig:
     The head then unembeds hidden states that it has made ``d_embed`` wide.
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
+    ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
     masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
     a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
@@ -141,6 +144,9 @@ class ModelConfig:
     logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0
+    alibi_max_bias: float = 8.0
+    alibi_scale: float = 1.0
+    alibi_rounded: bool = False
     rope_theta: float = 10_000.0
     rope_width: int = 0
     rope_scaling: str = "none"
@@ -191,6 +197,8 @@ class ModelConfig:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
+        if self.positions == "alibi" and not self.causal:
+            raise ConfigError("ALiBi counts back from each query, and causal is false")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.looks_ahead:

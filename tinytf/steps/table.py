@@ -299,6 +299,10 @@ STEPS: tuple[Step, ...] = (
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
+         "attention", core=True, when=lambda c: c.positions == "alibi",
+         absent="attention scores do not fall with distance in this model",
+         make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
@@ -390,7 +394,10 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     act = ACTIVATION_NAMES[config.activation]
     added = [name.partition(".")[2] for name in _embeddings(config)]
-    unplaced = "this model has no positions" if config.positions == "none" else ""
+    unplaced = {
+        "none": "this model has no positions",
+        "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
+    }.get(config.positions, "")
     return {
         "norm": _NORM[config.norm],
         "across": _ACROSS[config.qk_norm_across],
@@ -424,6 +431,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
         "clip_qkv": f"{config.clip_qkv:g}",
         "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),

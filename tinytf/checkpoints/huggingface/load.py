@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from tinytf.checkpoints.huggingface.bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
+from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
@@ -30,6 +32,7 @@ FAMILIES = {
         NEOX,
         GPTJ,
         OLMO, COHERE,
+        BLOOM, MPT, FALCON,
         OPT, BIOGPT,
     )
 }  # fmt: skip

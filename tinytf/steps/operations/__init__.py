@@ -2,6 +2,7 @@
 
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
+from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
@@ -21,7 +22,7 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm",
-    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
+    "Activate", "Add", "Alibi", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply",
+    "Norm", "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
     "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
