@@ -97,6 +97,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "positions": "rotary",
         "activation": "relu2",
+        "clip_qkv": 0.8,
     },
     "opt 350m, narrow embeddings after the sum": {
         "norm_order": "post",

@@ -37,7 +37,7 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("rope_original_context", "d_embed", "layer_groups"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
-    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
+    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -91,8 +91,8 @@ class ModelConfig:
     (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
     (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
     logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
-    multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to layer, each with one value a
-    layer; ``at`` gives that of one layer.
+    multiplied by ``logit_scale``. Queries, keys and values are clipped to ±``clip_qkv`` (0: not). ``by_layer`` has the
+    fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -116,6 +116,7 @@ class ModelConfig:
     attention_cap: float = 0.0
     attention_sinks: bool = False
     logit_cap: float = 0.0
+    clip_qkv: float = 0.0
     logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0

@@ -17,6 +17,18 @@ from tinytf.sources import ASSETS
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
+_OLMO = {"gated": True, "activation": "silu", **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias", "tied_head"), False)}
+_COMMAND_R = {
+    **LLAMA,
+    "norm": "layernorm",
+    "norm_bias": False,
+    "residual": "parallel",
+    "shared_norm": True,
+    "logit_scale": 0.3,
+    "qk_norm": True,
+    "qk_norm_across": "heads",
+    "n_kv_heads": 2,
+}
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
 _DIVISORS = (("attention_divisor", (6**0.5, 24**0.5)),)
 _WINDOWS = (("window", (0, 4)),)
@@ -46,6 +58,8 @@ WRITTEN = {
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
+    "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
+    "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }

@@ -171,7 +171,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.head.norm, "head.norm")
     elif config.d_embed:
         output(model.head.projection, "head.projected")
-    if config.logit_cap:
+    if config.logit_cap or config.logit_scale != 1.0:
         output(model.head.decoder, "head.logits")
     output(model.head, "logits")
     logits = model(ids[None])[0]

@@ -152,6 +152,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
+    "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
+    "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),
+    "command r, queries and keys normed": lambda: _decoder(
+        "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70

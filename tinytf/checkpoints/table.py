@@ -66,8 +66,8 @@ class Stored:
     They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
-    Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out). ``offset``
-    is added to a stored weight to make ours.
+    Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out); ``by_row``
+    a vector of ours has a row for each head. ``offset`` is added to a stored weight to make ours.
     """
 
     module: str
@@ -76,12 +76,15 @@ class Stored:
     parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
+    by_row: bool = False
     offset: float = 0.0
 
     def stored_shape(self, ours: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
         """The shape of the stored tensor where ours has this one."""
         shares = self._shares(config)
         whole = (ours[0] * sum(shares) // shares[self.part], *ours[1:])
+        if self.by_row:
+            return (whole[0] // config.d_head, config.d_head)
         return whole[::-1] if self.transposed else whole
 
     def _shares(self, config: ModelConfig) -> list[int]:
@@ -93,6 +96,8 @@ class Stored:
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """The stored tensor as ours: a view of it wherever that is possible."""
         whole = stored.t() if self.transposed and stored.dim() == 2 else stored
+        if self.by_row:  # (H, D) -> (H·D,)
+            whole = whole.flatten()
         heads, shares = self._heads(config), self._shares(config)
         rows = [len(whole) * share // sum(shares) // heads for share in shares]
         piece = (
@@ -117,6 +122,8 @@ class Stored:
             pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
         heads = self._heads(config)
         whole = torch.cat([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 1)
+        if self.by_row:
+            whole = whole.unflatten(0, (-1, config.d_head))
         return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
 
 

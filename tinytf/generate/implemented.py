@@ -60,6 +60,7 @@ WORDS: Mapping[str, str] = {
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
     "logit_cap": "capped logits",
+    "clip_qkv": "clipped queries, keys and values",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
     "layer_groups": "layers that share their weights",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import make_head_norm
+from tinytf.model.parts import make_clip, make_head_norm
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
@@ -58,7 +58,7 @@ class SteppedCore(nn.Module):
         self.scores = next(step.inputs[0] for step in steps if step.is_distribution)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {"v": v}
+        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {self.steps[-1].inputs[-1]: v}
         for step, module in zip(self.steps, self.modules_of, strict=True):
             assert step.operation is not None, "a step of the core has an operation"
             taken = (values[name] for name in step.inputs)
@@ -93,7 +93,7 @@ class Sink(nn.Module):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.logit = nn.Parameter(torch.empty(n_heads))
+        self.weight = nn.Parameter(torch.empty(n_heads))
 
 
 class SelfAttention(nn.Module):
@@ -113,6 +113,7 @@ class SelfAttention(nn.Module):
         of_one = config.qk_norm_across == "head"
         self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
         self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
+        self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
         self.sink = Sink(config.n_heads) if config.attention_sinks else None
@@ -151,9 +152,9 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """Attention of tokens whose first is at position ``start``: (B, T, C) -> (B, T, C)."""
         (norm_queries, norm_keys), (norm_each_query, norm_each_key) = self.joint_norms, self.head_norms
-        q = norm_each_query(self.split_heads(norm_queries(self.q(x))))  # (B, H, T, D)
-        k = norm_each_key(self.split_heads(norm_keys(self.k(x))))  # (B, G, T, D)
-        v = self.split_heads(self.v(x))  # (B, G, T, D)
+        q = self.q_clip(norm_each_query(self.split_heads(norm_queries(self.q(x)))))  # (B, H, T, D)
+        k = self.k_clip(norm_each_key(self.split_heads(norm_keys(self.k(x)))))  # (B, G, T, D)
+        v = self.v_clip(self.split_heads(self.v(x)))  # (B, G, T, D)
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)

@@ -50,6 +50,22 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
 
 
+class Clipping(nn.Module):
+    """Keeps every number within ±``limit``."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.limit, self.limit)
+
+
+def make_clip(config: ModelConfig) -> nn.Module:
+    """What clips queries, keys or values."""
+    return Clipping(config.clip_qkv) if config.clip_qkv else nn.Identity()
+
+
 @lru_cache(maxsize=8)
 def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():

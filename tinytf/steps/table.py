@@ -136,6 +136,10 @@ def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
 
+def _clipped(config: ModelConfig) -> bool:
+    return config.clip_qkv > 0
+
+
 def _has_head(config: ModelConfig) -> bool:
     return config.head != "none"
 
@@ -169,6 +173,10 @@ def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
+
+
+def _clip(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Clip(config.clip_qkv)
 
 
 def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -215,6 +223,8 @@ _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
+_NOT_CLIPPED = "queries, keys and values are not clipped in this model"
+
 RENAMED = {"heads": "head_out"}
 """Former names, which scripts and recordings may still use, to the present ones."""
 
@@ -223,6 +233,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<q>": ("q", _HEADS),
     "<k>": ("k", _KV),
     "<map>": ("attention", _MAP),
+    "<v>": ("v", _KV),
     "<attn>": ("attention", _WIDE),
     "<ffn>": ("ffn", _WIDE),
 }
@@ -269,6 +280,12 @@ STEPS: tuple[Step, ...] = (
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", _KV, ("<k>",), "k", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _KV, ("<v>",), "v", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -294,8 +311,8 @@ STEPS: tuple[Step, ...] = (
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
          ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
          make=lambda o, _: o.SunkSoftmax(), core=True),
-    Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
-         make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+    Step("head_out", "weighted values", "weights·{values}", _HEADS, ("weights", "<v>"), "v", recorded=True,
+         alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
     Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
@@ -407,6 +424,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "clip_qkv": f"{config.clip_qkv:g}",
+        "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
         "projection_bias": " + b" if config.projection_bias else "",
         "not_widened": "the sum of the embeddings is projected in this model, as embed.out"

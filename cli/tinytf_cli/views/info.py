@@ -107,7 +107,8 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + (_ACROSS[c.qk_norm_across] if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}"
+            + (_ACROSS[c.qk_norm_across] if c.qk_norm else ""),
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,
@@ -117,7 +118,10 @@ class InfoView:
         parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
         formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
-        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts), ""]
+        symbols: list[Cell] = [
+            *(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts),
+            "",
+        ]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),

@@ -3,6 +3,7 @@
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
@@ -20,9 +21,32 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation",
-    "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
-    "Activate", "Add", "Cap", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter",
-    "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed",
+    "Activate",
+    "Add",
+    "Cap",
+    "Concat",
+    "HeadNorm",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "Rotate",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sink",
+    "Softmax",
+    "SunkSoftmax",
+    "Unembed",
     "VocabularySoftmax",
+]
+    "Activate", "Add", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm",
+    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
+    "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
