@@ -35,7 +35,7 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
+    **dict.fromkeys(("rope_original_context", "d_embed", "layer_groups"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
@@ -101,7 +101,8 @@ class ModelConfig:
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
-    The head then unembeds hidden states that it has made ``d_embed`` wide.
+    The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
+    layers share their weights (ALBERT); 0: every layer has its own.
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
@@ -171,6 +172,7 @@ class ModelConfig:
     head_bias: bool = False
     head_activation: str = "gelu"
     n_token_types: int = 0
+    layer_groups: int = 0
     d_embed: int = 0
     projection_bias: bool = False
     embed_scale: float = 1.0
@@ -214,6 +216,9 @@ class ModelConfig:
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
         self._require_layers()
+        if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
+            also = " that differ by layer" if self.by_layer else ""
+            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
         if self.head == "mlm" and self.causal:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
@@ -279,6 +284,17 @@ class ModelConfig:
     def at(self, layer: int) -> "ModelConfig":
         """The configuration of one layer."""
         return _at(self, layer) if self.by_layer else self
+
+    def group_of(self, layer: int) -> int:
+        """Which weights a layer has: a number for each group of layers that share theirs, else that of the layer."""
+        return (
+            int(layer / (self.n_layers / self.layer_groups)) if self.layer_groups else layer
+        )  # as transformers has it
+
+    def first_of(self, layer: int) -> int:
+        """The first layer that has the weights of this one."""
+        group = self.group_of(layer)
+        return next(first for first in range(layer + 1) if self.group_of(first) == group)
 
     @property
     def score_divisor(self) -> float:

@@ -1,5 +1,6 @@
 """Pairs of one tiny random model with odd settings: transformers' own, and what tinytf opens of its directory."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
 
 def _electra(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
+def _albert(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
@@ -136,6 +141,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "electra, as wide as the stream": lambda: _electra(
         "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
     ),
+    "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
+    "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -188,6 +195,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
 }
+
+
+def is_encoder(family: str) -> bool:
+    """By its name: making it takes a moment."""
+    return bool(re.match(r"(distil|al|cam|ro|xlm-ro)?bert|electra|xlm-ro", family))
 
 
 @dataclass(frozen=True)

@@ -24,5 +24,7 @@ from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 __all__ = [
     "Activate", "Add", "Alibi", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply",
     "Norm", "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
+    "Activate", "Add", "Cap", "Clip", "Concat", "HeadNorm", "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm",
+    "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
     "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
