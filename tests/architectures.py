@@ -78,6 +78,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "deepseek, latent keys and values": {
+        **LLAMA,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,

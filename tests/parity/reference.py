@@ -110,6 +110,12 @@ def _gemma2(**settings: Any) -> nn.Module:
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
 
 
+def _deepseek(version: int, **settings: Any) -> nn.Module:
+    widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
+    dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
+    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
@@ -194,6 +200,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
+    "deepseek v3, latent": lambda: _deepseek(3),
+    "deepseek v2, queries not compressed": lambda: _deepseek(
+        2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
 }
 
 

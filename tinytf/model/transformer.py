@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import SelfAttention, Tap, make_core
+from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
@@ -74,7 +74,7 @@ class Block(nn.Module):
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
         self.norm1 = make_norm(config) if before or after else none
-        self.attention = SelfAttention(config)
+        self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
         self.ffn = FeedForward(config)

@@ -6,6 +6,7 @@ from tinytf.checkpoints.huggingface.bert import BERT, CAMEMBERT, DISTILBERT, ELE
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
 from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
@@ -35,6 +36,7 @@ FAMILIES = {
         OLMO, COHERE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip
 

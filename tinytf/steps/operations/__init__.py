@@ -7,6 +7,7 @@ from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
+from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
@@ -28,3 +29,30 @@ __all__ = [
     "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight", "Sink", "Softmax",
     "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
+    "Activate",
+    "Add",
+    "Cap",
+    "Clip",
+    "Concat",
+    "HeadNorm",
+    "Join",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "Rotate",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sink",
+    "Softmax",
+    "SunkSoftmax",
+    "Unembed",
+    "VocabularySoftmax",
+]
