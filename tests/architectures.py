@@ -78,6 +78,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "deepseek, latent keys and values": {
+        **LLAMA,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -112,6 +120,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "bloom, less by distance": {"positions": "alibi", "embed_norm": True, "n_heads": 6, "alibi_scale": 0.5},
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
