@@ -31,13 +31,15 @@ class HeadwiseNorm(nn.Module):
         super().__init__()
         self.d_head, self.eps = config.d_head, config.norm_eps
         self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if "bias" in config.norm_parameters else None
+        learned = config.norm_parameters
+        self.weight = nn.Parameter(torch.empty(width)) if "gain" in learned else None
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in learned else None
 
     def forward(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
-        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2) * self.weight
-        return normed if self.bias is None else normed + self.bias
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        gained = normed if self.weight is None else normed * self.weight
+        return gained if self.bias is None else gained + self.bias
 
 
 def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
@@ -48,6 +50,22 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
         return make_norm(config, config.d_head)
     width = n_heads * config.d_head
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
+
+
+class Clipping(nn.Module):
+    """Keeps every number within ±``limit``."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.limit, self.limit)
+
+
+def make_clip(config: ModelConfig) -> nn.Module:
+    """What clips queries, keys or values."""
+    return Clipping(config.clip_qkv) if config.clip_qkv else nn.Identity()
 
 
 @lru_cache(maxsize=8)

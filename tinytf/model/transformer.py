@@ -3,15 +3,16 @@
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import SelfAttention, Tap, make_core
+from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
@@ -73,7 +74,7 @@ class Block(nn.Module):
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
         self.norm1 = make_norm(config) if before or after else none
-        self.attention = SelfAttention(config)
+        self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
         self.ffn = FeedForward(config)
@@ -170,6 +171,7 @@ class Transformer(nn.Module):
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         heads = {"lm": NarrowLanguageModelHead if config.d_embed else LanguageModelHead, "mlm": MaskedLanguageModelHead}
         self.head = heads[config.head](config) if config.head != "none" else None
+        self.share_layers()
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
@@ -188,6 +190,7 @@ class Transformer(nn.Module):
         with torch.device("meta"):
             model = cls(config)
         model.to_empty(device="cpu")
+        model.share_layers()
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
@@ -201,6 +204,27 @@ class Transformer(nn.Module):
             if config.positions == "rotary" and config.qkv_bias:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
+
+    def share_layers(self) -> None:
+        """Give the layers of a group the parameters of its first one, as in ``layer_groups``."""
+        for layer, block in enumerate(self.blocks if self.config.layer_groups else ()):
+            first = self.blocks[self.config.first_of(layer)]
+            if first is block:
+                continue
+            for name, module in block.named_modules():
+                for leaf, _ in list(module.named_parameters(recurse=False)):
+                    setattr(module, leaf, getattr(first.get_submodule(name), leaf))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, but that layers which share their weights need those of the first one alone."""
+        names = (name for name, _ in self.named_parameters(remove_duplicate=False) if name.startswith("blocks."))
+        found = dict(state_dict)
+        for name in names if self.config.layer_groups else ():
+            _, layer, rest = name.split(".", 2)
+            found[name] = found[f"blocks.{self.config.first_of(int(layer))}.{rest}"]
+        loaded = super().load_state_dict(found, strict, assign)
+        self.share_layers()
+        return loaded
 
     def _attentions(self) -> Iterator[SelfAttention]:
         return (module for module in self.modules() if isinstance(module, SelfAttention))
@@ -229,7 +253,8 @@ class Transformer(nn.Module):
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
         and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, or beyond the room of the cache.
+        beyond the context, beyond the room of the cache, and where a text that is in the cache gets longer than
+        ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
         if start + length > self.config.context:
@@ -239,6 +264,11 @@ class Transformer(nn.Module):
             )
         if cache is not None:
             cache.require_room(len(ids), length)
+            if cache.is_turned(start + length):
+                raise UsageError(
+                    f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
+                    "clear the cache, and compute the whole text again",
+                )
         x = self.embed(ids, token_types, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):

@@ -8,6 +8,7 @@ from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
+from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
@@ -51,7 +52,8 @@ def _architecture_of(header: Header) -> FamilyTable:
     name = keys.text("general.architecture")
     if name not in ARCHITECTURES:
         raise CheckpointError(
-            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
+            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files: "
+            f"{lacking(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
     return ARCHITECTURES[name]
