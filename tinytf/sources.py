@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
+from tinytf.checkpoints.gguf import gguf_tokenizer, parts_of, read_gguf
 from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
 from tinytf.checkpoints.stores import HUB_CACHE, STORES
+from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
@@ -52,6 +53,10 @@ class Source(ABC):
     def config(self) -> ModelConfig:
         """The architecture, without a look at the weights' values."""
 
+    def glance(self) -> tuple[ModelConfig, list[Path]]:
+        """The architecture and the weight files, as fast as a list of models needs them: all may not fit together."""
+        return self.config(), weight_files(self.path)
+
     @abstractmethod
     def vocabulary(self) -> Vocabulary:
         """The tokenizer, without the weights."""
@@ -76,6 +81,9 @@ class PresetSource(Source):
 
     def config(self) -> ModelConfig:
         return preset(self.name.removeprefix("preset:"))
+
+    def glance(self) -> tuple[ModelConfig, list[Path]]:
+        return self.config(), []
 
     def vocabulary(self) -> Vocabulary:
         lender = "tiny" if self.config().causal else "tiny-encoder"
@@ -138,6 +146,9 @@ class GgufSource(DirectorySource):
     @cached_property
     def checkpoint(self) -> Checkpoint:
         return read_gguf(self.path)
+
+    def glance(self) -> tuple[ModelConfig, list[Path]]:
+        return read_gguf(self.path, brief=True).config, parts_of(self.path)
 
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(gguf_tokenizer(self.path), "from the file's metadata")
