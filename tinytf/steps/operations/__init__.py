@@ -51,7 +51,3 @@ __all__ = [
     "Unembed",
     "VocabularySoftmax",
 ]
-    "Activate", "Add", "Alibi", "Cap", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup", "Mask", "Mix",
-    "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Scale", "Scores", "Sight",
-    "Sink", "Softmax", "SunkSoftmax", "Unembed", "VocabularySoftmax",
-]  # fmt: skip
