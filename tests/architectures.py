@@ -122,6 +122,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
+    "bloom, less by distance": {"positions": "alibi", "embed_norm": True, "n_heads": 6, "alibi_scale": 0.5},
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
@@ -167,6 +168,13 @@ KINDS: dict[str, dict[str, Any]] = {
         **LLAMA,
         "n_kv_heads": 2,
         "by_layer": (("positions", ("rotary", "none")),),
+    },
+    "granite, what is added multiplied": {
+        **LLAMA,
+        "residual_scale": 0.3,
+        "logit_scale": 0.5,
+        "embed_scale": 3.0,
+        "attention_divisor": 3.0,
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},

@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary", "none"),
+    "positions": ("learned", "sinusoidal", "rotary", "alibi", "none"),
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
@@ -34,24 +34,12 @@ _POSITIVE, _COUNT, _ABOVE_ZERO = Limits(least=1, most=_MOST), Limits(least=0, mo
 _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
-    **dict.fromkeys(
-        (
-            "n_kv_heads",
-            "d_head",
-            "d_value",
-            "q_rank",
-            "kv_rank",
-            "n_token_types",
-            "position_offset",
-            "window",
-            "rope_width",
-        ),
-        _COUNT,
-    ),
-    **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_factor", "rope_attention_factor", "rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
-    "glu_alpha": _ABOVE_ZERO,
+    **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
+    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed", "layer_groups"), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale"), _ABOVE_ZERO),
+    **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -120,20 +108,24 @@ class ModelConfig:
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
-    The head then unembeds hidden states that it has made ``d_embed`` wide.
+    The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
+    layers share their weights (ALBERT); 0: every layer has its own.
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
+    ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
-    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
-    a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
-    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
-    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
-    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
-    multiplied by ``logit_scale``. Queries, keys and values are clipped to ±``clip_qkv`` (0: not). ``by_layer`` has the
-    fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
+    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where a block norms:
+    what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the residual sums
+    (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
+    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
+    stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
+    before. Scores are divided by ``attention_divisor`` (0: √d_head). A ``qk_norm`` is of every head, with one gain for
+    all (``qk_norm_across`` ``head``) or one for each (``heads``), or of all heads at once (``all``). ``attention_cap``
+    and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
+    takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
+    ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
+    ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -155,6 +147,7 @@ class ModelConfig:
     norm_bias: bool = True
     norm_order: str = "pre"
     residual: str = "sequential"
+    residual_scale: float = 1.0
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
@@ -164,6 +157,9 @@ class ModelConfig:
     logit_scale: float = 1.0
     positions: str = "learned"
     position_offset: int = 0
+    alibi_max_bias: float = 8.0
+    alibi_scale: float = 1.0
+    alibi_rounded: bool = False
     rope_theta: float = 10_000.0
     rope_width: int = 0
     rope_scaling: str = "none"
@@ -190,6 +186,7 @@ class ModelConfig:
     head_bias: bool = False
     head_activation: str = "gelu"
     n_token_types: int = 0
+    layer_groups: int = 0
     d_embed: int = 0
     projection_bias: bool = False
     embed_scale: float = 1.0
@@ -216,6 +213,8 @@ class ModelConfig:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
+        if self.positions == "alibi" and not self.causal:
+            raise ConfigError("ALiBi counts back from each query, and causal is false")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.looks_ahead:
@@ -237,6 +236,9 @@ class ModelConfig:
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         self._require_layers()
+        if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
+            also = " that differ by layer" if self.by_layer else ""
+            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
         if self.head == "mlm" and self.causal:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
@@ -320,6 +322,17 @@ class ModelConfig:
     def at(self, layer: int) -> "ModelConfig":
         """The configuration of one layer."""
         return _at(self, layer) if self.by_layer else self
+
+    def group_of(self, layer: int) -> int:
+        """Which weights a layer has: a number for each group of layers that share theirs, else that of the layer."""
+        return (
+            int(layer / (self.n_layers / self.layer_groups)) if self.layer_groups else layer
+        )  # as transformers has it
+
+    def first_of(self, layer: int) -> int:
+        """The first layer that has the weights of this one."""
+        group = self.group_of(layer)
+        return next(first for first in range(layer + 1) if self.group_of(first) == group)
 
     @property
     def score_divisor(self) -> float:

@@ -191,10 +191,15 @@ class FamilyTable:
             found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
-    def place(self, ours: str) -> tuple[str, Stored]:
-        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not."""
+    def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:
+        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not.
+
+        Layers that share their weights in ``config`` are stored by the numbers of their groups.
+        """
         module, _, kind = ours.rpartition(".")
         name, layer = _without_layer(module)
+        if layer and config is not None:
+            layer = str(config.group_of(int(layer)))
         how = self.stored[name]
         return f"{how.module.replace('{n}', layer)}.{kind}", how if kind == "weight" else replace(how, offset=0.0)
 

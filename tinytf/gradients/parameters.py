@@ -107,6 +107,8 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
 def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
     config = trace.config
     for layer in range(config.n_layers):
+        if config.first_of(layer) != layer:
+            continue  # its weights are those of a layer before
         at = f"blocks.{layer}.attention."
         for head in range(config.n_heads):
             parts = [

@@ -160,7 +160,7 @@ def softmax(live: Live) -> Lesson:
 
 def values(live: Live) -> Lesson:
     row, keys = live.row, live.strongest(3)
-    weights, column = live.at("L0H0.weights")[row, keys], live.at("L0H0.v")[keys, 0]
+    weights, column = live.at("L0H0.weights")[row, keys], live.at(f"L0H0.{live.steps['head_out'].inputs[1]}")[keys, 0]
     total = float(live.at(f"L0H0.head_out[{row},0]"))
     rest = total - float((weights * column).sum())
     missing = len(live.seen(row)) - len(keys)

@@ -131,6 +131,17 @@ def _open(activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> T
     return activation(gate) * up
 
 
+class Scaled(nn.Module):
+    """A multiplication by one number that is not learned."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
 class FeedForward(nn.Module):
     """Two linear maps with an activation between, act(x·W₁ + b₁)·W₂ + b₂.
 

@@ -152,6 +152,10 @@ def _scaled_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_scale != 1
 
 
+def _scaled_residual(config: ModelConfig) -> bool:
+    return config.residual_scale != 1
+
+
 def _mlm(config: ModelConfig) -> bool:
     return config.head == "mlm"
 
@@ -212,6 +216,10 @@ def _activate(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.ClampedGlu(config.glu_alpha, limit) if limit else o.Activate(config.activation)
 
 
+def _scale_added(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Multiply(config.residual_scale)
+
+
 def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
@@ -235,6 +243,7 @@ _NORMED = "TransformerLens' tensor of that name is before gain and bias, this on
 _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
 _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
@@ -333,6 +342,10 @@ STEPS: tuple[Step, ...] = (
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
+         "attention", core=True, when=lambda c: c.positions == "alibi",
+         absent="attention scores do not fall with distance in this model",
+         make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
@@ -355,6 +368,8 @@ STEPS: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="attn_norm", seen=Seen("attn_norm")),
+    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<attn>",), "attention",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
     Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
          make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
@@ -377,6 +392,8 @@ STEPS: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
+    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<ffn>",), "ffn",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
     Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
          alias="hook_resid_post", make=lambda o, _: o.Add(), seen=Seen("")),
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
@@ -423,7 +440,10 @@ def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     added = [name.partition(".")[2] for name in _embeddings(config)]
-    unplaced = "this model has no positions" if config.positions == "none" else ""
+    unplaced = {
+        "none": "this model has no positions",
+        "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
+    }.get(config.positions, "")
     attn_in = "n" if _order("pre", "both")(config) else "x"
     return {
         "norm": _NORM[config.norm],
@@ -444,6 +464,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "scale": f"scores / {config.score_divisor_words}"
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
+        "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
         "logit_scale": f"{config.logit_scale:.4g}",
         "no_norm2": "attention and the feed-forward share norm1 in this model"
@@ -460,6 +481,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
         "clip_qkv": f"{config.clip_qkv:g}",
         "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
@@ -649,6 +671,15 @@ class StepTable:
             return isinstance(step.operation, Norm) and (added or step.name == self.output)
 
         return tuple(step for step in self.layer_steps if streams(step))
+
+    def to_stream(self, added: Step) -> tuple[Step, ...]:
+        """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""
+        from tinytf.steps.operations import Add
+
+        way = [added]
+        while not isinstance(way[-1].operation, Add):
+            way.append(next(step for step in self.layer_steps if way[-1].name in step.inputs))
+        return tuple(way[1:])
 
     def at(self, name: str, layer: int | None) -> Step:
         """A step as it is in one layer; where that layer has none, as it is in any."""

@@ -194,7 +194,7 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
         path: where
         for kind in (*FAMILIES.values(), *ARCHITECTURES.values())
         for path, where in paths.items()
-        if kind.has(path) and kind.place(path)[0] == kind.plain(name)
+        if kind.has(path) and kind.place(path, table.config)[0] == kind.plain(name)
     }
     if len(found) > 1:
         raise AddressError(f"{name} is several parameters", f"name one: {', '.join(map(str, found.values()))}")

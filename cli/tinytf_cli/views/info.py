@@ -57,6 +57,8 @@ def _positions_of(config: ModelConfig) -> str:
         }
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
+    if config.positions == "alibi":
+        return f"ALiBi, slopes down to 2^−{config.alibi_max_bias:g}"
     return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
 
 

@@ -2,6 +2,7 @@
 
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
+from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
@@ -25,6 +26,7 @@ from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 __all__ = [
     "Activate",
     "Add",
+    "Alibi",
     "Cap",
     "ClampedGlu",
     "Clip",
