@@ -60,6 +60,18 @@ WRITTEN = {
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
+    "mixtral": ("Mixtral", config_of("experts, two a token", ffn_bias=False, router_bias=False)),
+    "qwen3 moe": (
+        "Qwen3-MoE",
+        config_of(
+            "experts beside a shared one, after a dense layer",
+            d_shared=0,
+            shared_gate=False,
+            d_expert=8,
+            qk_norm=True,
+            window=3,
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {

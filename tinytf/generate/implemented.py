@@ -73,6 +73,7 @@ WORDS: Mapping[str, str] = {
     "rope_width": "RoPE over a part of each head",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
+    "experts": "experts",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
 """What a value that is not implemented is called, by its field."""
@@ -85,6 +86,11 @@ UNRELATED: Mapping[str, Values] = {
     "dropout": _number,  # of training
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
+    # of experts, which are not implemented themselves
+    **dict.fromkeys(("experts_per_token", "d_expert", "d_shared"), _whole),
+    **dict.fromkeys(("router_bias", "routes_renormed", "shared_gate"), _EITHER),
+    "router": ("softmax", "sigmoid"),
+    "routed_scale": _number,
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
 }
 """Fields that do not change what is computed. They still hold one number for all layers: a list is not implemented."""

@@ -1,7 +1,7 @@
 """The tensors of a GGUF file: read in pieces, and dequantised by the ``gguf`` library."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from typing import Any
 
@@ -35,7 +35,7 @@ class GgufWeights:
         """One tensor, in float32."""
         return read_tensor(self._tensors[name])
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by name, in ``dtype``."""
         return ((name, read_tensor(tensor, dtype)) for name, tensor in self._tensors.items())
 
