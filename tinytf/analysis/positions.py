@@ -80,6 +80,11 @@ def positions_of(model: Transformer) -> Positions:
         return _learned(model.config, module)
     if model.config.positions == "rotary":
         return _rotary(model.config.at(model.config.rotary_layers[0]))
+    if model.config.positions == "alibi":
+        raise UsageError(
+            "the positions of this model are distances alone: scores fall by a slope of each head (ALiBi)",
+            "tinytf explain TEXT 'L0H0.biased[2,0]' shows one",
+        )
     raise UsageError("this model has no positions", "tinytf info shows what a model has")
 
 

@@ -91,7 +91,7 @@ class Checkpoint:
         goes_to: dict[str, list[tuple[str, Stored]]] = {}
         needed: Shapes = {}
         for parameter, shape in shapes_of(model).items():
-            for plain, how in table.places(parameter, shape[0], stored):
+            for plain, how in table.places(parameter, shape[0], self.config, stored):
                 name = stored.get(plain) or table.prefixed(plain)
                 needed[name] = how.stored_shape(shape if how.expert is None else shape[1:], self.config)
                 goes_to.setdefault(name, []).append((parameter, how))

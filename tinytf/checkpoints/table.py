@@ -66,8 +66,9 @@ class Stored:
     They are part ``part`` along the ``axis`` of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
-    Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out); ``by_row``
-    a vector of ours has a row for each head. ``offset`` is added to a stored weight to make ours.
+    and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads
+    (``1``: there is one). ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
+    ``offset`` is added to a stored weight to make ours.
 
     With {e} in the name each expert is stored by itself, one of which is ``expert``; ``stacked`` is where they are
     instead if they lie in one tensor. A ``bare`` name has no .weight behind it.
@@ -79,6 +80,7 @@ class Stored:
     parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
+    turned_last: bool = False
     by_row: bool = False
     offset: float = 0.0
     axis: int = 0
@@ -109,16 +111,23 @@ class Stored:
         rows = [whole.shape[axis] * share // sum(shares) // heads for share in shares]
         # (H, rows, …) -> (H·rows, …)
         piece = whole.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
+        if self.turned_last:
+            piece = self._rolled(piece, config, config.rope.width)
         if self.paired:
             piece = self._turned(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
         return piece + self.offset if self.offset else piece
 
     def _turned(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """The rows that RoPE turns, ``split`` in every head into pairs or halves, with these two axes exchanged."""
-        heads = piece.unflatten(0, (getattr(config, self.paired), -1))  # (H, D, …)
+        count = 1 if self.paired == "1" else getattr(config, self.paired)
+        heads = piece.unflatten(0, (count, -1))  # (H, D, …)
         turned = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
         rest = heads[:, config.rope.width :]
         return (torch.cat((turned, rest), dim=1) if rest.numel() else turned).flatten(0, 1)
+
+    def _rolled(self, piece: Tensor, config: ModelConfig, by: int) -> Tensor:
+        """The rows of every head, the last ``by`` of them first."""
+        return piece.unflatten(0, (getattr(config, self.paired), -1)).roll(by, 1).flatten(0, 1)
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from ours, which are given in the order of their parts."""
@@ -126,6 +135,8 @@ class Stored:
             pieces = [piece - self.offset for piece in pieces]
         if self.paired:
             pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
+        if self.turned_last:
+            pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
         heads, axis = self._heads(config), self.axis
         apart = [piece.unflatten(axis, (heads, -1)) for piece in pieces]
         whole = torch.cat(apart, dim=axis + 1).flatten(axis, axis + 1)
@@ -210,16 +221,23 @@ class FamilyTable:
             found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
-    def place(self, ours: str) -> tuple[str, Stored]:
-        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not."""
+    def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:
+        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not.
+
+        Layers that share their weights in ``config`` are stored by the numbers of their groups.
+        """
         module, _, kind = ours.rpartition(".")
         name, layer = _without_layer(module)
+        if layer and config is not None:
+            layer = str(config.group_of(int(layer)))
         how = self.stored[name]
         return how.named(layer, kind), how if kind == "weight" else replace(how, offset=0.0)
 
-    def places(self, ours: str, count: int, there: Container[str] = ()) -> list[tuple[str, Stored]]:
+    def places(
+        self, ours: str, count: int, config: ModelConfig, there: Container[str] = ()
+    ) -> list[tuple[str, Stored]]:
         """The same, or each of ``count`` experts by itself, unless the tensor where they are stacked is ``there``."""
-        name, how = self.place(ours)
+        name, how = self.place(ours, config)
         if "{e}" not in name:
             return [(name, how)]
         if how.stacked is not None:

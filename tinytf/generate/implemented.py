@@ -67,13 +67,18 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "kv_rank": "latent attention",
+    "q_rank": "queries of a rank",
+    "d_value": "values of another width",
     "logit_cap": "capped logits",
     "clip_qkv": "clipped queries, keys and values",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
+    "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
     "experts": "experts",
+    "residual_scale": "a scale on what attention and the feed-forward add",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
 """What a value that is not implemented is called, by its field."""

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from tinytf.checkpoints.huggingface.bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
+from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
@@ -25,14 +27,16 @@ FAMILIES = {
     family.model_type: family
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
-        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, DISTILBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
         MIXTRAL, QWEN3_MOE,
         GPTJ,
         OLMO, COHERE,
+        BLOOM, MPT, FALCON,
         OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip
 

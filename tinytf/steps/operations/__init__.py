@@ -2,12 +2,14 @@
 
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
+from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
 from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.head_norm import HeadNorm
+from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
@@ -26,7 +28,8 @@ from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
 __all__ = [
-    "Activate", "Add", "Cap", "Choose", "Clip", "Concat", "ExpertLinear", "HeadNorm", "Linear", "Lookup", "Mask",
-    "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Route", "Scale", "Scores",
-    "Sight", "Sink", "Softmax", "SumExperts", "SunkSoftmax", "Switch", "Unembed", "VocabularySoftmax", "Weigh",
+    "Activate", "Add", "Alibi", "Cap", "Choose", "Clip", "Concat", "ExpertLinear", "HeadNorm", "Join", "Linear",
+    "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "Rotate", "Route",
+    "Scale", "Scores", "Sight", "Sink", "Softmax", "SumExperts", "SunkSoftmax", "Switch", "Unembed",
+    "VocabularySoftmax", "Weigh",
 ]  # fmt: skip

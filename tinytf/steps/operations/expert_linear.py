@@ -103,7 +103,7 @@ class ExpertLinear(Operation):
         series = product(
             (first.step.name, site.step.matrix),
             (first.row(), site.module.weight[number, out].cpu().double()),
-            lambda i: dimension(first.step.axes[-1], i, site.config.d_head),
+            lambda i: dimension(first.step.axes[-1], i, site.config),
             lambda i: (cell.source(0, token, i),),
         )
         bias = site.module.bias
