@@ -6,8 +6,10 @@ from pathlib import Path
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
+from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -32,11 +34,12 @@ FAMILIES = {
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
+        MIXTRAL, QWEN3_MOE,
         GPTJ,
         OLMO, COHERE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
-        DEEPSEEK_V2, DEEPSEEK_V3,
+        DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
     )
 }  # fmt: skip
 
