@@ -228,6 +228,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt-oss, tied and without biases": lambda: gpt_oss(
         attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
     ),
+    "deepseek v2, experts after the first layer": lambda: _deepseek(
+        2,
+        kv_lora_rank=8,
+        first_k_dense_replace=1,
+        n_routed_experts=5,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        routed_scaling_factor=1.5,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+    ),
 }
 
 
