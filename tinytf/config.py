@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
-    "rope_scaling": ("none", "linear", "llama3"),
+    "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
     "qk_norm_across": ("head", "heads", "all"),
 }
 
@@ -37,9 +37,9 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
     **dict.fromkeys(
-        ("norm_eps", "embed_scale", "logit_scale", "alibi_scale", "alibi_max_bias", "rope_theta", "rope_factor"),
-        _ABOVE_ZERO,
+        ("norm_eps", "embed_scale", "logit_scale", "alibi_scale", "alibi_max_bias", "rope_theta"), _ABOVE_ZERO
     ),
+    **dict.fromkeys(("rope_factor", "rope_attention_factor", "rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -49,17 +49,28 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-BY_LAYER = ("window", "attention_divisor", "rope_theta", "rope_scaling", "rope_factor")
+BY_LAYER = (
+    "window",
+    "attention_divisor",
+    "positions",
+    "rope_theta",
+    "rope_width",
+    "rope_scaling",
+    "rope_factor",
+)
 """Fields that may differ from layer to layer."""
 
 
 class Rope(NamedTuple):
     """The RoPE settings: the angles of the first ``width`` dimensions of a head.
 
-    ``scaling`` stretches them to a longer context than was trained on.
-
-    ``linear`` divides every frequency by ``factor``; ``llama3`` only those whose wavelength is long compared
-    with ``original_context``, blending between original_context / high_frequency and original_context / low_frequency.
+    ``scaling`` stretches them to a longer context than the ``original_context`` that was trained on. ``linear`` divides
+    every frequency by ``factor``; ``llama3`` and ``yarn`` only those of long waves, which turn fewer than
+    ``low_frequency`` times within it, and leave those that turn more than ``high_frequency`` times as they are.
+    In between llama3 blends by the turns, yarn by the number of the pair, from a whole one to a whole one where it is
+    to ``truncate``. ``longrope`` divides each frequency by a number of its own, one of the ``factors``, or of
+    the ``long_factors`` in a text that is longer than ``original_context``. yarn and longrope multiply what is turned
+    by ``attention_factor``.
     """
 
     width: int
@@ -69,6 +80,16 @@ class Rope(NamedTuple):
     low_frequency: float
     high_frequency: float
     original_context: int
+    attention_factor: float = 1.0
+    truncate: bool = True
+    factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+    def of_text(self, length: int) -> "Rope":
+        """The settings for a text of so many tokens."""
+        if not self.long_factors or length <= self.original_context:
+            return self
+        return self._replace(factors=self.long_factors, long_factors=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +155,10 @@ class ModelConfig:
     rope_low_frequency: float = 1.0
     rope_high_frequency: float = 4.0
     rope_original_context: int = 0
+    rope_attention_factor: float = 1.0
+    rope_truncate: bool = True
+    rope_short_factors: tuple[float, ...] = ()
+    rope_long_factors: tuple[float, ...] = ()
     window: int = 0
     activation: str = "gelu"
     gated: bool = False
@@ -202,14 +227,20 @@ class ModelConfig:
     def _require_scaling(self) -> None:
         if self.rope_scaling != "none" and self.positions != "rotary":
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
-        if self.rope_scaling == "llama3":
-            if not 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf:
-                raise ConfigError(
-                    f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
-                    f"rope_high_frequency {self.rope_high_frequency}"
-                )
-            if not self.rope_original_context:
-                raise ConfigError("rope_scaling 'llama3' needs rope_original_context")
+        between = 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf
+        if self.rope_scaling in ("llama3", "yarn") and not between:
+            raise ConfigError(
+                f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
+                f"rope_high_frequency {self.rope_high_frequency}"
+            )
+        if self.rope_scaling in ("llama3", "yarn", "longrope") and not self.rope_original_context:
+            raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rope_original_context")
+        if self.rope_scaling == "yarn" and self.rope_theta <= 1:
+            raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, and it is {self.rope_theta}")
+        for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():
+            count, pairs = len(getattr(self, name)), (self.rope_width or self.d_head) // 2
+            if count != pairs:
+                raise ConfigError(f"{name} has {count:,} numbers for {pairs:,} pairs of dimensions")
 
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
@@ -224,8 +255,12 @@ class ModelConfig:
                 raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, BY_LAYER))
             if len(values) != self.n_layers:
                 raise ConfigError(f"by_layer has {len(values)} values of {name} for {self.n_layers} layers")
-            for value in dict.fromkeys(values):
-                replace(self, by_layer=(), **{name: value})
+        if "positions" in dict(pairs):
+            kinds = {self.positions, *dict(pairs)["positions"]}
+            if not {"rotary"} <= kinds <= {"rotary", "none"}:
+                raise ConfigError("positions that differ by layer are rotary in some and none in the others")
+        for values in dict.fromkeys(zip(*(values for _, values in pairs), strict=True)):
+            replace(self, **_changes(dict(zip(dict(pairs), values, strict=True))))
 
     @property
     def kind(self) -> str:
@@ -295,7 +330,21 @@ class ModelConfig:
             self.rope_low_frequency,
             self.rope_high_frequency,
             self.rope_original_context,
+            self.rope_attention_factor if self.rope_scaling in ("yarn", "longrope") else 1.0,
+            self.rope_truncate,
+            *((self.rope_short_factors, self.rope_long_factors) if self.rope_scaling == "longrope" else ()),
         )
+
+    @property
+    def rope_switch(self) -> int:
+        """The length beyond which LongRoPE turns a text by other angles, 0 where none does."""
+        scalings = {self.at(layer).rope_scaling for layer in range(self.n_layers)} if self.by_layer else ()
+        return self.rope_original_context if "longrope" in (self.rope_scaling, *scalings) else 0
+
+    @property
+    def rotary_layers(self) -> tuple[int, ...]:
+        """The layers that turn queries and keys."""
+        return tuple(layer for layer in range(self.n_layers) if self.at(layer).positions == "rotary")
 
     @property
     def final_norm(self) -> bool:
@@ -329,4 +378,10 @@ FIELDS = fields_of(ModelConfig, _LIMITS)
 
 @lru_cache(maxsize=1024)
 def _at(config: ModelConfig, layer: int) -> ModelConfig:
-    return replace(config, by_layer=(), **{name: values[layer] for name, values in config.by_layer})
+    return replace(config, **_changes({name: values[layer] for name, values in config.by_layer}))
+
+
+def _changes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that make a configuration that of one layer, with these values of what differs by layer."""
+    left_out = LEFT_OUT["positions"] if values.get("positions") == "none" else {}
+    return {**values, **left_out, "by_layer": ()}

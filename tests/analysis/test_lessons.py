@@ -149,6 +149,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
+        config = config.at(config.rotary_layers[0])
         turned = config.rope_width or width
         pair = min(1, turned // 2 - 1)
         if config.rope_scaling == "none":
@@ -157,7 +158,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         row, key = live.row, max(0, live.row - 3)
         right["positions"] = [float(trace["L0H0.scaled"][row, key]) - _SLOPE * config.alibi_scale * (row - key)]
     else:
-        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head == "none":
         right["logits"] = [length * config.vocab_size]

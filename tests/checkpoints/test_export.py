@@ -62,6 +62,7 @@ WRITTEN = {
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
+    "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
     "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),

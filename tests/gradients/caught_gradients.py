@@ -143,7 +143,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)
-        if config.positions == "rotary":
+        if config.at(layer).positions == "rotary":
             input(block.attention.core, at + "q_rot", at + "k_rot")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")
@@ -174,7 +174,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.head.norm, "head.norm")
     elif config.d_embed:
         output(model.head.projection, "head.projected")
-    if config.logit_cap:
+    if config.logit_cap or config.logit_scale != 1.0:
         output(model.head.decoder, "head.logits")
     output(model.head, "logits")
     logits = model(ids[None])[0]

@@ -49,6 +49,10 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
 
 
+def _electra(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -76,6 +80,10 @@ def _neox(**settings: Any) -> nn.Module:
 
 def _gptj(**settings: Any) -> nn.Module:
     return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
+
+
+def _codegen(**settings: Any) -> nn.Module:
+    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**_GPT2, **settings}))
 
 
 def _bloom(**settings: Any) -> nn.Module:
@@ -126,6 +134,12 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "xlm-roberta": lambda: transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**_ROBERTA)),
+    "camembert": lambda: transformers.CamembertForMaskedLM(transformers.CamembertConfig(**_ROBERTA, pad_token_id=1)),
+    "electra": lambda: _electra("ElectraForMaskedLM", embedding_size=10, hidden_act="relu"),
+    "electra, as wide as the stream": lambda: _electra(
+        "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
+    ),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -153,6 +167,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "codegen": lambda: _codegen(rotary_dim=4, n_inner=F),
+    "codegen, eight heads and tied": lambda: _codegen(n_embd=32, n_head=8, rotary_dim=4, tie_word_embeddings=True),
     "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
     "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
     "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),

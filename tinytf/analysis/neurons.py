@@ -235,8 +235,11 @@ class Readout:
             self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            between = "head's dense layer and norm between" if head == "mlm" else "norms that come after each sum"
-            self.reading = f"{rows} through the unembedding, without the {between}"
+            through = "the head's dense layer and the unembedding" if head == "mlm" and narrowing else "the unembedding"
+            between = "norms that come after each sum"
+            if head == "mlm":
+                between = "head's norm between" if narrowing else "head's dense layer and norm between"
+            self.reading = f"{rows} through {through}, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:

@@ -66,7 +66,8 @@ class Stored:
     They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
-    Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out); ``by_row``
+    Both name the field of the configuration that counts those heads; a
+    number is a count of groups of heads. ``transposed`` matrices are (in, out); ``by_row``
     a vector of ours has a row for each head. ``offset`` is added to a stored weight to make ours.
     """
 
@@ -91,6 +92,8 @@ class Stored:
         return [getattr(config, part) for part in self.parts] or [1]
 
     def _heads(self, config: ModelConfig) -> int:
+        if self.by_head.isdecimal():
+            return int(self.by_head)
         return getattr(config, self.by_head) if self.by_head else 1
 
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
@@ -176,7 +179,8 @@ class FamilyTable:
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
-            found |= setting.read(fields, found, tensors)
+            said = setting.read(fields, found, tensors)
+            found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
     def place(self, ours: str) -> tuple[str, Stored]:

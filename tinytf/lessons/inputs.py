@@ -31,7 +31,7 @@ def tokens(live: Live) -> Lesson:
 
 def embeddings(live: Live) -> Lesson:
     config, here = live.config, live.here
-    vocab, width, scale = config.vocab_size, config.d_model, config.embed_scale
+    vocab, width, scale = config.vocab_size, config.embed_width, config.embed_scale
     column = live.at("embed.tokens")[:, 0].tolist()
     value = column.pop(here)
     question = live.ask("embeddings").number(
@@ -54,7 +54,7 @@ def embeddings(live: Live) -> Lesson:
 
 def neighbours(live: Live) -> Lesson:
     """The nearest embeddings of a word of the text, among the words beside it and among all."""
-    encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.d_model
+    encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.embed_width
     words = [i for i, one in enumerate(encoding.tokens) if not one.special and one.id != live.model.tokenizer.mask_id]
     place = words[-1] if words else live.here
     own = encoding.ids[place]
@@ -101,7 +101,8 @@ def _added(live: Live) -> Lesson:
     """Learned and sinusoidal positions are added to the embeddings; the question is about one such sum."""
     here, learned = live.here, live.config.positions == "learned"
     name = "embed.sum" if live.config.embed_norm else "embed.out"
-    words = {"embed.tokens": "the token", "embed.types": "its type", "embed.positions": "its position"}
+    token = live.steps[name].inputs[0]  # projected where embeddings are narrower than the stream
+    words = {token: "the token", "embed.types": "its type", "embed.positions": "its position"}
     values = {said: float(live.at(f"{step}[{here},0]")) for step, said in words.items() if step in live.steps}
     first, *others = values.values()
     place, total = others[-1], math.fsum(values.values())
@@ -123,12 +124,12 @@ def _added(live: Live) -> Lesson:
         variant=live.config.positions,
         also=[f"{step}[{here}]" for step in words if step in live.steps and step != "embed.positions"],
         sum=name,
-        waves=live.config.d_model // 2,
+        waves=live.config.summed_width // 2,
     )
 
 
 def _rotary(live: Live) -> Lesson:
-    rope = live.config.at(0).rope
+    rope = live.config.at(live.config.rotary_layers[0]).rope.of_text(len(live.encoding.ids))
     turns = rotary_frequencies(rope).double().tolist()
     half, pair = len(turns), min(1, len(turns) - 1)
     place, turn, before = live.here, turns[pair], min(2, live.here)

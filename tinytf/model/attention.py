@@ -93,7 +93,7 @@ class Sink(nn.Module):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.logit = nn.Parameter(torch.empty(n_heads))
+        self.weight = nn.Parameter(torch.empty(n_heads))
 
 
 class SelfAttention(nn.Module):

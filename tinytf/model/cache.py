@@ -27,8 +27,9 @@ class LayerUse:
 class KVCache:
     """Room for the keys and values of ``capacity`` tokens in every layer, (B, G, T_max, D) each, allocated at once.
 
-    ``position`` is how many tokens it holds. Keys are stored once per group, after RoPE. Raises UsageError for an
-    encoder, where a token also sees later ones, and for a capacity that is not between 1 and the context.
+    ``position`` is how many tokens it holds, ``reached`` how many it held at most since it was empty. Keys are stored
+    once per group, after RoPE. Raises UsageError for an encoder, where a token also sees later ones, and for a capacity
+    that is not between 1 and the context.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class KVCache:
         require_decoder(config)
         if config.looks_ahead:
             raise UsageError("without its mask every token sees those after it, so nothing can be cached")
+        self._switch = config.rope_switch
         self.capacity = config.context if capacity is None else capacity
         if not 1 <= self.capacity <= config.context:
             raise UsageError(
@@ -50,7 +52,7 @@ class KVCache:
             )
         shape = (batch, config.n_kv_heads, self.capacity, config.d_head)
         _require_memory(2 * config.n_layers * math.prod(shape) * dtype.itemsize, shape, torch.device(device))
-        self.position = 0
+        self.position = self.reached = 0
         self.layers = [
             LayerCache(self, *torch.zeros(2, *shape, device=device, dtype=dtype)) for _ in range(config.n_layers)
         ]
@@ -74,7 +76,7 @@ class KVCache:
 
     def clear(self) -> None:
         """Forget every token; the memory stays."""
-        self.position = 0
+        self.position = self.reached = 0
 
     def require_room(self, batch: int, tokens: int) -> None:
         """Raise UsageError where ``tokens`` more do not fit, or for another number of texts."""
@@ -86,9 +88,14 @@ class KVCache:
                 "make a larger one, up to the model's context",
             )
 
+    def is_turned(self, length: int) -> bool:
+        """Whether LongRoPE turns a text of ``length`` by other angles than the keys that are held."""
+        return 0 < self.reached <= self._switch < length
+
     def advance(self, tokens: int) -> None:
         """Count the tokens that every layer has stored; until then an interrupted pass leaves the cache as it was."""
         self.position += tokens
+        self.reached = max(self.reached, self.position)
 
     def use(self) -> list[LayerUse]:
         """How much of every layer's memory is in use."""

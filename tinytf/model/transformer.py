@@ -229,7 +229,8 @@ class Transformer(nn.Module):
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
         and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, or beyond the room of the cache.
+        beyond the context, beyond the room of the cache, and where a text that is in the cache gets longer than
+        ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
         if start + length > self.config.context:
@@ -239,6 +240,11 @@ class Transformer(nn.Module):
             )
         if cache is not None:
             cache.require_room(len(ids), length)
+            if cache.is_turned(start + length):
+                raise UsageError(
+                    f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
+                    "clear the cache, and compute the whole text again",
+                )
         x = self.embed(ids, token_types, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):

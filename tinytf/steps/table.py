@@ -617,6 +617,10 @@ class StepTable:
     def has(self, name: str, layer: int | None) -> bool:
         return (name, layer) in self.by_place
 
+    def in_layer(self, layer: int) -> tuple[Step, ...]:
+        """The steps of one layer, in their order."""
+        return tuple(step for step, within in self.rows if within == layer)
+
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""
         known = self._sources.get((step.name, layer))

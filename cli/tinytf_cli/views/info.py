@@ -28,11 +28,21 @@ _ACROSS = {
 
 
 def _positions(config: ModelConfig) -> str:
+    kinds = Counter(_positions_of(config.at(layer)) for layer in range(config.n_layers))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{words} in {count} of the layers" for words, count in kinds.items())
+
+
+def _positions_of(config: ModelConfig) -> str:
     if config.positions == "rotary":
+        factor, since = f"{config.rope_factor:g}", f"from {config.rope_original_context:,}"
         scaling = {
             "none": "",
-            "linear": f", all frequencies / {config.rope_factor:g}",
-            "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
+            "linear": f", all frequencies / {factor}",
+            "llama3": f", long waves / {factor} (llama3, {since})",
+            "yarn": f", long waves / {factor} (yarn, {since})",
+            "longrope": f", each frequency by its own factor (longrope, others {since} tokens on)",
         }
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
@@ -101,6 +111,7 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
+        of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
@@ -109,8 +120,7 @@ class InfoView:
             "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}"
-            + (_ACROSS[c.qk_norm_across] if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,

@@ -1,5 +1,6 @@
-"""BERT, RoBERTa and DistilBERT: post-norm encoders with learned positions and a normed embedding sum."""
+"""BERT, RoBERTa, ELECTRA and DistilBERT: post-norm encoders with learned positions and a normed embedding sum."""
 
+from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
@@ -111,6 +112,51 @@ ROBERTA = Family(
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
     spellings=BERT.spellings,
     outside=("lm_head.",),
+)
+XLM_ROBERTA = replace(
+    ROBERTA,
+    name="XLM-RoBERTa",
+    model_type="xlm-roberta",
+    classes={"none": "XLMRobertaModel", "mlm": "XLMRobertaForMaskedLM"},
+)
+CAMEMBERT = replace(
+    ROBERTA,
+    name="CamemBERT",
+    model_type="camembert",
+    classes={"none": "CamembertModel", "mlm": "CamembertForMaskedLM"},
+)
+
+
+def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Embeddings of another width than the stream are projected to it."""
+    width = fields.whole("embedding_size", 128, least=1)
+    narrow = width != found["d_model"]
+    return {"d_embed": width if narrow else 0, "projection_bias": narrow}
+
+
+ELECTRA = replace(
+    BERT,
+    name="ELECTRA",
+    model_type="electra",
+    prefix="electra.",
+    classes={"none": "ElectraModel", "mlm": "ElectraForMaskedLM"},
+    settings=(
+        *_SETTINGS,
+        Key("max_position_embeddings", "context"),
+        Group(_read_width, lambda config: {"embedding_size": config.embed_width}),
+        _head("generator_predictions.dense.weight", "gelu"),
+    ),
+    harmless=("summary_last_dropout",),
+    stored={
+        **_BODY,
+        "embed.projection": Stored("embeddings_project"),
+        "head.dense": Stored("generator_predictions.dense"),
+        "head.norm": Stored("generator_predictions.LayerNorm"),
+        "head.decoder": Stored("generator_lm_head"),
+    },
+    left=(*BERT.left, Left(r"discriminator_predictions\..*", "the head that finds replaced tokens", said=True)),
+    copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
+    outside=("generator_",),
 )
 DISTILBERT = Family(
     name="DistilBERT",
