@@ -78,6 +78,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "deepseek, latent keys and values": {
+        **LLAMA,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -158,6 +166,13 @@ KINDS: dict[str, dict[str, Any]] = {
         **LLAMA,
         "n_kv_heads": 2,
         "by_layer": (("positions", ("rotary", "none")),),
+    },
+    "granite, what is added multiplied": {
+        **LLAMA,
+        "residual_scale": 0.3,
+        "logit_scale": 0.5,
+        "embed_scale": 3.0,
+        "attention_divisor": 3.0,
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},

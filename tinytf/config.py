@@ -35,11 +35,11 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(
-        ("norm_eps", "embed_scale", "logit_scale", "alibi_scale", "alibi_max_bias", "rope_theta"), _ABOVE_ZERO
-    ),
-    **dict.fromkeys(("rope_factor", "rope_attention_factor", "rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
+    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed", "layer_groups"), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale"), _ABOVE_ZERO),
+    **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
@@ -49,6 +49,8 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
+LATENT_EPS = 1e-6
+"""ε of the norms of latent attention, whatever that of the other norms is."""
 BY_LAYER = (
     "window",
     "attention_divisor",
@@ -97,27 +99,32 @@ class ModelConfig:
     """Everything that decides the architecture and the parameter count of a model.
 
     ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``.
+    Values are ``d_value`` wide (0: as queries and keys). With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and
+    values are made of a normed vector of that width, and every key begins with ``rope_width`` dimensions that all heads
+    share and RoPE turns; with a ``q_rank`` queries are made of such a vector too.
     ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
-    The head then unembeds hidden states that it has made ``d_embed`` wide.
+    The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
+    layers share their weights (ALBERT); 0: every layer has its own.
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
     ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
-    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
-    a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
-    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
-    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
-    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
-    multiplied by ``logit_scale``. Queries, keys and values are clipped to ±``clip_qkv`` (0: not). ``by_layer`` has the
-    fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
+    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where a block norms:
+    what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the residual sums
+    (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
+    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
+    stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
+    before. Scores are divided by ``attention_divisor`` (0: √d_head). A ``qk_norm`` is of every head, with one gain for
+    all (``qk_norm_across`` ``head``) or one for each (``heads``), or of all heads at once (``all``). ``attention_cap``
+    and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
+    takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
+    ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
+    ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -128,6 +135,9 @@ class ModelConfig:
     context: int
     n_kv_heads: int = 0
     d_head: int = 0
+    d_value: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
     causal: bool = True
     mask: bool = True
     norm: str = "layernorm"
@@ -136,6 +146,7 @@ class ModelConfig:
     norm_bias: bool = True
     norm_order: str = "pre"
     residual: str = "sequential"
+    residual_scale: float = 1.0
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
@@ -172,6 +183,7 @@ class ModelConfig:
     head_bias: bool = False
     head_activation: str = "gelu"
     n_token_types: int = 0
+    layer_groups: int = 0
     d_embed: int = 0
     projection_bias: bool = False
     embed_scale: float = 1.0
@@ -194,7 +206,7 @@ class ModelConfig:
             object.__setattr__(self, "d_head", self.d_model // self.n_heads)
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
-        if self.positions == "rotary" and self.d_head % 2:
+        if self.positions == "rotary" and not self.rope_width and self.d_head % 2:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
@@ -214,7 +226,14 @@ class ModelConfig:
             raise ConfigError(f"a shared norm needs a parallel residual, and it is {self.residual!r}")
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
+        if self.kv_rank:
+            self._require_latent()
+        elif self.q_rank:
+            raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
         self._require_layers()
+        if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
+            also = " that differ by layer" if self.by_layer else ""
+            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
         if self.head == "mlm" and self.causal:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
@@ -223,6 +242,14 @@ class ModelConfig:
             raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
+
+    def _require_latent(self) -> None:
+        if not 0 < self.rope_width < self.d_head:
+            said = f"a rope_width between 0 and d_head {self.d_head}, and it is {self.rope_width}"
+            raise ConfigError(f"kv_rank {self.kv_rank} needs {said}")
+        for name, wanted in (("n_kv_heads", self.n_heads), ("qkv_bias", False), ("qk_norm", False), ("clip_qkv", 0)):
+            if getattr(self, name) != wanted:
+                raise ConfigError(f"kv_rank {self.kv_rank} needs {name} {wanted}, and it is {getattr(self, name)}")
 
     def _require_scaling(self) -> None:
         if self.rope_scaling != "none" and self.positions != "rotary":
@@ -277,9 +304,30 @@ class ModelConfig:
         """How many query heads share one key and value head."""
         return self.n_heads // self.n_kv_heads
 
+    @property
+    def value_width(self) -> int:
+        """The width of a head's values, and of what it gives: that of its queries and keys unless ``d_value`` says."""
+        return self.d_value or self.d_head
+
+    @property
+    def d_own(self) -> int:
+        """The dimensions of a latent key that are a head's own; RoPE turns the others, which all heads share."""
+        return self.d_head - self.rope_width
+
     def at(self, layer: int) -> "ModelConfig":
         """The configuration of one layer."""
         return _at(self, layer) if self.by_layer else self
+
+    def group_of(self, layer: int) -> int:
+        """Which weights a layer has: a number for each group of layers that share theirs, else that of the layer."""
+        return (
+            int(layer / (self.n_layers / self.layer_groups)) if self.layer_groups else layer
+        )  # as transformers has it
+
+    def first_of(self, layer: int) -> int:
+        """The first layer that has the weights of this one."""
+        group = self.group_of(layer)
+        return next(first for first in range(layer + 1) if self.group_of(first) == group)
 
     @property
     def score_divisor(self) -> float:
@@ -311,8 +359,16 @@ class ModelConfig:
             "d_head": self.d_head,
             "head": self.n_heads,
             "kv head": self.n_kv_heads,
+            "d_value": self.value_width,
             "n_heads·d_head": self.n_heads * self.d_head,
+            "n_heads·d_value": self.n_heads * self.value_width,
             "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
+            "n_kv_heads·d_value": self.n_kv_heads * self.value_width,
+            "n_heads·d_own": self.n_heads * self.d_own,
+            "d_own": self.d_own,
+            "d_shared_key": self.rope_width,
+            "q_rank": self.q_rank,
+            "kv_rank": self.kv_rank,
             "vocab": self.vocab_size,
             "position": self.context + self.position_offset,
             "type": self.n_token_types,

@@ -146,7 +146,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
-        "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
+        "cache": [(k[0, 0].size + v[0, 0].size) * k.shape[0] * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
         config = config.at(config.rotary_layers[0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
-from reference import FAMILIES, pair
+from reference import FAMILIES, is_encoder, pair
 from torch import Tensor
 
 from tinytf.errors import UsageError
@@ -13,7 +13,7 @@ from tinytf.steps.work import cache_bytes_per_token
 
 LONGROPE = "phi 3, long texts turned by other factors"
 DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True) and kind != LONGROPE]
-DECODER_FAMILIES = [name for name in FAMILIES if not name.startswith(("bert", "roberta", "distilbert"))]
+DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name)]
 
 
 def in_pieces(model: Transformer, ids: Tensor, lengths: list[int], real: Tensor | None = None) -> Tensor:

@@ -85,7 +85,7 @@ def test_a_linear_step_is_its_input_times_its_address(kind: str) -> None:
     model = lively(config_of(kind)).double()
     trace = record(model, encoding_of([3, 1, 2]))
     biased = {text for text in addresses(kind) if ".b" in text or text == "b_U"}
-    for letter, step in (("W_Q", "q"), ("W_K", "k"), ("W_V", "v")):
+    for letter, step in (("W_Q", "q"), ("W_K", "k_own" if trace.config.kv_rank else "k"), ("W_V", "v")):
         bias = letter.replace("W", "b")
         source, layer = trace.steps.sources(trace.steps.at(step, 1), 1)[0]
         x = trace.step(source, layer)

@@ -1,5 +1,6 @@
 """Pairs of one tiny random model with odd settings: transformers' own, and what tinytf opens of its directory."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _DISTILBERT: dict[str, Any] = {
     "max_position_embeddings": T,
 }
 _LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
+_PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 700.0,
@@ -51,6 +53,10 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
 
 def _electra(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
+def _albert(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
@@ -109,6 +115,12 @@ def _gemma2(**settings: Any) -> nn.Module:
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
 
 
+def _deepseek(version: int, **settings: Any) -> nn.Module:
+    widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
+    dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
+    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
@@ -140,6 +152,8 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "electra, as wide as the stream": lambda: _electra(
         "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
     ),
+    "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
+    "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -175,6 +189,22 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "command r, queries and keys normed": lambda: _decoder(
         "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
     ),
+    "nemotron": lambda: _decoder("Nemotron", head_dim=8, norm_eps=1e-3),
+    "nemotron, biases everywhere": lambda: _decoder(
+        "Nemotron",
+        attention_bias=True,
+        mlp_bias=True,
+        hidden_act="gelu",
+        rope_parameters={**_PART, "rope_theta": 700.0},
+    ),
+    "phi": lambda: _decoder("Phi", hidden_size=32, layer_norm_eps=1e-3),
+    "phi, queries and keys normed": lambda: _decoder(
+        "Phi", qk_layernorm=True, hidden_act="relu", rope_parameters=_PART
+    ),
+    "stablelm": lambda: _decoder("StableLm", hidden_size=32, use_qkv_bias=True),
+    "stablelm, side by side and tied": lambda: _decoder(
+        "StableLm", use_parallel_residual=True, tie_word_embeddings=True, rope_parameters=_PART
+    ),
     "bloom": lambda: _bloom(),
     "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
     "mpt": lambda: _mpt(clip_qkv=0.9),
@@ -193,7 +223,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
+    "deepseek v3, latent": lambda: _deepseek(3),
+    "deepseek v2, queries not compressed": lambda: _deepseek(
+        2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
 }
+
+
+def is_encoder(family: str) -> bool:
+    """By its name: making it takes a moment."""
+    return bool(re.match(r"(distil|al|cam|ro|xlm-ro)?bert|electra|xlm-ro", family))
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,9 @@ class Stored:
     They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
-    Both name the field of the configuration that counts those heads; a
-    number is a count of groups of heads. ``transposed`` matrices are (in, out); ``by_row``
-    a vector of ours has a row for each head. ``offset`` is added to a stored weight to make ours.
+    and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads,
+    or are a number of them. ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
+    ``offset`` is added to a stored weight to make ours.
     """
 
     module: str
@@ -77,6 +77,7 @@ class Stored:
     parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
+    turned_last: bool = False
     by_row: bool = False
     offset: float = 0.0
 
@@ -92,9 +93,7 @@ class Stored:
         return [getattr(config, part) for part in self.parts] or [1]
 
     def _heads(self, config: ModelConfig) -> int:
-        if self.by_head.isdecimal():
-            return int(self.by_head)
-        return getattr(config, self.by_head) if self.by_head else 1
+        return _count(config, self.by_head or "1")
 
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """The stored tensor as ours: a view of it wherever that is possible."""
@@ -106,16 +105,22 @@ class Stored:
         piece = (
             whole.unflatten(0, (heads, -1)).split(rows, dim=1)[self.part].flatten(0, 1)
         )  # (H, rows, …) -> (H·rows, …)
+        if self.turned_last:
+            piece = self._rolled(piece, config, config.rope.width)
         if self.paired:
             piece = self._turned(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
         return piece + self.offset if self.offset else piece
 
     def _turned(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """The rows that RoPE turns, ``split`` in every head into pairs or halves, with these two axes exchanged."""
-        heads = piece.unflatten(0, (getattr(config, self.paired), -1))  # (H, D, …)
+        heads = piece.unflatten(0, (_count(config, self.paired), -1))  # (H, D, …)
         turned = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
         rest = heads[:, config.rope.width :]
         return (torch.cat((turned, rest), dim=1) if rest.numel() else turned).flatten(0, 1)
+
+    def _rolled(self, piece: Tensor, config: ModelConfig, by: int) -> Tensor:
+        """The rows of every head, the last ``by`` of them first."""
+        return piece.unflatten(0, (getattr(config, self.paired), -1)).roll(by, 1).flatten(0, 1)
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from ours, which are given in the order of their parts."""
@@ -123,11 +128,18 @@ class Stored:
             pieces = [piece - self.offset for piece in pieces]
         if self.paired:
             pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
+        if self.turned_last:
+            pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
         heads = self._heads(config)
         whole = torch.cat([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 1)
         if self.by_row:
             whole = whole.unflatten(0, (-1, config.d_head))
         return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
+
+
+def _count(config: ModelConfig, heads: str) -> int:
+    """How many heads there are, by the field that counts them or as a number."""
+    return int(heads) if heads.isdecimal() else getattr(config, heads)
 
 
 def fused(module: str, **how: Any) -> dict[str, Stored]:
@@ -183,10 +195,15 @@ class FamilyTable:
             found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
-    def place(self, ours: str) -> tuple[str, Stored]:
-        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not."""
+    def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:
+        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not.
+
+        Layers that share their weights in ``config`` are stored by the numbers of their groups.
+        """
         module, _, kind = ours.rpartition(".")
         name, layer = _without_layer(module)
+        if layer and config is not None:
+            layer = str(config.group_of(int(layer)))
         how = self.stored[name]
         return f"{how.module.replace('{n}', layer)}.{kind}", how if kind == "weight" else replace(how, offset=0.0)
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
-from tinytf.checkpoints.huggingface.bert import BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
+from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
@@ -25,14 +26,15 @@ FAMILIES = {
     family.model_type: family
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
-        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, DISTILBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
         GPTJ, CODEGEN,
-        OLMO, COHERE,
+        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip
 
