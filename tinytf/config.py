@@ -35,7 +35,7 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("rope_original_context", "d_embed", "layer_groups"), _COUNT),
+    **dict.fromkeys(("rope_original_context", "d_embed", "layer_groups", "relative_buckets"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
@@ -79,7 +79,8 @@ class ModelConfig:
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
-    layers share their weights (ALBERT); 0: every layer has its own.
+    layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
+    of scores, the same in all layers (MPNet; 0: none).
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
@@ -118,6 +119,7 @@ class ModelConfig:
     logit_cap: float = 0.0
     clip_qkv: float = 0.0
     logit_scale: float = 1.0
+    relative_buckets: int = 0
     positions: str = "learned"
     position_offset: int = 0
     rope_theta: float = 10_000.0
@@ -182,6 +184,8 @@ class ModelConfig:
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
         self._require_layers()
+        if self.relative_buckets % 4:
+            raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
         if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
             also = " that differ by layer" if self.by_layer else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
@@ -288,6 +292,7 @@ class ModelConfig:
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
             "sink": 1,
+            "bucket": self.relative_buckets,
         }
 
     @property

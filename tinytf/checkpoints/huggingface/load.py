@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.bert import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    DISTILBERT,
+    ELECTRA,
+    MPNET,
+    ROBERTA,
+    XLM_ROBERTA,
+)
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
@@ -12,7 +21,6 @@ from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
 from tinytf.checkpoints.lacking import lacking
-from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.weights import Weights
@@ -25,7 +33,7 @@ FAMILIES = {
     family.model_type: family
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
-        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
