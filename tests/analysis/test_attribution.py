@@ -125,7 +125,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):
         if embedding in leaves:
             assert part[embedding] == pytest.approx(_along(leaves[embedding]), abs=1e-12)
-    width = trace.config.d_head
+    width = trace.config.value_width
     for layer, block in enumerate(trace.model.blocks):
         attention: Any = block.attention
         concat, to = trace.step("concat", layer)[position], leaves[f"L{layer}.attn"].grad

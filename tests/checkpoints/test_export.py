@@ -29,6 +29,22 @@ _COMMAND_R = {
     "qk_norm_across": "heads",
     "n_kv_heads": 2,
 }
+_FOURFOLD = {"d_ff": 96, "context": 2048}
+_MPT = {
+    "positions": "alibi",
+    "norm_bias": False,
+    "clip_qkv": 0.7,
+    "attention_divisor": 3.0,
+    **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias"), False),
+}
+_FALCON = {
+    "rope_width": 0,
+    "norm_bias": True,
+    "ffn_bias": False,
+    "head_bias": False,
+    "logit_scale": 1.0,
+    "n_kv_heads": 2,
+}
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
 _DIVISORS = (("attention_divisor", (6**0.5, 24**0.5)),)
 _WINDOWS = (("window", (0, 4)),)
@@ -61,6 +77,9 @@ WRITTEN = {
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
+    "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
+    "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
+    "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }

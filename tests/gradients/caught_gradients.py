@@ -93,6 +93,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     def into_heads(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
 
+    def by_head(tensor: Tensor) -> Tensor:
+        return tensor[0].reshape(len(ids), config.n_heads, -1).transpose(0, 1)
+
     def output(module: nn.Module, name: str, reshape: Reshape = first) -> None:
         def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor:
             if not result.requires_grad:  # sinusoidal positions are a constant of the model
@@ -134,13 +137,21 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     for layer, block in enumerate(model.blocks):
         at = f"L{layer}."
         input(block, at + "in")
-        for name in ("q", "k", "v"):
+        if config.kv_rank:
+            for name in ("q_a", "q_a_norm") if config.q_rank else ():
+                output(getattr(block.attention, name), at + name)
+            for name in ("kv_a", "kv_a_norm", "k_shared"):
+                output(getattr(block.attention, name), at + name)
+            for name, module in (("q", "q"), ("k_own", "k"), ("v", "v")):
+                output(getattr(block.attention, module), at + name, by_head)
+            output(block.attention.join, at + "k")
+        for name in () if config.kv_rank else ("q", "k", "v"):
             output(getattr(block.attention, name), at + name, into_heads)
         if config.qk_norm:
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)
-        if config.positions == "rotary":
+        if config.at(layer).positions == "rotary":
             input(block.attention.core, at + "q_rot", at + "k_rot")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")

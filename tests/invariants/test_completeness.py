@@ -125,7 +125,7 @@ def test_a_row_is_derived_as_the_model_computes_it_and_passes_where_it_says(row:
         if step.seen is None and not step.core:
             assert not step.to_loss, f"{kind}: {name} leads to the loss, and is seen nowhere"
             continue
-        passing = as_step(step, seen_in(kind)[name], trace.config.d_head)
+        passing = as_step(step, seen_in(kind)[name], trace.config)
         assert furthest(again[finite], passing[finite]) < 1e-12, f"{kind}: {name} is another number in the model"
 
 

@@ -48,6 +48,18 @@ REFUSED = [
         "rope_low_frequency 5.0 is not between 0 and rope_high_frequency 4.0",
     ),
     ({"positions": "rotary", "rope_factor": 0.0}, "rope_factor 0.0 is not above 0"),
+    (
+        {"positions": "rotary", "rope_scaling": "yarn", "rope_original_context": 8, "rope_theta": 1.0},
+        "rope_scaling 'yarn' needs a rope_theta above 1, and it is 1.0",
+    ),
+    (
+        {"positions": "rotary", "rope_scaling": "longrope", "rope_original_context": 8, "rope_short_factors": (1.0,)},
+        "rope_short_factors has 1 numbers for 3 pairs of dimensions",
+    ),
+    (
+        {"by_layer": (("positions", ("learned", "none")),)},
+        "positions that differ by layer are rotary in some and none in the others",
+    ),
 ]
 
 

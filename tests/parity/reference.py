@@ -87,9 +87,33 @@ def _gptj(**settings: Any) -> nn.Module:
     return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
 
 
+def _bloom(**settings: Any) -> nn.Module:
+    given = {"vocab_size": V, "hidden_size": C, "n_layer": N, "n_head": H, **_ENDS, **settings}
+    return transformers.BloomForCausalLM(transformers.BloomConfig(**given))
+
+
+def _mpt(*, n_heads: int = H, tie_word_embeddings: bool = True, **attention: Any) -> nn.Module:
+    given = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": n_heads, "max_seq_len": T}
+    config = transformers.MptConfig(**given, tie_word_embeddings=tie_word_embeddings, attn_config=attention)
+    return transformers.MptForCausalLM(config)
+
+
+def _falcon(**settings: Any) -> nn.Module:
+    # eager from the start, since it cannot be switched later; with ALiBi that adds the bias twice
+    kind = "sdpa" if settings.get("alibi") else "eager"
+    config = transformers.FalconConfig(**{**_BERT, **_ENDS, **settings}, attn_implementation=kind)
+    return transformers.FalconForCausalLM(config)
+
+
 def _gemma2(**settings: Any) -> nn.Module:
     caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 4, "head_dim": 10}
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
+
+
+def _deepseek(version: int, **settings: Any) -> nn.Module:
+    widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
+    dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
+    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
@@ -159,12 +183,28 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "command r, queries and keys normed": lambda: _decoder(
         "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
     ),
+    "bloom": lambda: _bloom(),
+    "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+    "mpt": lambda: _mpt(clip_qkv=0.9),
+    "mpt, six heads and untied": lambda: _mpt(n_heads=6, tie_word_embeddings=False, softmax_scale=0.6),
+    "falcon": lambda: _falcon(ffn_hidden_size=F, rope_theta=700.0),
+    "falcon, one after the other and less by distance": lambda: _falcon(
+        parallel_attn=False, multi_query=False, alibi=True, bias=True, num_attention_heads=6
+    ),
+    "falcon 40b": lambda: _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
+    "falcon 2": lambda: _falcon(
+        new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, activation="relu", bias=True
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
+    "deepseek v3, latent": lambda: _deepseek(3),
+    "deepseek v2, queries not compressed": lambda: _deepseek(
+        2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
 }
 
 

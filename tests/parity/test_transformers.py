@@ -138,15 +138,18 @@ def test_parameters_are_as_many(models):
 @torch.no_grad()
 def test_a_trace_holds_their_hidden_states_and_attentions(models):
     ids = some_text(models)["input_ids"][:1]
-    expected = models.theirs(ids, output_hidden_states=True, output_attentions=True)
+    doubled = getattr(models.theirs.config, "alibi", False)  # Falcon adds ALiBi twice where it gives its weights
+    expected = models.theirs(ids, output_hidden_states=True, output_attentions=not doubled)
     trace = record(models.ours, encoding_of(ids[0].tolist()))
     layers = models.ours.config.n_layers
     for layer in range(layers):
         assert furthest(trace[f"L{layer}.in"], expected.hidden_states[layer][0]) < 1e-5
-        assert furthest(trace[f"L{layer}.weights"], expected.attentions[layer][0]) < 1e-5
+        if not doubled:
+            assert furthest(trace[f"L{layer}.weights"], expected.attentions[layer][0]) < 1e-5
         if layer + 1 < layers:
             assert furthest(trace[f"L{layer}.out"], expected.hidden_states[layer + 1][0]) < 1e-5
-    assert furthest(trace["L*.weights"], torch.cat(expected.attentions)) < 1e-5
+    if not doubled:
+        assert furthest(trace["L*.weights"], torch.cat(expected.attentions)) < 1e-5
     assert furthest(last_states(models.ours, trace.last_output), expected.hidden_states[-1][0]) < 1e-5
     if models.ours.head is not None:
         assert furthest(trace["logits"], expected.logits[0]) < 1e-5

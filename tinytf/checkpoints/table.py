@@ -66,8 +66,9 @@ class Stored:
     They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
-    Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out); ``by_row``
-    a vector of ours has a row for each head. ``offset`` is added to a stored weight to make ours.
+    and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads
+    (``1``: there is one). ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
+    ``offset`` is added to a stored weight to make ours.
     """
 
     module: str
@@ -76,6 +77,7 @@ class Stored:
     parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
+    turned_last: bool = False
     by_row: bool = False
     offset: float = 0.0
 
@@ -103,16 +105,23 @@ class Stored:
         piece = (
             whole.unflatten(0, (heads, -1)).split(rows, dim=1)[self.part].flatten(0, 1)
         )  # (H, rows, …) -> (H·rows, …)
+        if self.turned_last:
+            piece = self._rolled(piece, config, config.rope.width)
         if self.paired:
             piece = self._turned(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
         return piece + self.offset if self.offset else piece
 
     def _turned(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """The rows that RoPE turns, ``split`` in every head into pairs or halves, with these two axes exchanged."""
-        heads = piece.unflatten(0, (getattr(config, self.paired), -1))  # (H, D, …)
+        count = 1 if self.paired == "1" else getattr(config, self.paired)
+        heads = piece.unflatten(0, (count, -1))  # (H, D, …)
         turned = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
         rest = heads[:, config.rope.width :]
         return (torch.cat((turned, rest), dim=1) if rest.numel() else turned).flatten(0, 1)
+
+    def _rolled(self, piece: Tensor, config: ModelConfig, by: int) -> Tensor:
+        """The rows of every head, the last ``by`` of them first."""
+        return piece.unflatten(0, (getattr(config, self.paired), -1)).roll(by, 1).flatten(0, 1)
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from ours, which are given in the order of their parts."""
@@ -120,6 +129,8 @@ class Stored:
             pieces = [piece - self.offset for piece in pieces]
         if self.paired:
             pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
+        if self.turned_last:
+            pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
         heads = self._heads(config)
         whole = torch.cat([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 1)
         if self.by_row:
@@ -176,7 +187,8 @@ class FamilyTable:
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
-            found |= setting.read(fields, found, tensors)
+            said = setting.read(fields, found, tensors)
+            found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return ModelConfig(**found)
 
     def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:

@@ -17,6 +17,10 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
+def _numbers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_number, value))
+
+
 _EITHER = (True, False)
 
 IMPLEMENTED: Mapping[str, Values] = {
@@ -46,12 +50,16 @@ IMPLEMENTED: Mapping[str, Values] = {
     "n_token_types": _whole,
     "embed_scale": _number,
     "embed_norm": _EITHER,
-    "rope_scaling": ("none", "linear", "llama3"),
+    "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
     "rope_theta": _number,
     "rope_factor": _number,
     "rope_low_frequency": _number,
     "rope_high_frequency": _number,
     "rope_original_context": _whole,
+    "rope_attention_factor": _number,
+    "rope_truncate": _EITHER,
+    "rope_short_factors": _numbers,
+    "rope_long_factors": _numbers,
 }
 """The values, or a test of them, that the fast decoder implements. What is not listed is implemented at its default."""
 
@@ -59,6 +67,9 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "kv_rank": "latent attention",
+    "q_rank": "queries of a rank",
+    "d_value": "values of another width",
     "logit_cap": "capped logits",
     "clip_qkv": "clipped queries, keys and values",
     "mask": "a decoder without its mask",

@@ -105,12 +105,12 @@ class Draw:
         return self._visible if found is None else found.cpu()
 
     def _replaced(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        table, at, width = self._trace.steps, index, self._trace.config.d_head
+        table, at, config = self._trace.steps, index, self._trace.config
         name, within = _instead(table, step, layer) or (step.name, layer)
         if isinstance(step.operation, Concat):
-            at = (index[1] // width, index[0], index[1] % width)
+            at = (index[1] // config.value_width, index[0], index[1] % config.value_width)
         if step.has_heads and step.operation is not None and step.operation.side_by_side:  # (T, H·D)
-            at = (index[1], index[0] * width + index[2])
+            at = (index[1], index[0] * config.sizes[step.axes[-1]] + index[2])
         return table.at(name, within).full_name(within), at
 
 

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from tinytf.analysis.neighbours import neighbours as nearest_tokens
 from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
+from tinytf.steps.operations import Alibi
 from tinytf.steps.operations.rotate import rotary_frequencies
 
 _NEAREST = 5
@@ -92,7 +93,8 @@ def _first_numbers(live: Live, ids: Sequence[int]) -> tuple[tuple[Figure, ...], 
 
 
 def positions(live: Live) -> Lesson:
-    return _rotary(live) if live.config.positions == "rotary" else _added(live)
+    kinds = {"rotary": _rotary, "alibi": _alibi}
+    return kinds.get(live.config.positions, _added)(live)
 
 
 def _added(live: Live) -> Lesson:
@@ -127,7 +129,7 @@ def _added(live: Live) -> Lesson:
 
 
 def _rotary(live: Live) -> Lesson:
-    rope = live.config.at(0).rope
+    rope = live.config.at(live.config.rotary_layers[0]).rope.of_text(len(live.encoding.ids))
     turns = rotary_frequencies(rope).double().tolist()
     half, pair = len(turns), min(1, len(turns) - 1)
     place, turn, before = live.here, turns[pair], min(2, live.here)
@@ -153,3 +155,20 @@ def _rotary(live: Live) -> Lesson:
         last=half - 1,
         partner=2 * half - 1,
     )
+
+
+def _alibi(live: Live) -> Lesson:
+    """The score of the query with a key some tokens back, less the slope of head 0 for each."""
+    row, key, step = live.row, max(0, live.row - 3), live.steps["biased"]
+    operation = step.operation
+    assert isinstance(operation, Alibi)
+    slope, back = operation.slopes()[0] * operation.scale, row - key
+    score = float(live.at(f"L0H0.{step.inputs[0]}[{row},{key}]"))
+    question = live.ask("positions").number(
+        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. Head 0 takes "
+        f"{figure(slope)} off for each token of distance. What remains?",
+        score - slope * back,
+        [score + slope * back, score - slope, score * slope, score - back, score - slope * (back + 1)],
+        f"The distance is {back}: {figure(score)} − {back} × {figure(slope)} = {figure(score - slope * back)}.",
+    )
+    return live.lesson("positions", question, variant="alibi", key=key, source=step.inputs[0])

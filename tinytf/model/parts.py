@@ -31,13 +31,15 @@ class HeadwiseNorm(nn.Module):
         super().__init__()
         self.d_head, self.eps = config.d_head, config.norm_eps
         self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if "bias" in config.norm_parameters else None
+        learned = config.norm_parameters
+        self.weight = nn.Parameter(torch.empty(width)) if "gain" in learned else None
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in learned else None
 
     def forward(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
-        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2) * self.weight
-        return normed if self.bias is None else normed + self.bias
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        gained = normed if self.weight is None else normed * self.weight
+        return gained if self.bias is None else gained + self.bias
 
 
 def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import SelfAttention, Tap, make_core
+from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
@@ -74,7 +74,7 @@ class Block(nn.Module):
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
         self.norm1 = make_norm(config) if before or after else none
-        self.attention = SelfAttention(config)
+        self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
         self.ffn = FeedForward(config)
@@ -252,7 +252,8 @@ class Transformer(nn.Module):
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
         and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, or beyond the room of the cache.
+        beyond the context, beyond the room of the cache, and where a text that is in the cache gets longer than
+        ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
         if start + length > self.config.context:
@@ -262,6 +263,11 @@ class Transformer(nn.Module):
             )
         if cache is not None:
             cache.require_room(len(ids), length)
+            if cache.is_turned(start + length):
+                raise UsageError(
+                    f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
+                    "clear the cache, and compute the whole text again",
+                )
         x = self.embed(ids, token_types, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from tinytf.config import ModelConfig
+from tinytf.config import LATENT_EPS, ModelConfig
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -85,7 +85,7 @@ class Step:
     @property
     def parameter(self) -> str:
         """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
-        if self.make in (_norm, _head_norm):
+        if self.make in (_norm, _head_norm, _latent_norm):
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
@@ -173,6 +173,14 @@ def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
 
 
+def _latent(config: ModelConfig) -> bool:
+    return config.kv_rank > 0
+
+
+def _latent_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Norm(False, LATENT_EPS, ("gain",))
+
+
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
 
@@ -215,6 +223,7 @@ _EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
 """As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
+_VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
 _SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
@@ -223,6 +232,8 @@ _NORMED = "TransformerLens' tensor of that name is before gain and bias, this on
 _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NOT_LATENT = "keys and values are made of the stream directly in this model"
+_NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
 _NOT_CLIPPED = "queries, keys and values are not clipped in this model"
@@ -235,7 +246,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<q>": ("q", _HEADS),
     "<k>": ("k", _KV),
     "<map>": ("attention", _MAP),
-    "<v>": ("v", _KV),
+    "<v>": ("v", _VALUES),
     "<attn>": ("attention", _WIDE),
     "<ffn>": ("ffn", _WIDE),
 }
@@ -272,11 +283,29 @@ STEPS: tuple[Step, ...] = (
          seen=Seen("", 0), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
-    Step("q", "queries", "{attn_in}·W_Q{qkv_bias}", _HEADS, ("<residual>",), "q", recorded=True, alias="attn.hook_q",
+    Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
+         when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
+    Step("q_a_norm", "queries, compressed and normed", "RMSNorm(q_a)", ("token", "q_rank"), ("q_a",), "q",
+         when=lambda c: c.q_rank > 0, absent=_NO_Q_RANK, make=_latent_norm, module="attention.q_a_norm",
+         seen=Seen("attention.q_a_norm")),
+    Step("q", "queries", "{q_in}·W_Q{qkv_bias}", _HEADS, ("<into q>",), "q", recorded=True, alias="attn.hook_q",
          make=_qkv, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
+    Step("kv_a", "keys and values, compressed", "{attn_in}·W_KVA", ("token", "kv_rank"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.kv_a", matrix="W_KVA",
+         seen=Seen("attention.kv_a")),
+    Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm(kv_a)", ("token", "kv_rank"), ("kv_a",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm",
+         seen=Seen("attention.kv_a_norm")),
+    Step("k_shared", "keys, the part of all heads", "{attn_in}·W_KR", ("token", "d_shared_key"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k_shared", matrix="W_KR",
+         seen=Seen("attention.k_shared")),
+    Step("k_own", "keys, the part of each head", "kv_a_norm·W_K", ("kv head", "token", "d_own"), ("kv_a_norm",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("k", "keys, both parts", "[k_shared | k_own]", _KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
+         alias="attn.hook_k", make=lambda o, _: o.Join(), seen=Seen("attention.join")),
     Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
-         make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
-    Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
+         when=lambda c: not _latent(c), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
@@ -286,7 +315,7 @@ STEPS: tuple[Step, ...] = (
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
     Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", _KV, ("<k>",), "k", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
-    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _KV, ("<v>",), "v", when=_clipped,
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _VALUES, ("<v>",), "v", when=_clipped,
          absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
@@ -304,6 +333,10 @@ STEPS: tuple[Step, ...] = (
     Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
          make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
+         "attention", core=True, when=lambda c: c.positions == "alibi",
+         absent="attention scores do not fall with distance in this model",
+         make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
@@ -316,9 +349,9 @@ STEPS: tuple[Step, ...] = (
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
          ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
          make=lambda o, _: o.SunkSoftmax(), core=True),
-    Step("head_out", "weighted values", "weights·{values}", _HEADS, ("weights", "<v>"), "v", recorded=True,
-         alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
-    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
+    Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
+         recorded=True, alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
          alias="hook_attn_out", make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
@@ -395,7 +428,11 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     act = ACTIVATION_NAMES[config.activation]
     added = [name.partition(".")[2] for name in _embeddings(config)]
-    unplaced = "this model has no positions" if config.positions == "none" else ""
+    unplaced = {
+        "none": "this model has no positions",
+        "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
+    }.get(config.positions, "")
+    attn_in = "n" if _order("pre", "both")(config) else "x"
     return {
         "norm": _NORM[config.norm],
         "across": _ACROSS[config.qk_norm_across],
@@ -407,7 +444,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
-        "attn_in": "n" if _order("pre", "both")(config) else "x",
+        "attn_in": attn_in,
+        "q_in": "q_a_norm" if config.q_rank else attn_in,
+        "v_in": "kv_a_norm" if _latent(config) else attn_in,
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
         "scale": f"scores / {config.score_divisor_words}"
@@ -429,6 +468,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
         "clip_qkv": f"{config.clip_qkv:g}",
         "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
@@ -450,6 +490,8 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     return {
         "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
+        "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
+        "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
         "<final>": ("final.norm",) if config.final_norm else ("norm2",),
@@ -479,7 +521,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if not step.when(config):
             continue
         names = [one for name in step.inputs for one in several.get(name, (name,))]
-        inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
+        inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
         words["map"] = inputs[0] if step.core else ""
         seen = step.seen
@@ -490,7 +532,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
-            axes=_axes(step, config),
+            axes=_axes(step.axes, config),
             inputs=inputs,
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
@@ -504,12 +546,14 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
 
 
-def _axes(step: Step, config: ModelConfig) -> tuple[str, ...]:
-    """The axes of a row, with those of the embeddings by their names in this model."""
+def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
+    """Axes with those of embeddings and of values by their names in this model."""
     widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
-    return tuple(
-        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in step.axes
+    named = (
+        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
     )
+    same = config.value_width == config.d_head
+    return tuple(axis.replace("d_value", "d_head") if same else axis for axis in named)
 
 
 def _absent(config: ModelConfig) -> Iterator[Step]:
@@ -520,15 +564,16 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
     for step in STEPS:
         if step.module and step.make and not step.when(config):
             made = step.make(operations, config)
-            yield replace(step, axes=_axes(step, config), matrix=step.matrix.format_map(words), operation=made)
+            yield replace(step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=made)
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":
     return step.operation.parameters(step) if step.operation else ()
 
 
-def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
-    return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
+def _nearest(above: list[Step], role: str, axes: tuple[str, ...], config: ModelConfig) -> str:
+    named = _axes(axes, config)
+    return next(step.name for step in reversed(above) if step.role == role and step.axes == named)
 
 
 @lru_cache(maxsize=64)
@@ -626,6 +671,10 @@ class StepTable:
 
     def has(self, name: str, layer: int | None) -> bool:
         return (name, layer) in self.by_place
+
+    def in_layer(self, layer: int) -> tuple[Step, ...]:
+        """The steps of one layer, in their order."""
+        return tuple(step for step, within in self.rows if within == layer)
 
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""

@@ -23,7 +23,12 @@ def read_gguf(path: Path) -> Checkpoint:
     Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
     implemented.
     """
-    header = read_parts(path)
+    return checkpoint_of(read_parts(path))
+
+
+def checkpoint_of(header: Header) -> Checkpoint:
+    """The same of a header that was read."""
+    path = header.path
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")
     with faults_of(path):

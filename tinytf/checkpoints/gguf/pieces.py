@@ -65,19 +65,18 @@ def _merges(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[s
     SentencePiece joins whichever neighbours make the piece of the highest score. Among ways of the same score the order
     is that of transformers: longer left halves first, then longer right ones, then earlier pieces.
     """
-    pieces = list(vocabulary)
-    merges: list[tuple[str, str]] = []
+    pieces, merges = list(vocabulary), []
+    own = dict(zip(pieces, pieces, strict=True)).get  # one string for a piece, however many merges it is in
     best_first = sorted(range(len(pieces)), key=scores.__getitem__, reverse=True)
-    for _, alike in groupby(best_first, scores.__getitem__):
-        ways = [
-            (left, right)
-            for piece in map(pieces.__getitem__, alike)
-            for cut in range(len(piece) - 1, 0, -1)
-            if (left := piece[:cut]) in vocabulary and (right := piece[cut:]) in vocabulary
-        ]
-        if len(ways) > 1:
-            ways.sort(key=lambda way: (len(way[0]), len(way[1])), reverse=True)
-        merges += ways
+    for _, places in groupby(best_first, scores.__getitem__):
+        alike, start = list(places), len(merges)
+        for place in alike:
+            piece = pieces[place]
+            for cut in range(len(piece) - 1, 0, -1):
+                if (left := own(piece[:cut])) and (right := own(piece[cut:])):
+                    merges.append((left, right))
+        if len(alike) > 1:
+            merges[start:] = sorted(merges[start:], key=lambda way: (len(way[0]), len(way[1])), reverse=True)
     return merges
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import (
     ALBERT,
     BERT,
@@ -12,6 +13,7 @@ from tinytf.checkpoints.huggingface.bert import (
     ROBERTA,
     XLM_ROBERTA,
 )
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
@@ -39,7 +41,9 @@ FAMILIES = {
         NEOX,
         GPTJ,
         OLMO, COHERE,
+        BLOOM, MPT, FALCON,
         OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip
 

@@ -230,10 +230,16 @@ def repeat_groups(x: Tensor, n_heads: int) -> Tensor:
     return x if groups == n_heads else x.repeat_interleave(n_heads // groups, dim=-3)
 
 
-def dimension(axis: str, number: int, d_head: int) -> str:
+def width_of(site: Site) -> int:
+    """The size of the last axis of a step."""
+    return site.config.sizes[site.step.axes[-1]]
+
+
+def dimension(axis: str, number: int, config: ModelConfig) -> str:
     """What one number of a row is called: ``d17``, ``unit 203`` of a feed-forward, ``head 2 d5`` of heads in a row."""
     if axis == "d_ff":
         return f"unit {number}"
-    if axis == "n_heads·d_head":
-        return f"head {number // d_head} d{number % d_head}"
+    if axis.startswith("n_heads·"):
+        head, within = divmod(number, config.sizes[axis.partition("·")[2]])
+        return f"head {head} d{within}"
     return f"d{number}"
