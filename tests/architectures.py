@@ -177,6 +177,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "n_kv_heads": 2,
         "by_layer": (("positions", ("rotary", "none")),),
     },
+    "granite, what is added multiplied": {
+        **LLAMA,
+        "residual_scale": 0.3,
+        "logit_scale": 0.5,
+        "embed_scale": 3.0,
+        "attention_divisor": 3.0,
+    },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }

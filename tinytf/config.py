@@ -37,7 +37,8 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
     **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale"), _ABOVE_ZERO),
+    **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
     **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
@@ -115,16 +116,17 @@ class ModelConfig:
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
     ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
-    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
-    a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
-    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
-    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
-    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
-    multiplied by ``logit_scale``. Queries, keys and values are clipped to ±``clip_qkv`` (0: not). ``by_layer`` has the
-    fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
+    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where a block norms:
+    what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the residual sums
+    (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
+    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
+    stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
+    before. Scores are divided by ``attention_divisor`` (0: √d_head). A ``qk_norm`` is of every head, with one gain for
+    all (``qk_norm_across`` ``head``) or one for each (``heads``), or of all heads at once (``all``). ``attention_cap``
+    and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
+    takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
+    ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
+    ``at`` gives that of one layer.
     """
 
     vocab_size: int
@@ -146,6 +148,7 @@ class ModelConfig:
     norm_bias: bool = True
     norm_order: str = "pre"
     residual: str = "sequential"
+    residual_scale: float = 1.0
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0

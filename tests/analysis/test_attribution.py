@@ -92,10 +92,10 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     post, added = (trace.config.norm_order in orders for orders in (("post",), ("both", "output")))
     for layer, block in enumerate(model.blocks):
         attn = leaf(f"L{layer}.attn", trace.step("attn", layer))
-        x = x + (_frozen(block.attn_norm, attn) if added else attn)
+        x = x + block.attn_scale(_frozen(block.attn_norm, attn) if added else attn)
         x = _frozen(block.norm1, x) if post else x
         ffn = leaf(f"L{layer}.ffn", trace.step("ffn", layer))
-        x = x + (_frozen(block.ffn_norm, ffn) if added else ffn)
+        x = x + block.ffn_scale(_frozen(block.ffn_norm, ffn) if added else ffn)
         x = _frozen(block.norm2, x) if post else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)

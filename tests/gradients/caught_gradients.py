@@ -165,6 +165,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         if order in ("both", "output"):
             output(block.attn_norm, at + "attn_norm")
             output(block.ffn_norm, at + "ffn_norm")
+        if config.residual_scale != 1:
+            output(block.attn_scale, at + "attn_scaled")
+            output(block.ffn_scale, at + "ffn_scaled")
         if order == "post":
             input(block.norm2, at + "sum")
         output(block.ffn.up, at + "ffn.hidden")

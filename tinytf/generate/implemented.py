@@ -78,6 +78,7 @@ WORDS: Mapping[str, str] = {
     "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
+    "residual_scale": "a scale on what attention and the feed-forward add",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
 """What a value that is not implemented is called, by its field."""

@@ -27,7 +27,7 @@ def residual(live: Live) -> Lesson:
     parts = {"in": "x", **{name: name for name in total.inputs[1:]}, total.name: total.formula}
     rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
-    line = f"attn_norm({attends})" if added == "attn_norm" else attends
+    line = attends if added == "attn" else f"{added}({attends})"
     fed = f" + ffn({steps['ffn.hidden'].inputs[0]}(x))"
     return live.lesson(
         "residual",

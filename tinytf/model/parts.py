@@ -126,6 +126,17 @@ class SinusoidalPositions(nn.Module):
         return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
 
 
+class Scaled(nn.Module):
+    """A multiplication by one number that is not learned."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
 class FeedForward(nn.Module):
     """Two linear maps with an activation between, act(x·W₁ + b₁)·W₂ + b₂.
 

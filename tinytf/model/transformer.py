@@ -19,6 +19,7 @@ from tinytf.model.parts import (
     Embedding,
     FeedForward,
     LearnedPositions,
+    Scaled,
     SinusoidalPositions,
     make_norm,
 )
@@ -65,8 +66,9 @@ class Block(nn.Module):
     """Attention and feed-forward, each with a residual connection; an order of norms is which slots are filled.
 
     ``norm1`` and ``norm2`` stand ``before`` attention and feed-forward (GPT-2, Llama), or ``after`` each residual sum
-    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A ``parallel`` feed-forward reads
-    what attention reads (GPT-NeoX), with a ``shared`` norm after the same norm1 (GPT-J).
+    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2), which ``attn_scale`` and
+    ``ffn_scale`` multiply (Granite). A ``parallel`` feed-forward reads what attention reads (GPT-NeoX), with a
+    ``shared`` norm after the same norm1 (GPT-J).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -79,6 +81,9 @@ class Block(nn.Module):
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
         self.ffn = FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
+        self.attn_scale, self.ffn_scale = (
+            none if config.residual_scale == 1 else Scaled(config.residual_scale) for _ in range(2)
+        )
         self.dropout = nn.Dropout(config.dropout)
         # The slots by place: tuples, so that a norm is registered under one name alone.
         self.before = (self.norm1, self.norm2) if before else (none, none)
@@ -89,10 +94,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         (into_attention, into_ffn), (after_attention, after_ffn) = self.before, self.after
         read = into_attention(x)
-        attn = self.attn_norm(self.attention(read, start, padding_mask, cache))
+        attn = self.attn_scale(self.attn_norm(self.attention(read, start, padding_mask, cache)))
         mid = after_attention(x + self.dropout(attn))
-        ffn = self.ffn_norm(self.ffn(read if self.shared else into_ffn(x if self.parallel else mid)))
-        return after_ffn(mid + self.dropout(ffn))
+        ffn = self.ffn(read if self.shared else into_ffn(x if self.parallel else mid))
+        return after_ffn(mid + self.dropout(self.ffn_scale(self.ffn_norm(ffn))))
 
 
 _NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))

@@ -154,6 +154,10 @@ def _scaled_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_scale != 1
 
 
+def _scaled_residual(config: ModelConfig) -> bool:
+    return config.residual_scale != 1
+
+
 def _mlm(config: ModelConfig) -> bool:
     return config.head == "mlm"
 
@@ -209,6 +213,10 @@ def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.projection_bias)
 
 
+def _scale_added(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Multiply(config.residual_scale)
+
+
 def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
@@ -232,6 +240,7 @@ _NORMED = "TransformerLens' tensor of that name is before gain and bias, this on
 _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
 _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
@@ -359,6 +368,8 @@ STEPS: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="attn_norm", seen=Seen("attn_norm")),
+    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<attn>",), "attention",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
     Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
          make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
@@ -381,6 +392,8 @@ STEPS: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
+    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<ffn>",), "ffn",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
     Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
          alias="hook_resid_post", make=lambda o, _: o.Add(), seen=Seen("")),
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
@@ -452,6 +465,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "scale": f"scores / {config.score_divisor_words}"
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
+        "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
         "logit_scale": f"{config.logit_scale:.4g}",
         "no_norm2": "attention and the feed-forward share norm1 in this model"
@@ -663,6 +677,15 @@ class StepTable:
     @cached_property
     def _shared(self) -> frozenset[str]:
         return frozenset(step.module for step in self.layer_steps if step.shared)
+
+    def to_stream(self, added: Step) -> tuple[Step, ...]:
+        """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""
+        from tinytf.steps.operations import Add
+
+        way = [added]
+        while not isinstance(way[-1].operation, Add):
+            way.append(next(step for step in self.layer_steps if way[-1].name in step.inputs))
+        return tuple(way[1:])
 
     def at(self, name: str, layer: int | None) -> Step:
         """A step as it is in one layer; where that layer has none, as it is in any."""
