@@ -16,6 +16,7 @@ from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
@@ -23,31 +24,7 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate",
-    "Add",
-    "Alibi",
-    "Cap",
-    "Clip",
-    "Concat",
-    "HeadNorm",
-    "Join",
-    "Linear",
-    "Lookup",
-    "Mask",
-    "Mix",
-    "Multiply",
-    "Norm",
-    "Operation",
-    "Parameter",
-    "Pooled",
-    "Positions",
-    "Rotate",
-    "Scale",
-    "Scores",
-    "Sight",
-    "Sink",
-    "Softmax",
-    "SunkSoftmax",
-    "Unembed",
-    "VocabularySoftmax",
-]
+    "Activate", "Add", "Alibi", "Cap", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup", "Mask", "Mix",
+    "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate", "Scale", "Scores",
+    "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed", "VocabularySoftmax",
+]  # fmt: skip
