@@ -67,6 +67,8 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "glu_limit": "a clamped gate",
+    "glu_alpha": "a clamped gate",
     "kv_rank": "latent attention",
     "q_rank": "queries of a rank",
     "d_value": "values of another width",
