@@ -36,7 +36,8 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed", "layer_groups"), _COUNT),
+    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
+    **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
     **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
@@ -112,7 +113,8 @@ class ModelConfig:
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
-    layers share their weights (ALBERT); 0: every layer has its own.
+    layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
+    of scores, the same in all layers (MPNet; 0: none).
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
@@ -163,6 +165,7 @@ class ModelConfig:
     logit_cap: float = 0.0
     clip_qkv: float = 0.0
     logit_scale: float = 1.0
+    relative_buckets: int = 0
     positions: str = "learned"
     position_offset: int = 0
     alibi_max_bias: float = 8.0
@@ -254,6 +257,8 @@ class ModelConfig:
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         self._require_experts()
         self._require_layers()
+        if self.relative_buckets % 4:
+            raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
         if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
             also = " that differ by layer" if self.by_layer else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
@@ -410,6 +415,7 @@ class ModelConfig:
             "d_shared": self.d_shared,
             "switch": 1,
             "sink": 1,
+            "bucket": self.relative_buckets,
         }
 
     @property

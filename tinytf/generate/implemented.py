@@ -74,8 +74,10 @@ WORDS: Mapping[str, str] = {
     "d_value": "values of another width",
     "logit_cap": "capped logits",
     "clip_qkv": "clipped queries, keys and values",
+    "positions": "ALiBi",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
+    "relative_buckets": "scores with a bias of distance",
     "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
@@ -91,6 +93,9 @@ UNRELATED: Mapping[str, Values] = {
         ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "context"), _whole
     ),
     "dropout": _number,  # of training
+    "alibi_max_bias": _number,
+    "alibi_scale": _number,
+    "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
     # of experts, which are not implemented themselves

@@ -51,8 +51,9 @@ class Step:
     the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
     the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
     themselves; ``in_experts`` are those that a mixture of experts runs itself. A ``from_stream`` step is the residual
-    stream after the layer before. ``to_loss`` is false where no loss depends on a step. ``alias`` is the
-    TransformerLens name, with ``alias_note`` where that names a different tensor.
+    stream after the layer before. ``to_loss`` is false where no loss depends on a step. A ``shared`` step has the same
+    parameters in every layer. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different
+    tensor.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Step:
     in_experts: bool = False
     from_stream: bool = False
     to_loss: bool = True
+    shared: bool = False
     operation: "Operation | None" = None
     reads: str = ""
 
@@ -397,6 +399,9 @@ STEPS: tuple[Step, ...] = (
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
+    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", _MAP, ("<map>",), "attention",
+         core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
+         make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True),
     Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
@@ -790,6 +795,19 @@ class StepTable:
             return isinstance(step.operation, Norm) and (added or step.name == self.output)
 
         return tuple(step for step in self.layer_steps if streams(step))
+
+    def first_with(self, module: str, layer: int) -> int:
+        """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
+        return 0 if module in self._shared else self.config.first_of(layer)
+
+    @property
+    def shares(self) -> bool:
+        """Whether layers share parameters."""
+        return bool(self._shared or self.config.layer_groups)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        return frozenset(step.module for step in self.layer_steps if step.shared)
 
     def to_stream(self, added: Step) -> tuple[Step, ...]:
         """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""

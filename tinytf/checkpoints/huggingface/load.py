@@ -4,7 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
-from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.bert import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    DISTILBERT,
+    ELECTRA,
+    MPNET,
+    ROBERTA,
+    XLM_ROBERTA,
+)
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
@@ -12,6 +21,8 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
+from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
+from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
@@ -30,10 +41,12 @@ FAMILIES = {
     family.model_type: family
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
-        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
+        GPTJ, CODEGEN,
+        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
         MIXTRAL, QWEN3_MOE,
         GPTJ,
         OLMO, COHERE,
