@@ -23,8 +23,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "residual": ("sequential", "parallel"),
     "positions": ("learned", "sinusoidal", "rotary", "none"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
-    "head": ("lm", "mlm", "none"),
-    "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "head": ("lm", "mlm", "sequence", "token", "question", "none"),
+    "head_activation": ("relu", "gelu", "gelu_tanh", "silu", "tanh"),
+    "head_reads": ("every", "first", "last"),
+    "decides": ("one", "several", "number"),
     "rope_scaling": ("none", "linear", "llama3"),
 }
 
@@ -45,6 +47,8 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
+CLASS_HEADS = ("sequence", "token", "question")
+"""Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
 BY_LAYER = ("window", "rope_theta", "rope_scaling", "rope_factor")
 """Fields that may differ from layer to layer."""
 
@@ -85,6 +89,10 @@ class ModelConfig:
     stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
     (0: √d_head). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on logits (0: none). ``by_layer`` has
     the fields that differ from layer to layer, each with one value a layer; ``at`` gives that of one layer.
+
+    A ``sequence``, ``token`` or ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last``
+    token or at ``every`` one (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm``
+    where there are such. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``.
     """
 
     vocab_size: int
@@ -127,6 +135,11 @@ class ModelConfig:
     head: str = "lm"
     head_bias: bool = False
     head_activation: str = "gelu"
+    labels: tuple[str, ...] = ()
+    head_reads: str = "every"
+    head_dense: bool = False
+    head_norm: bool = False
+    decides: str = "one"
     n_token_types: int = 0
     embed_scale: float = 1.0
     embed_norm: bool = False
@@ -173,6 +186,7 @@ class ModelConfig:
             raise ConfigError("a pooler reads the first token, which in a causal model has seen nothing else")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
+        self._require_classes()
 
     def _require_scaling(self) -> None:
         if self.rope_scaling != "none" and self.positions != "rotary":
@@ -185,6 +199,24 @@ class ModelConfig:
                 )
             if not self.rope_original_context:
                 raise ConfigError("rope_scaling 'llama3' needs rope_original_context")
+
+    def _require_classes(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if self.head not in CLASS_HEADS:
+            for name in ("labels", "head_dense", "head_norm"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name} needs a head of classes, and head is {self.head!r}")
+            return
+        if not self.labels:
+            raise ConfigError(f"head {self.head!r} has no labels")
+        if self.tied_head:
+            raise ConfigError(f"head {self.head!r} is no token table, and tied_head is true")
+        if self.head == "question" and len(self.labels) != 2:
+            raise ConfigError(f"a question head has the labels start and end, and there are {len(self.labels)}")
+        if (self.head_reads == "every") == (self.head == "sequence"):
+            raise ConfigError(
+                f"head {self.head!r} does not read {self.head_reads!r}", "a sequence head reads one token"
+            )
 
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
@@ -206,6 +238,22 @@ class ModelConfig:
     def kind(self) -> str:
         """``decoder`` where a token sees only the past, else ``encoder``."""
         return "decoder" if self.causal else "encoder"
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the head's logits are of the vocabulary."""
+        return self.head in ("lm", "mlm")
+
+    @property
+    def n_outcomes(self) -> int:
+        """How many tokens or classes the head has a logit for."""
+        return len(self.labels) or self.vocab_size
+
+    @property
+    def labels_in_words(self) -> str:
+        """The first few labels."""
+        named = ", ".join(self.labels[:4])
+        return f"{named} … {len(self.labels):,} in all" if len(self.labels) > 4 else named
 
     @property
     def looks_ahead(self) -> bool:
@@ -243,6 +291,7 @@ class ModelConfig:
             "n_heads·d_head": self.n_heads * self.d_head,
             "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
             "vocab": self.vocab_size,
+            "label": len(self.labels),
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
         }

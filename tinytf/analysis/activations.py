@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.config import CHOICES
 from tinytf.report import About, Data, Report
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import ACTIVATION_NAMES
@@ -106,7 +107,7 @@ def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
         gated[0] if gated else None,
         outputs,
         grid,
-        {name: ACTIVATIONS[word](grid) for word, name in ACTIVATION_NAMES.items()},
+        {ACTIVATION_NAMES[word]: ACTIVATIONS[word](grid) for word in CHOICES["activation"]},
         tuple(places),
         tuple(quantiles.tolist()),
         about=About(model, trace.encoding),

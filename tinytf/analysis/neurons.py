@@ -166,7 +166,7 @@ class Neurons(Report):
                 }
                 for one in self.directions
             ],
-            "examples": None if self.examples is None else self.examples.to_dict(self.shown),
+            "examples": None if self.examples is None else self.examples.to_dict(self.word),
         }
 
     def itemised(self) -> dict[str, Any]:
@@ -213,9 +213,10 @@ class Readout:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        table, head = table_of(model.config), model.config.head
+        table = table_of(model.config)
         self.has_directions = model.head is not None
-        self.direct = head == "lm" and not table.stream_norms and len(table.over_vocabulary) == 1
+        plain = self.has_directions and table.unembedded.inputs == (table.final,) and len(table.over_vocabulary) == 1
+        self.direct = plain and not table.stream_norms
         self.norm: Any = model.final_norm
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
         rows = f"rows of {table.added[-1].matrix}"
@@ -228,7 +229,8 @@ class Readout:
             self.reading = f"{rows}{centred}, times the final norm's gain, through the unembedding"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            between = "head's dense layer and norm between" if head == "mlm" else "norms that come after each sum"
+            own = table.unembedded.inputs != (table.final,)
+            between = "head's own layers between" if own else "norms that come after each sum"
             self.reading = f"{rows} through the unembedding, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 

@@ -129,7 +129,7 @@ class _Path:
             self._start = mean.to(table.dtype).expand_as(self._end)
         config = model.config
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
-        self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
+        self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.n_outcomes + 2 * hidden)))
 
     def point(self, where: float) -> _Point:
         return where, self._at(torch.tensor([where]))[0][0]

@@ -25,7 +25,7 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh"}
 """What each activation of a configuration is called."""
 
 
@@ -103,8 +103,11 @@ class Step:
 
     @property
     def is_vocabulary(self) -> bool:
-        """Whether it has a number for every token of the vocabulary, computed only for the positions asked for."""
-        return self.axes[-1:] == ("vocab",)
+        """Whether it has a number for every token of the vocabulary, or for every class of the head.
+
+        Such a step is computed only for the positions asked for.
+        """
+        return self.axes[-1:] in (("vocab",), ("label",))
 
     @property
     def is_distribution(self) -> bool:
@@ -143,8 +146,16 @@ def _capped_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_cap > 0
 
 
-def _mlm(config: ModelConfig) -> bool:
-    return config.head == "mlm"
+def _classes(config: ModelConfig) -> bool:
+    return bool(config.labels)
+
+
+def _head_dense(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_dense
+
+
+def _head_norm(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_norm
 
 
 def _sequential(config: ModelConfig) -> bool:
@@ -167,6 +178,12 @@ def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
 
+def _class_shares(o: "ModuleType", config: ModelConfig) -> "Operation":
+    if config.head == "question":
+        return o.TokenSoftmax()
+    return o.Sigmoid() if config.decides == "several" else o.VocabularySoftmax()
+
+
 def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
     called = "divisor" if config.attention_divisor else "√d_head"
     return o.Scale(config.score_divisor, called, config.score_divisor_words)
@@ -178,9 +195,10 @@ _KV = ("kv head", "token", "d_head")
 _MAP = ("head", "query", "key")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
+_CLASSES = ("token", "label")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
-_NO_MLM = "only a masked-language-model head has this step"
+_NO_DENSE = "the head of this model has no dense layer"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
 
@@ -296,23 +314,27 @@ STEPS: tuple[Step, ...] = (
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
          to_loss=False),
-    Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
-    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_mlm,
-         absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
-    Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=_norm, module="head.norm", seen=Seen("head.norm")),
+    Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_head_dense,
+         absent=_NO_DENSE, make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
+    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_head_dense,
+         absent=_NO_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
+    Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("<acted>",), "output", False, when=_head_norm,
+         absent="the head of this model has no norm", make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head, absent="logits are not capped in this model",
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
     Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
          "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=lambda c: _has_head(c) and not _capped_head(c), absent=_NO_HEAD,
+         when=lambda c: c.predicts_tokens and not _capped_head(c), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
-    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
-         absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
-    Step("next", "prediction", "{prediction}", (), ("probs",), "output", False, when=_has_head, absent=_NO_HEAD,
+    Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
+         True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U", seen=Seen("head")),
+    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False,
+         when=lambda c: c.predicts_tokens, absent="{no_probs}", make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
+    Step("probs", "probabilities of the classes", "{class_shares}", _CLASSES, ("logits",), "output", False,
+         when=lambda c: _classes(c) and c.decides != "number", make=_class_shares, to_loss=False),
+    Step("next", "prediction", "{prediction}", (), ("<shares>",), "output", False, when=_has_head, absent=_NO_HEAD,
          to_loss=False),
 )  # fmt: skip
 
@@ -355,24 +377,43 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
         "last_head": str(config.n_heads - 1),
-        "logits_in": "head.norm" if _mlm(config) else "x",
+        "logits_in": "head.norm" if _head_norm(config) else "act" if _head_dense(config) else "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
         "head_bias": " + b" if config.head_bias else "",
-        "prediction": "most probable next tokens" if config.head == "lm" else "most probable fill of each mask",
+        "prediction": _PREDICTIONS.get(config.head, ""),
+        "class_shares": "softmax(logits) over the tokens"
+        if config.head == "question"
+        else "σ(logits)"
+        if config.decides == "several"
+        else "softmax(logits)",
+        "no_probs": "the head of this model gives a number" if config.decides == "number" else _NO_HEAD,
     }
+
+
+_PREDICTIONS = {
+    "lm": "most probable next tokens",
+    "mlm": "most probable fill of each mask",
+    "sequence": "classes of the text",
+    "token": "classes of each token",
+    "question": "where the answer starts and ends",
+}
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
+    final = ("final.norm",) if config.final_norm else ("norm2",)
+    acted = ("head.act",) if _head_dense(config) else final
     return {
         "<embeddings>": tuple(s.name for s in STEPS if s.name in _EMBEDDINGS and s.when(config)),
         "<read>": ("in",) if parallel else ("mid",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
-        "<final>": ("final.norm",) if config.final_norm else ("norm2",),
-        "<logits>": ("head.norm",) if _mlm(config) else (("final.norm",) if config.final_norm else ("norm2",)),
+        "<final>": final,
+        "<acted>": acted,
+        "<logits>": ("head.norm",) if _head_norm(config) else acted,
+        "<shares>": ("logits",) if config.decides == "number" else ("probs",),
     }
 
 
@@ -396,6 +437,8 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
             seen = Seen(path, 0)
+        if seen is not None and seen.path == "<acted>":
+            seen = Seen("head.norm" if _head_norm(config) else "head.decoder", 0)
         first = next((one for one in above if inputs and one.name == inputs[0]), None)
         resolved = replace(
             step,
@@ -485,9 +528,14 @@ class StepTable:
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
 
     @property
-    def probabilities(self) -> Step:
-        """What is made of the logits, and no loss depends on."""
-        return next(step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss)
+    def probabilities(self) -> Step | None:
+        """What is made of the logits, and no loss depends on; None where the head gives a number."""
+        return next((step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss), None)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether each row of the logits becomes one distribution, over tokens or over classes."""
+        return self.probabilities is not None and self.probabilities.is_distribution
 
     @property
     def unembedded(self) -> Step:

@@ -20,6 +20,13 @@ def _flops(number: int) -> str:
     return f"{number} FLOP"
 
 
+_HEADS = {
+    "lm": "next token", "mlm": "masked token", "none": "none",
+    "sequence": "classes of the text", "token": "classes of each token", "question": "where an answer lies",
+}  # fmt: skip
+_DECIDES = {"one": "", "several": "; each by itself", "number": "; a number"}
+
+
 def _positions(config: ModelConfig) -> str:
     if config.positions == "rotary":
         scaling = {
@@ -92,7 +99,8 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
-        head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
+        head = _HEADS[c.head] + (f": {printable(c.labels_in_words, spaces=False)}" if c.labels else "")
+        head += _DECIDES[c.decides]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
             "family": self.found.family,
@@ -110,7 +118,10 @@ class InfoView:
         parts = self.found.parts
         names = [*(p.name for p in parts), "total"]
         formulas: list[Cell] = [*(Span(p.formula, "dim") for p in parts), ""]
-        symbols: list[Cell] = [*(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts), ""]
+        symbols: list[Cell] = [
+            *(Span(p.formula.partition(" = ")[0] if p.each else p.formula, "dim") for p in parts),
+            "",
+        ]
         return Table(
             [
                 Column("component", [*names[:-1], Span("total", "strong")]),

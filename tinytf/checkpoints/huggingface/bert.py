@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -59,6 +60,10 @@ _BODY = {
     "pooler": Stored("pooler.dense"),
 }
 
+_CLASSIFIER = {"head.decoder": Stored("classifier")}
+_OF_TOKENS = {"token": ClassHead(_CLASSIFIER), "question": ClassHead({"head.decoder": Stored("qa_outputs")})}
+_OUTSIDE = ("classifier.", "qa_outputs.")
+
 BERT = Family(
     name="BERT",
     model_type="bert",
@@ -89,7 +94,8 @@ BERT = Family(
         "cls.predictions.bias": "cls.predictions.decoder.bias",
     },
     spellings=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
-    outside=("cls.",),
+    outside=("cls.", *_OUTSIDE),
+    heads={"sequence": ClassHead({"head.dense": Stored("pooler.dense"), **_CLASSIFIER}, "tanh"), **_OF_TOKENS},
 )
 ROBERTA = Family(
     name="RoBERTa",
@@ -110,7 +116,13 @@ ROBERTA = Family(
     left=BERT.left,
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
     spellings=BERT.spellings,
-    outside=("lm_head.",),
+    outside=("lm_head.", *_OUTSIDE),
+    heads={
+        "sequence": ClassHead(
+            {"head.dense": Stored("classifier.dense"), "head.decoder": Stored("classifier.out_proj")}, "tanh"
+        ),
+        **_OF_TOKENS,
+    },
 )
 DISTILBERT = Family(
     name="DistilBERT",
@@ -148,5 +160,6 @@ DISTILBERT = Family(
     left=BERT.left,
     copies={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     spellings=BERT.spellings,
-    outside=("vocab_",),
+    outside=("vocab_", "pre_classifier.", *_OUTSIDE),
+    heads={"sequence": ClassHead({"head.dense": Stored("pre_classifier"), **_CLASSIFIER}, "relu"), **_OF_TOKENS},
 )

@@ -1,5 +1,6 @@
 """GPT-2 (Radford et al. 2019): pre-norm decoder, learned positions, joint matrices, all of them (in, out)."""
 
+from tinytf.checkpoints.huggingface.heads import DECODER_HEADS, ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
 from tinytf.checkpoints.table import Key, Left, Stored, fused
 
@@ -44,5 +45,6 @@ GPT2 = Family(
         Left(r"(score|classifier|multiple_choice_head\.summary)\..*", "a classification head", said=True),
     ),
     copies={"lm_head.weight": "wte.weight"},
-    outside=("lm_head",),
+    outside=("lm_head", "score", "classifier"),
+    heads={**DECODER_HEADS, "token": ClassHead({"head.decoder": Stored("classifier")})},
 )

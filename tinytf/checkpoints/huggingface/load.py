@@ -41,4 +41,4 @@ def read_directory(directory: Path) -> Checkpoint:
         config = family.read(fields, tensors)
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
-    return Checkpoint(directory, family, config, weights, notes)
+    return Checkpoint(directory, family.with_head(config.head), config, weights, notes)

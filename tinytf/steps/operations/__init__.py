@@ -14,9 +14,11 @@ from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
-from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
+from tinytf.steps.operations.sigmoid import Sigmoid
+from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 
 __all__ = [
     "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter", "Pooled",
-    "Positions", "Rotate", "Scale", "Scores", "Sight", "Softmax", "Unembed", "VocabularySoftmax",
+    "Positions", "Rotate", "Scale", "Scores", "Sight", "Sigmoid", "Softmax", "TokenSoftmax", "Unembed",
+    "VocabularySoftmax",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -46,11 +47,17 @@ def silu_slope(x: Tensor) -> Tensor:
     return torch.sigmoid(x) * (1 + x * torch.sigmoid(-x))
 
 
+def tanh_slope(x: Tensor) -> Tensor:
+    """1 − tanh²(x), as 1 / cosh²(x): far from 0 the difference would lose its digits."""
+    return x.cosh().square().reciprocal()
+
+
 SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": relu_slope,
     "gelu": gelu_slope,
     "gelu_tanh": gelu_tanh_slope,
     "silu": silu_slope,
+    "tanh": tanh_slope,
 }
 
 
@@ -73,6 +80,7 @@ _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
     "gelu": ("Φ(x)", lambda x: (1 + math.erf(x / math.sqrt(2))) / 2),
     "gelu_tanh": ("½(1 + tanh u)", lambda x: (1 + math.tanh(_cubic(x))) / 2),
     "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
+    "tanh": ("tanh(x) / x", lambda x: math.tanh(x) / x if x else 1.0),
 }
 """Every activation here is x times a share that depends on x: the name of that share, and its formula."""
 
@@ -81,6 +89,7 @@ _DERIVATIVES = {
     "gelu": ("GELU", "Φ(x) + x·φ(x)"),
     "gelu_tanh": ("GELU", "σ(2u) + 2x·u′·σ(2u)·σ(−2u), u = √(2/π)·(x + 0.044715·x³)"),
     "silu": ("SiLU", "σ(x)·(1 + x·σ(−x))"),
+    "tanh": ("tanh", "1 − tanh²(x)"),
 }
 
 
@@ -105,7 +114,8 @@ class Activate(Operation):
     def code(self, site: Site) -> str:
         function, options = ("gelu", ', approximate="tanh"') if self.name == "gelu_tanh" else (self.name, "")
         first, *gated = site.names
-        return f"{site.variable} = {' * '.join([f'F.{function}({first}{options})', *gated])}"
+        module = "torch" if self.name == "tanh" else "F"
+        return f"{site.variable} = {' * '.join([f'{module}.{function}({first}{options})', *gated])}"
 
     def arithmetic(self, cell: Cell) -> Working:
         # x, and what it gates

@@ -117,12 +117,13 @@ class Consumer:
 class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
-    The rows of a ``distribution`` sum to 1.
+    The rows of a ``distribution`` sum to 1. One that works ``over_tokens`` needs all rows of its input at once.
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
+    over_tokens: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

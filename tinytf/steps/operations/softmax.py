@@ -31,9 +31,12 @@ def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
     return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
-def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str]) -> Working:
-    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell."""
-    place, highest = own.index[-1], scores.max()
+def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], axis: int = -1) -> Working:
+    """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell.
+
+    With ``axis`` 0 they are those of its column.
+    """
+    place, highest = own.index[axis], scores.max()
     lowered = scores - highest
     powers = lowered.exp()
     total, power = float(powers.sum()), float(powers[place])
@@ -95,3 +98,20 @@ class VocabularySoftmax(Softmax):
         )
         note = f"at a temperature of {temperature:g}; the trace's own probabilities are at 1"
         return made if temperature == 1.0 else replace(made, note=note)
+
+
+class TokenSoftmax(Operation):
+    """Over the tokens of the text, of each class by itself: where an answer starts, and where it ends."""
+
+    words = "a softmax over the tokens"
+    over_tokens = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return probabilities(inputs[0].transpose(-1, -2)).transpose(-1, -2)
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = F.softmax({site.names[0]}, dim=0, dtype=torch.float64)"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own = cell.source(0, *cell.index)
+        return shares(own, own.step.name, own.column(), lambda i: f"{i} {cell.token(i)}", axis=0)
