@@ -8,10 +8,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 # No variable of whoever runs the tests decides a colour or a width. LINES and COLUMNS are put there by readline, which
 # pytest imports: into the environment that programs inherit, though not into os.environ, which was read before.
-for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "WT_SESSION", "_TINYTF_COMPLETE"):
+for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES", "WT_SESSION", "_TINYTF_COMPLETE",
+             "TINYTF_MODEL"):  # fmt: skip
     os.environ.pop(name, None)
     os.unsetenv(name)
 os.environ["TERM"] = "xterm-256color"
+# Nor do the models that they have downloaded.
+os.environ["HF_HUB_CACHE"] = os.environ["OLLAMA_MODELS"] = os.devnull
 # Workers share the cores, and so do the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -1,18 +1,19 @@
-"""Which models are available: built in, presets, in a folder, and in the cache of the Hugging Face hub."""
+"""Which models are available: built in, presets, in a folder, and in the folders of other programs."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tinytf.analysis.size import parameter_count
-from tinytf.checkpoints.hub import cached
+from tinytf.checkpoints.stores import STORES, Store
 from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.presets import PRESETS
 from tinytf.report import Data, Report, plain
-from tinytf.sources import ASSETS, BUILT_IN, DirectorySource, RunSource, Source, find_source, source_at
+from tinytf.sources import ASSETS, BUILT_IN, RunSource, Source, find_source, source_at, stored_source
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,19 @@ def _entries(folder: Path) -> Iterator[AvailableModel]:
             yield AvailableModel(shown, "folder", problem=error.message)
         else:
             yield entry_of("folder", replace(source, name=shown))
-    for name, path in cached():
-        yield entry_of("hub cache", DirectorySource(f"hub:{name}", f"hub:{name}", path))
+    for store in STORES:
+        for name in store.names():
+            yield _stored(store, name)
+
+
+def _stored(store: Store, name: str) -> AvailableModel:
+    """A model of another program, by its path where its name means something else."""
+    try:
+        path = store.find(name.removeprefix(store.prefix))
+    except TinytfError as error:
+        return AvailableModel(name, store.place, problem=error.message)
+    hidden = not store.prefix and (name in BUILT_IN or os.path.lexists(name))
+    return entry_of(store.place, stored_source(str(path) if hidden else name, path))
 
 
 def _candidates(folder: Path) -> list[Path]:
@@ -95,5 +107,5 @@ def entry_of(place: str, source: Source) -> AvailableModel:
         config, family, path = source.config(), source.family, source.path
         files = [] if family == "preset" else [path] if path.is_file() else weight_files(path)
         return AvailableModel(source.name, place, family, config, sum(file.stat().st_size for file in files))
-    except (TinytfError, OSError) as error:
+    except Exception as error:  # one broken model is no reason to list none
         return AvailableModel(source.name, place, problem=getattr(error, "message", str(error)))

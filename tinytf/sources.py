@@ -3,6 +3,7 @@
 A source reads its configuration from headers alone, its tokenizer without the weights, and its weights last.
 """
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +12,14 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
+from tinytf.checkpoints.gguf import checkpoint_of, read_parts, tokenizer_of
+from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
+from tinytf.checkpoints.stores import HUB_CACHE, STORES
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
@@ -134,27 +137,44 @@ class GgufSource(DirectorySource):
     family = "GGUF"
 
     @cached_property
+    def header(self) -> Header:
+        return read_parts(self.path)
+
+    @cached_property
     def checkpoint(self) -> Checkpoint:
-        return read_gguf(self.path)
+        return checkpoint_of(self.header)
 
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(gguf_tokenizer(self.path), "from the file's metadata")
+        return Vocabulary(tokenizer_of(self.header), "from the file's metadata")
 
 
 def find_source(model: str) -> Source:
-    """The source that a name, path, ``preset:NAME`` or ``hub:ORG/NAME`` means.
+    """The source that a name or path means; a built-in name wins over a path, and a path over a name of the hub cache.
 
     Raises UsageError for an unknown name, with the nearest; CheckpointError for a file or folder that is not a model.
     """
-    if model.startswith("preset:"):
+    prefix, colon, name = model.partition(":")
+    if colon and prefix == "preset":
         source = PresetSource(model, "random weights", Path())
         source.config()  # raises for a preset that is not there
         return source
-    if model.startswith("hub:"):
-        return DirectorySource(model.removeprefix("hub:"), model, fetch(model.removeprefix("hub:")))
+    if colon and prefix == "hub":
+        return stored_source(name, fetch(name))
+    for store in STORES:
+        if colon and prefix + colon == store.prefix:
+            return stored_source(model, store.find(name))
     if model in BUILT_IN:
         return RunSource(model, "built in", ASSETS / model)
-    return source_at(Path(model))
+    if not model or os.path.lexists(model):
+        return source_at(Path(model))
+    if HUB_CACHE.has(model):
+        return stored_source(model, HUB_CACHE.find(model))
+    raise UsageError(f"there is no model {model!r}", _nearest(model))
+
+
+def stored_source(name: str, path: Path) -> Source:
+    """The source of a model that another program keeps at ``path``."""
+    return GgufSource(name, str(path), path) if path.is_file() else DirectorySource(name, str(path), path)
 
 
 def open_tokenizer(name: str) -> Tokenizer:
@@ -175,9 +195,17 @@ def source_at(path: Path) -> Source:
             return GgufSource(name, str(path), path)
         raise CheckpointError(f"{path} is a file", "tinytf opens folders with a config.json, and .gguf files")
     if not path.is_dir():
-        known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
-        hint = did_you_mean(str(path), known, "a folder", "a .gguf file", "hub:ORG/NAME")
-        raise UsageError(f"there is no model {str(path)!r}", hint)
+        raise CheckpointError(f"{path} is neither a folder nor a file")
     data = read_json(path / "config.json")
     kind = RunSource if "model_type" not in data or data.get("format") == FORMAT else DirectorySource
     return kind(name, str(path), path)
+
+
+def _nearest(model: str) -> str:
+    """The hint for a model that is not there."""
+    known = (*BUILT_IN, *(f"preset:{name}" for name in PRESETS))
+    if not HUB_CACHE.is_name(model) or model.lower().endswith(".gguf"):
+        return did_you_mean(model, known, "a folder", "a .gguf file", "hub:ORG/NAME")
+    near = did_you_mean(model, (*known, *HUB_CACHE.names()))
+    here = near if near.endswith("?") else "tinytf models lists those that are here;"
+    return f"{here} hub:{model} fetches it from the Hugging Face hub"

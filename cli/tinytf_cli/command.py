@@ -93,6 +93,8 @@ class Option(click.Option):
     def get_help_extra(self, ctx: Context) -> Any:
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
+        if "default" in extra:
+            extra["default"] = extra["default"].strip("()")  # click's, around words that stand for a value
         return extra
 
 

@@ -1,5 +1,6 @@
 """Options that commands share, each declared once; a command gets those that belong together as one frozen object."""
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -26,15 +27,28 @@ if TYPE_CHECKING:
 SMALL = 10_000_000
 _QUOTED = 50
 """Most characters of a text that is repeated in a command line."""
+DEFAULT_MODEL = "TINYTF_MODEL, or tiny"
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def default_model() -> str:
+    """What TINYTF_MODEL names; tiny without it."""
+    return os.environ.get("TINYTF_MODEL") or "tiny"
+
+
+def available_names() -> Iterator[tuple[str, str]]:
+    """What --model takes beside paths, each with where it is. Without torch, and without reading a model."""
+    from tinytf.checkpoints.stores import STORES
     from tinytf.presets import PRESETS
 
-    names = ["tiny", "tiny-encoder", *(f"preset:{name}" for name in PRESETS)]
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    yield from (("tiny", "built in"), ("tiny-encoder", "built in"))
+    yield from ((f"preset:{name}", "random weights of this shape") for name in PRESETS)
+    yield from ((name, store.place) for store in STORES for name in store.names() if name.isprintable())
+
+
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    found = [CompletionItem(name, help=about) for name, about in available_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="dir")]
 
 
@@ -56,8 +70,9 @@ class Opening:
     GROUP: ClassVar = "Model"
 
     model: str = option(
-        "-m", "--model", metavar="MODEL", shown="tiny", shell_complete=complete_model,
-        help="tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME; see tinytf models.",
+        "-m", "--model", metavar="MODEL", default=default_model, show_default=DEFAULT_MODEL,
+        shell_complete=complete_model,
+        help="A name that tinytf models lists, a folder, a .gguf file, preset:NAME or hub:ORG/NAME.",
     )  # fmt: skip
     device: str = option(type=click.Choice(DEVICES), shown="auto", help="Where to compute.")
     dtype: str = option(type=click.Choice(DTYPES), shown="float32", help="Number format of weights and activations.")

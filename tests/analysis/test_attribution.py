@@ -69,7 +69,8 @@ def _frozen(norm: Any, x: Tensor) -> Tensor:
     bias = getattr(norm, "bias", None)
     x = x - x.mean() if isinstance(norm, torch.nn.LayerNorm) else x
     scale = (x.detach().square().mean() + norm.eps).rsqrt()
-    return x * scale * norm.weight + (0.0 if bias is None else bias)
+    gain = 1.0 if norm.weight is None else norm.weight
+    return x * scale * gain + (0.0 if bias is None else bias)
 
 
 def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -83,17 +84,18 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     def leaf(name: str, value: Tensor) -> Tensor:
         return leaves.setdefault(name, value[position].clone().requires_grad_())
 
-    names = [name for name in ("embed.tokens", "embed.positions", "embed.types") if name in trace.steps.by_name]
-    x = torch.stack([leaf(name, trace.step(name)) for name in names]).sum(0)
+    total = trace.steps.by_name["embed.sum" if trace.config.embed_norm else "embed.out"]
+    x = torch.stack([leaf(name, trace.step(name)) for name in total.inputs]).sum(0)
     if trace.config.embed_norm:
         x = _frozen(model.embed.norm, x)
+        x = model.embed.projection(x) if trace.config.d_embed else x
     post, added = (trace.config.norm_order in orders for orders in (("post",), ("both", "output")))
     for layer, block in enumerate(model.blocks):
         attn = leaf(f"L{layer}.attn", trace.step("attn", layer))
-        x = x + (_frozen(block.attn_norm, attn) if added else attn)
+        x = x + block.attn_scale(_frozen(block.attn_norm, attn) if added else attn)
         x = _frozen(block.norm1, x) if post else x
         ffn = leaf(f"L{layer}.ffn", trace.step("ffn", layer))
-        x = x + (_frozen(block.ffn_norm, ffn) if added else ffn)
+        x = x + block.ffn_scale(_frozen(block.ffn_norm, ffn) if added else ffn)
         x = _frozen(block.norm2, x) if post else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)
@@ -101,6 +103,8 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
         dense = model.head.dense(x)
         gate = torch.where(dense == 0, 0.0, model.head.activation(dense) / dense).detach()
         x = _frozen(model.head.norm, dense * gate)
+    if "head.projected" in trace.steps.by_name:
+        x = model.head.projection(x)
     return model.head.decoder(x, model.embed.tokens.weight)[token], leaves
 
 
@@ -121,7 +125,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):
         if embedding in leaves:
             assert part[embedding] == pytest.approx(_along(leaves[embedding]), abs=1e-12)
-    width = trace.config.d_head
+    width = trace.config.value_width
     for layer, block in enumerate(trace.model.blocks):
         attention: Any = block.attention
         concat, to = trace.step("concat", layer)[position], leaves[f"L{layer}.attn"].grad

@@ -91,8 +91,9 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, copies: tuple[int, int] |
         return range(first, query + 1 if config.causal else tokens)
 
     many = [query for query in range(tokens) if len(visible(query)) > 1]
-    nats = -np.sum(weights * np.log(np.maximum(weights, 1e-300)), axis=-1)  # (B, layers, H, T)
-    roots = np.sqrt(weights)
+    shares = weights / weights.sum(axis=-1, keepdims=True)
+    nats = -np.sum(shares * np.log(np.maximum(shares, 1e-300)), axis=-1)  # (B, layers, H, T)
+    roots = np.sqrt(shares)
     n_heads = weights.shape[2]
     alike = [
         [

@@ -120,7 +120,7 @@ def test_the_logits_of_one_layer_are_held_at_a_time_and_no_more_than_a_few_posit
 
 
 def _norm(x: Array, norm: Any) -> Array:
-    gain = norm.weight.double().numpy()
+    gain = 1.0 if norm.weight is None else norm.weight.double().numpy()
     if isinstance(norm, torch.nn.LayerNorm):
         x = x - x.mean(-1, keepdims=True)
     bias = 0.0 if getattr(norm, "bias", None) is None else norm.bias.double().numpy()
@@ -143,8 +143,11 @@ def _numpy_logits(model: Any, x: Array) -> Array:
         dense = model.head.dense
         x = x @ dense.weight.double().numpy().T + dense.bias.double().numpy()
         x = _norm(_ACTIVATION[model.config.head_activation](x), model.head.norm)
+    if model.config.d_embed and model.config.head == "lm":
+        x = x @ model.head.projection.weight.double().numpy().T
     bias = model.head.decoder.bias
     logits = x @ model.unembedding.double().numpy().T + (0.0 if bias is None else bias.double().numpy())
+    logits = model.config.logit_scale * logits
     cap = model.config.logit_cap
     return cap * np.tanh(logits / cap) if cap else logits
 
@@ -160,7 +163,8 @@ def _states(model: Any) -> dict[str, Array]:
     def took(name: str) -> Any:
         return lambda module, args: kept.__setitem__(name, args[0][0].double().numpy())
 
-    hooks = [model.embed.register_forward_hook(gave("embed.norm" if model.config.embed_norm else "embed.out"))]
+    normed = model.config.embed_norm and not model.config.d_embed
+    hooks = [model.embed.register_forward_hook(gave("embed.norm" if normed else "embed.out"))]
     for layer, block in enumerate(model.blocks):
         if order == "post":
             hooks.append(block.norm1.register_forward_hook(gave(f"L{layer}.norm1")))

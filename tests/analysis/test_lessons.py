@@ -93,13 +93,17 @@ def most_to_the_token_before(q: np.ndarray, k: np.ndarray, allowed: np.ndarray, 
     return max(np.argsort(clearest)[-4:], key=lambda head: before[head])
 
 
+_SLOPE = 2 ** (-8 / 4)
+"""ALiBi's, of head 0 of 6: the first four are those of four heads (Press et al. 2022)."""
+
+
 def numbers_of(live: Live) -> dict[str, list[float]]:
     """The right answers, computed here from the recorded q, k, v, block inputs and weights, in float64."""
     config, trace, row, here = live.config, live.trace, live.row, live.here
     model, length = live.model.transformer, live.length
     width, divisor = config.d_head, config.attention_divisor or math.sqrt(config.d_head)
-    q, k, v = (trace[f"L0.{name}"].double().numpy() for name in ("q", "k", "v"))
     query, key = (trace.steps.by_name["scores"].inputs[i] for i in (0, 1))
+    v = trace[f"L0.{trace.steps.by_name['head_out'].inputs[1]}"].double().numpy()
     q, k = (trace[f"L0.{name}"].double().numpy() for name in (query, key))
     allowed = np.ones((length, length), dtype=bool)
     if config.causal:
@@ -109,7 +113,11 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
             allowed &= ~np.tril(allowed, -window)
     scores = q[0] @ k[0].T
     scaled, cap = scores[row] / divisor, config.attention_cap
-    weights = softmax(np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf))
+    sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
+    if config.positions == "alibi":
+        scaled = scaled - _SLOPE * config.alibi_scale * (row - np.arange(length))
+    seen = np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf)
+    weights = softmax(np.append(seen, sinks))[:length]
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
     place = min(2, length - 1)
@@ -138,15 +146,20 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
-        "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
+        "cache": [(k[0, 0].size + v[0, 0].size) * k.shape[0] * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
+        config = config.at(config.rotary_layers[0])
         turned = config.rope_width or width
         pair = min(1, turned // 2 - 1)
         if config.rope_scaling == "none":
             right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
+    elif config.positions == "alibi":
+        row, key = live.row, max(0, live.row - 3)
+        right["positions"] = [float(trace["L0H0.scaled"][row, key]) - _SLOPE * config.alibi_scale * (row - key)]
     else:
-        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head == "none":
         right["logits"] = [length * config.vocab_size]

@@ -122,7 +122,7 @@ def test_a_head_adds_what_is_missing_of_attention_without_it(name: str) -> None:
     one = seen(trace, *rows).layers[0]
     output = trace.model.blocks[0].attention.o
     concat = trace.step("concat", 0)[place]
-    width = trace.config.d_head
+    width = trace.config.value_width
     for head, share in enumerate(one.heads):
         without = concat.clone()
         without[head * width : (head + 1) * width] = 0

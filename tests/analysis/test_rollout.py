@@ -30,7 +30,11 @@ def maps_by_numpy(trace: Trace, heads: str) -> list[np.ndarray]:
     for layer in range(trace.config.n_layers):
         scores = trace.step("masked" if trace.config.causal else "scaled", layer).double().numpy()
         exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights = exponents / exponents.sum(axis=-1, keepdims=True)
+        whole = exponents.sum(axis=-1, keepdims=True)
+        if trace.config.attention_sinks:
+            sink = trace[f"L{layer}.sink.logit"].double().numpy()[:, None, None]
+            whole = whole + np.exp(sink - scores.max(axis=-1, keepdims=True))
+        weights = exponents / whole
         combined = getattr(weights, heads)(axis=0)
         mixed = 0.5 * combined + 0.5 * np.eye(len(combined))
         found.append(mixed / mixed.sum(axis=-1, keepdims=True))

@@ -116,7 +116,7 @@ def through_the_library(kind: Any) -> Quantise:
     return quantise
 
 
-def _paired(rows: Array, heads: int) -> Array:
+def paired(rows: Array, heads: int) -> Array:
     """What llama.cpp's converter does to q and k of a Llama (convert_hf_to_gguf.py, LlamaModel.permute)."""
     shape = rows.shape
     return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
@@ -183,9 +183,9 @@ def model_and_parts(
         stored, meant = how(numbers)
         parameter.copy_(torch.from_numpy(meant.copy()))
         if architecture == "llama" and ".q_proj." in name:
-            stored = _paired(stored, config.num_attention_heads)
+            stored = paired(stored, config.num_attention_heads)
         if architecture == "llama" and ".k_proj." in name:
-            stored = _paired(stored, config.num_key_value_heads)
+            stored = paired(stored, config.num_key_value_heads)
         parts.tensors[stored_name(name)] = stored, kind if of_matrix else Kind.F32
     return model, parts
 

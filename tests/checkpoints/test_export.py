@@ -9,7 +9,7 @@ from architectures import BERT, LLAMA, SIZES, config_of, furthest, lively
 
 import tinytf
 from tinytf.checkpoints.huggingface.export import export
-from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
@@ -17,14 +17,53 @@ from tinytf.sources import ASSETS
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
+_OLMO = {"gated": True, "activation": "silu", **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias", "tied_head"), False)}
+_COMMAND_R = {
+    **LLAMA,
+    "norm": "layernorm",
+    "norm_bias": False,
+    "residual": "parallel",
+    "shared_norm": True,
+    "logit_scale": 0.3,
+    "qk_norm": True,
+    "qk_norm_across": "heads",
+    "n_kv_heads": 2,
+}
+_FOURFOLD = {"d_ff": 96, "context": 2048}
+_MPT = {
+    "positions": "alibi",
+    "norm_bias": False,
+    "clip_qkv": 0.7,
+    "attention_divisor": 3.0,
+    **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias"), False),
+}
+_FALCON = {
+    "rope_width": 0,
+    "norm_bias": True,
+    "ffn_bias": False,
+    "head_bias": False,
+    "logit_scale": 1.0,
+    "n_kv_heads": 2,
+}
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
+_DIVISORS = (("attention_divisor", (6**0.5, 24**0.5)),)
+_WINDOWS = (("window", (0, 4)),)
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
+    "gpt2, scores divided by layer": ("GPT-2", config_of("gpt2", by_layer=_DIVISORS)),
+    "starcoder": ("GPT-BigCode", config_of("gpt2", n_kv_heads=1)),
+    "gpt-neo": ("GPT-Neo", config_of("gpt2", qkv_bias=False, attention_divisor=1.0, by_layer=_WINDOWS)),
+    "gpt-1": ("GPT-1", config_of("gpt2", norm_order="post", d_ff=96)),
+    "opt": ("OPT", config_of("gpt2", position_offset=2)),
+    "opt 350m": ("OPT", config_of("opt 350m, narrow embeddings after the sum")),
+    "biogpt": ("BioGPT", config_of("gpt2", position_offset=2, embed_scale=24**0.5)),
     "bert with a masked head": ("BERT", config_of("bert with a masked head", head_activation="gelu")),
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
+    "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
+    "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
     "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),
@@ -34,6 +73,12 @@ WRITTEN = {
     "qwen2 with a window": ("Qwen2", ModelConfig(**{**SIZES, **LIKE_TINY, "window": 3})),
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
+    "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
+    "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
+    "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
+    "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
+    "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
+    "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),
     "roberta with several classes": (
@@ -125,7 +170,7 @@ def test_an_architecture_of_no_family_is_refused_with_what_stands_in_the_way(tok
     model = Transformer.initialised(ModelConfig(**SIZES, positions="sinusoidal", activation="gelu_tanh"), 1)
     with pytest.raises(UsageError) as caught:
         export(model, tokenizer, tmp_path / "out")
-    assert caught.value.message.startswith("this architecture is none of GPT-2, BERT")
+    assert caught.value.message == f"this architecture is none of the {len(FAMILIES)} that can be written"
     assert caught.value.hint == "the nearest is GPT-2; it differs in positions 'sinusoidal', not 'learned'"
     assert not (tmp_path / "out").exists()
 

@@ -13,8 +13,8 @@ from gguf_files import SMALL, Array, Kind, Parts, model_and_parts, small_parts
 from torch import Tensor, nn
 
 from tinytf.checkpoints.gguf import gguf_tokenizer, read_gguf
-from tinytf.checkpoints.gguf.architecture import scaling_from_factors
 from tinytf.checkpoints.gguf.header import read_header
+from tinytf.checkpoints.gguf.scaling import scaling_from_factors
 from tinytf.checkpoints.gguf.weights import GgufWeights
 from tinytf.errors import CheckpointError
 from tinytf.loading import load
@@ -30,71 +30,12 @@ def difference(theirs: nn.Module, path: Path) -> float:
     return furthest(ours(IDS), expected)
 
 
-def q4_k(blocks: Array) -> Array:
-    """dequantize_row_q4_K of ggml-quants.c, one place after the other: (n, 144) bytes -> (n, 256)."""
-    halves = blocks[:, :4].copy().view(np.float16).astype(np.float32)
-    d, least, scales, quants = halves[:, 0], halves[:, 1], blocks[:, 4:16].astype(int), blocks[:, 16:]
-    found = np.empty((len(blocks), 256), np.float32)
-    for group in range(8):
-        if group < 4:
-            scale, minimum = scales[:, group] & 63, scales[:, group + 4] & 63
-        else:
-            scale = (scales[:, group + 4] & 15) | (scales[:, group - 4] >> 6 << 4)
-            minimum = (scales[:, group + 4] >> 4) | (scales[:, group] >> 6 << 4)
-        for place in range(32):
-            byte = quants[:, group // 2 * 32 + place]
-            found[:, group * 32 + place] = d * scale * (byte >> 4 if group % 2 else byte & 15) - least * minimum
-    return found
-
-
-def q6_k(blocks: Array) -> Array:
-    """dequantize_row_q6_K of ggml-quants.c, one place after the other: (n, 210) bytes -> (n, 256)."""
-    low, high = blocks[:, :128].astype(int), blocks[:, 128:192].astype(int)
-    scales, d = blocks[:, 192:208].view(np.int8), blocks[:, 208:].copy().view(np.float16).astype(np.float32)[:, 0]
-    found = np.empty((len(blocks), 256), np.float32)
-    for half in range(2):
-        for quarter in range(4):
-            for place in range(32):
-                byte = low[:, half * 64 + quarter % 2 * 32 + place]
-                bits = (high[:, half * 32 + place] >> 2 * quarter) & 3
-                quant = ((byte >> 4 if quarter > 1 else byte & 15) | bits << 4) - 32
-                scale = scales[:, half * 8 + quarter * 2 + place // 16]
-                found[:, half * 128 + quarter * 32 + place] = d * scale * quant
-    return found
-
-
-def random_blocks(kind, formula, d_at: tuple[int, ...], size: float):
-    """Blocks of any bytes but for their scales in float16, which are small; made anew for each tensor."""
-    dice = np.random.default_rng(5)
-
-    def quantise(numbers: Array) -> tuple[Array, Array]:
-        n_blocks = numbers.size // 256
-        blocks = dice.integers(0, 256, (n_blocks, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
-        for place in d_at:
-            scales = (size * dice.uniform(0.5, 1, (n_blocks, 1))).astype(np.float16)
-            blocks[:, place : place + 2] = scales.view(np.uint8)
-        return blocks.reshape(len(numbers), -1), formula(blocks).reshape(numbers.shape)
-
-    return quantise
-
-
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
-@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1])
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [("llama", Kind.F32), ("llama", Kind.Q5_0), ("qwen2", Kind.F16), ("qwen2", Kind.Q8_0), ("qwen2", Kind.Q4_1)],
+)
 def test_logits_are_those_of_transformers_with_the_quantised_numbers(tmp_path, architecture, kind):
     theirs, parts = model_and_parts(architecture, kind)
-    assert difference(theirs, parts.write(tmp_path / "a.gguf")) < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("kind", "quantise"),
-    [
-        (Kind.Q4_K, random_blocks(Kind.Q4_K, q4_k, (0, 2), 4e-4)),
-        (Kind.Q6_K, random_blocks(Kind.Q6_K, q6_k, (208,), 4e-5)),
-    ],
-    ids=["Q4_K", "Q6_K"],
-)
-def test_blocks_of_256_mean_what_ggml_says(tmp_path, kind, quantise):
-    theirs, parts = model_and_parts("llama", kind, quantise)
     assert difference(theirs, parts.write(tmp_path / "a.gguf")) < 1e-5
 
 
@@ -268,8 +209,7 @@ def refused(parts: Parts, tmp_path: Path) -> str:
         ("llama.rope.freq_base", -1.0, "rope_theta -1.0 is not above 0"),
         ("llama.vocab_size", 299, "token_embd.weight has 300 rows, and llama.vocab_size 299"),
         ("general.type", "adapter", "holds a 'adapter', not a model"),
-        ("split.count", 3, "is one of 3 parts of a model"),
-        ("general.architecture", "gemma3", "the architecture 'gemma3' is not one that tinytf opens"),
+        ("general.architecture", "mamba", "the architecture 'mamba' is not one that tinytf opens"),
     ],
 )
 def test_metadata_that_would_change_the_numbers_is_refused(tmp_path, key, value, said):
@@ -309,10 +249,10 @@ def test_metadata_that_changes_nothing_is_let_be(tmp_path, keys):
 
 def test_an_unknown_architecture_says_what_is_known(tmp_path):
     parts = small_parts()
-    parts.keys["general.architecture"] = "phi3"
+    parts.keys["general.architecture"] = "mamba"
     with pytest.raises(CheckpointError) as caught:
         read_gguf(parts.write(tmp_path / "a.gguf"))
-    assert caught.value.hint == "known: llama, qwen2"
+    assert caught.value.hint.startswith("known: llama, qwen2, ")
     assert gguf_tokenizer(tmp_path / "a.gguf").encode("the cat").ids, "its tokenizer can be looked at all the same"
 
 
@@ -341,14 +281,6 @@ def test_a_bias_in_one_layer_alone(tmp_path):
     parts = small_parts("qwen2", num_hidden_layers=2)
     del parts.tensors["blk.1.attn_k.bias"]
     assert "lacks blk.1.attn_k.bias" in refused(parts, tmp_path)
-
-
-@pytest.mark.parametrize("kind", [Kind.Q5_0, Kind.Q5_1, Kind.IQ4_NL, Kind.MXFP4])
-def test_other_tensor_types_are_refused_by_name(tmp_path, kind):
-    parts = small_parts()
-    blocks = np.zeros((64, gguf.GGML_QUANT_SIZES[kind][1]), dtype=np.uint8)
-    parts.tensors["blk.0.ffn_up.weight"] = blocks, kind
-    assert f"'blk.0.ffn_up.weight' is stored as {kind.name}, which is not implemented" in refused(parts, tmp_path)
 
 
 def test_weights_that_are_no_numbers_are_said(tmp_path):

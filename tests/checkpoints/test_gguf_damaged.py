@@ -217,13 +217,13 @@ def test_no_mutation_of_a_header_does_more_than_fail(tmp_path, parts):
     dice = random.Random(20_260_611)
     started, messages = time.process_time(), []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(700):
+    for _ in range(400):
         mutated.write_bytes(dice.choice(MUTATIONS)(dice, bytearray(whole), end, places))
         try:
             read_gguf(mutated).load(torch.float32)
         except CheckpointError as error:
             messages.append(error.message)
-    assert len(messages) > 300, "most mutations have to be noticed"
+    assert len(messages) > 170, "most mutations have to be noticed"
     assert [message for message in messages if "\n" in message or len(message) > 400 + len(str(mutated))] == []
     assert time.process_time() - started < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024, "KiB"

@@ -23,6 +23,7 @@ from tinytf.sources import ASSETS
 from tinytf.text.tokenizer import Tokenizer
 
 CONFIG = config_of("gpt2")  # 4 heads of 6
+GROUPED = config_of("gpt2", n_kv_heads=2)
 HEADS, WIDTH = CONFIG.n_heads, CONFIG.d_head
 IDS = torch.tensor([[5, 3, 9, 30, 7, 7, 11]])
 
@@ -39,26 +40,40 @@ def test_queries_keys_and_values_that_lie_head_by_head_are_those_that_gpt_neox_t
         assert torch.allclose(ours.view(5, HEADS, WIDTH), expected, atol=1e-6)
 
 
+def test_queries_keys_and_values_of_shared_heads_are_those_that_falcon_takes_apart():
+    weight, bias, x = random((HEADS + 4) * WIDTH, 24), random((HEADS + 4) * WIDTH), random(5, 24)
+    groups = F.linear(x, weight, bias).view(5, 2, HEADS // 2 + 2, WIDTH)  # modeling_falcon.py
+    theirs = groups[:, :, :-2].flatten(1, 2), groups[:, :, -2], groups[:, :, -1]
+    for how, expected in zip(fused("qkv", by_head="n_kv_heads").values(), theirs, strict=True):
+        ours = F.linear(x, how.read(weight, GROUPED), how.read(bias, GROUPED))
+        assert torch.allclose(ours.view(expected.shape), expected, atol=1e-6)
+
+
 LAYOUTS = {
     "one behind the other": fused("qkv"),
     "one behind the other, (in, out)": fused("qkv", transposed=True),
     "head by head": fused("qkv", by_head="n_heads"),
     "head by head, (in, out)": fused("qkv", by_head="n_heads", transposed=True),
     "head by head, short of ours": fused("qkv", by_head="n_heads", offset=2.0),
+    "head by head of a shared key": fused("qkv", by_head="n_kv_heads"),
     "pairs side by side": {"q": Stored("q", paired="n_heads")},
     "head by head, pairs side by side": fused("qkv", by_head="n_heads", paired="n_heads"),
 }
+SHARED = ("one behind the other", "one behind the other, (in, out)", "head by head of a shared key")
 
 
 @pytest.mark.parametrize("kind", ["weight", "bias"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_taken_apart_is_put_together_again(layout, kind):
+@pytest.mark.parametrize(
+    ("config", "layout"), [*((CONFIG, one) for one in LAYOUTS), *((GROUPED, one) for one in SHARED)]
+)
+def test_what_is_taken_apart_is_put_together_again(layout, kind, config):
     hows = list(LAYOUTS[layout].values())
-    ours = (HEADS * WIDTH, 24) if kind == "weight" else (HEADS * WIDTH,)
-    stored = (random(*hows[0].stored_shape(ours)) * 64).round()  # whole numbers: no offset rounds them
-    pieces = [how.read(stored, CONFIG) for how in hows]
-    assert [tuple(piece.shape) for piece in pieces] == [ours] * len(hows)
-    assert torch.equal(hows[0].write(pieces, CONFIG), stored)
+    heads = [config.n_heads, config.n_kv_heads, config.n_kv_heads][: len(hows)]
+    ours = [(count * WIDTH, 24) if kind == "weight" else (count * WIDTH,) for count in heads]
+    stored = (random(*hows[0].stored_shape(ours[0], config)) * 64).round()  # whole numbers: no offset rounds them
+    pieces = [how.read(stored, config) for how in hows]
+    assert [tuple(piece.shape) for piece in pieces] == ours
+    assert torch.equal(hows[0].write(pieces, config), stored)
 
 
 def test_what_needs_no_order_undone_is_a_view_of_what_is_stored():

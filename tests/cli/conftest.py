@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tinytf.checkpoints.huggingface.export import export
 from tinytf.checkpoints.run import save_run
 from tinytf.config import ModelConfig
 from tinytf.loading import Model, load
@@ -72,6 +73,19 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("models") / "encoder"
     save_run(folder, lively(config), tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory, bpe: Tokenizer) -> Path:
+    """A directory of transformers: a Llama with the tokenizer of the small decoder."""
+    config = ModelConfig(
+        vocab_size=bpe.vocab_size, d_model=24, n_layers=3, n_heads=4, n_kv_heads=2, d_ff=32, context=64,
+        positions="rotary", norm="rmsnorm", activation="silu", gated=True,
+        qkv_bias=False, o_bias=False, ffn_bias=False,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("hf") / "llama"
+    export(lively(config, 5), bpe, folder)
     return folder
 
 

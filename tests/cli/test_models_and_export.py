@@ -5,43 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from driving import SENTENCE, Tinytf, lively
+from driving import SENTENCE, Tinytf
 
 import tinytf as library
-from tinytf.checkpoints.huggingface.export import export
-from tinytf.config import ModelConfig
-from tinytf.loading import Model, load
+from tinytf.loading import load
 from tinytf.trace import record as recording
-
-LLAMA = {
-    "d_model": 24,
-    "n_layers": 3,
-    "n_heads": 4,
-    "n_kv_heads": 2,
-    "d_ff": 32,
-    "context": 64,
-    "positions": "rotary",
-    "norm": "rmsnorm",
-    "activation": "silu",
-    "gated": True,
-    "qkv_bias": False,
-    "o_bias": False,
-    "ffn_bias": False,
-}
-
-
-@pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory, opened_decoder: Model) -> Path:
-    """A Llama directory with the tokenizer of the small decoder."""
-    folder = tmp_path_factory.mktemp("hf") / "llama"
-    tokenizer = opened_decoder.tokenizer
-    export(lively(ModelConfig(vocab_size=tokenizer.vocab_size, **LLAMA), 5), tokenizer, folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def opened_decoder(decoder: Path) -> Model:
-    return load(str(decoder), device="cpu")
 
 
 def test_trace_attention_info_and_tokens_open_it(tinytf: Tinytf, llama: Path) -> None:
@@ -86,7 +54,7 @@ def test_models_lists_what_is_here_and_why_something_is_not_opened(
     monkeypatch.chdir(here)
     listed = json.loads(tinytf("models", "--json").out)["models"]
     found = {entry["name"]: entry for entry in listed if entry["place"] not in ("built in", "preset")}
-    assert list(found) == ["my-llama", "my-run", "odd", "hub:some/llama"]
+    assert list(found) == ["my-llama", "my-run", "odd", "some/llama"]
     assert [entry["family"] for entry in found.values()] == ["Llama", "tinytf run", "", "Llama"]
     assert "'rwkv7' is not one that tinytf opens" in found["odd"]["problem"]
     assert found["my-llama"]["parameters"] == load(str(llama)).n_parameters
@@ -118,7 +86,7 @@ def test_export_writes_what_load_reads_back(tinytf: Tinytf, llama: Path, tmp_pat
 def test_export_says_what_stands_in_the_way(tinytf: Tinytf, tmp_path: Path) -> None:
     ran = tinytf("export", "tiny-encoder", "--to", "huggingface", tmp_path / "out")
     assert ran.status == 2
-    assert ran.err.startswith("tinytf: error: this architecture is none of GPT-2, BERT")
+    assert ran.err.startswith("tinytf: error: this architecture is none of the ")
     assert "hint: the nearest is" in ran.err
     assert "positions 'sinusoidal'" in ran.err
     assert not (tmp_path / "out").exists()
@@ -157,7 +125,7 @@ def test_a_model_in_the_cache_is_opened_without_the_network(
     ran = tinytf("trace", SENTENCE, "-m", "hub:some/llama", "--json")
     assert ran.status == 0
     told = json.loads(ran.out)["model"]
-    assert (told["name"], told["source"]) == ("some/llama", "hub:some/llama")
+    assert (told["name"], told["source"]) == ("some/llama", str(repository / "snapshots" / "abc"))
 
 
 @pytest.mark.parametrize("name", ["hub:a/b/c", "hub:", "hub:/x"])

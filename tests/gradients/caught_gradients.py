@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from architectures import KINDS, config_of, encoding_of, lively
 from torch import Tensor, nn
 
-from tinytf.gradients.by_hand import passed_on, step_gradients
+from tinytf.gradients.by_hand import comes_again, passed_on, step_gradients
 from tinytf.gradients.loss import Targets
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -56,7 +55,7 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
 
     The matrix of a tied head comes with the embeddings, where its second part is known.
     """
-    of_token_table: Tensor | None = None
+    parts: dict[str, Tensor] = {}
     for site, gradient in step_gradients(trace, targets):
         if gradient is None:
             yield site.name, torch.zeros_like(site.value)
@@ -66,11 +65,9 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
             continue
         yield site.name, gradient
         for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
-            if name == TOKEN_TABLE and site.step.is_vocabulary:
-                of_token_table = found
-            else:
-                both = name == TOKEN_TABLE and of_token_table is not None
-                yield name, found + of_token_table if both else found
+            parts[name] = found + parts.get(name, 0.0)
+            if not comes_again(site, name):
+                yield name, parts[name]
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -95,6 +92,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
 
     def into_heads(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
+
+    def by_head(tensor: Tensor) -> Tensor:
+        return tensor[0].reshape(len(ids), config.n_heads, -1).transpose(0, 1)
 
     def output(module: nn.Module, name: str, reshape: Reshape = first) -> None:
         def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor:
@@ -128,17 +128,30 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.embed.types, "embed.types")
     if config.embed_norm:
         input(model.embed.norm, "embed.sum")
-    output(model.embed, "embed.norm" if config.embed_norm else "embed.out")
+        output(model.embed.norm, "embed.norm")
+    elif config.d_embed:
+        output(model.embed.projection, "embed.projected")
+    if config.d_embed or not config.embed_norm:
+        output(model.embed, "embed.out")
     order = config.norm_order
     for layer, block in enumerate(model.blocks):
         at = f"L{layer}."
         input(block, at + "in")
-        for name in ("q", "k", "v"):
+        if config.kv_rank:
+            for name in ("q_a", "q_a_norm") if config.q_rank else ():
+                output(getattr(block.attention, name), at + name)
+            for name in ("kv_a", "kv_a_norm", "k_shared"):
+                output(getattr(block.attention, name), at + name)
+            for name, module in (("q", "q"), ("k_own", "k"), ("v", "v")):
+                output(getattr(block.attention, module), at + name, by_head)
+            output(block.attention.join, at + "k")
+        for name in () if config.kv_rank else ("q", "k", "v"):
             output(getattr(block.attention, name), at + name, into_heads)
         if config.qk_norm:
-            output(block.attention.q_norm, at + "q_norm")
-            output(block.attention.k_norm, at + "k_norm")
-        if config.positions == "rotary":
+            of_heads = first if config.qk_norm_across == "head" else into_heads
+            output(block.attention.q_norm, at + "q_norm", of_heads)
+            output(block.attention.k_norm, at + "k_norm", of_heads)
+        if config.at(layer).positions == "rotary":
             input(block.attention.core, at + "q_rot", at + "k_rot")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")
@@ -147,10 +160,14 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             input(after, at + "mid")
         if order != "output":
             output(block.norm1, at + "norm1")
+        if order != "output" and not config.shared_norm:
             output(block.norm2, at + "norm2")
         if order in ("both", "output"):
             output(block.attn_norm, at + "attn_norm")
             output(block.ffn_norm, at + "ffn_norm")
+        if config.residual_scale != 1:
+            output(block.attn_scale, at + "attn_scaled")
+            output(block.ffn_scale, at + "ffn_scaled")
         if order == "post":
             input(block.norm2, at + "sum")
         output(block.ffn.up, at + "ffn.hidden")
@@ -166,7 +183,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         output(model.head.dense, "head.dense")
         input(model.head.norm, "head.act")
         output(model.head.norm, "head.norm")
-    if config.logit_cap:
+    elif config.d_embed:
+        output(model.head.projection, "head.projected")
+    if config.logit_cap or config.logit_scale != 1.0:
         output(model.head.decoder, "head.logits")
     output(model.head, "logits")
     logits = model(ids[None])[0]

@@ -90,7 +90,7 @@ def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
     """An address of a cell (or of a row, with one word) that is not masked."""
     heads = (1,) if step.has_heads else None
-    last = "1" if step.axes[-1] == "label" else "2"
+    last = {"label": "1", "sink": "0"}.get(step.axes[-1], "2")
     cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", last)[:words]
     return Address(step, None if layer is None else (layer,), heads, cell)
 
@@ -126,7 +126,7 @@ def test_a_row_is_derived_as_the_model_computes_it_and_passes_where_it_says(row:
         if step.seen is None and not step.core:
             assert not step.to_loss, f"{kind}: {name} leads to the loss, and is seen nowhere"
             continue
-        passing = as_step(step, seen_in(kind)[name], trace.config.d_head)
+        passing = as_step(step, seen_in(kind)[name], trace.config)
         assert furthest(again[finite], passing[finite]) < 1e-12, f"{kind}: {name} is another number in the model"
 
 
@@ -145,7 +145,7 @@ def test_a_tap_exchanges_a_row_where_it_can_and_nowhere_else(row: Step) -> None:
             continue
 
         def tap(passing: str, tensor: Tensor, name: str = name) -> Tensor:
-            return tensor + 0.5 * torch.arange(tensor.shape[-1]) if passing == name else tensor
+            return tensor + 0.5 * torch.arange(1, 1 + tensor.shape[-1]) if passing == name else tensor
 
         with torch.no_grad():
             with tapped(model, lambda _, tensor: tensor):

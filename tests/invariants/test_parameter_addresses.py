@@ -85,15 +85,18 @@ def test_a_linear_step_is_its_input_times_its_address(kind: str) -> None:
     model = lively(config_of(kind)).double()
     trace = record(model, encoding_of([3, 1, 2]))
     biased = {text for text in addresses(kind) if ".b" in text or text == "b_U"}
-    for letter, step in (("W_Q", "q"), ("W_K", "k"), ("W_V", "v")):
+    for letter, step in (("W_Q", "q"), ("W_K", "k_own" if trace.config.kv_rank else "k"), ("W_V", "v")):
         bias = letter.replace("W", "b")
         source, layer = trace.steps.sources(trace.steps.at(step, 1), 1)[0]
         x = trace.step(source, layer)
-        for head in range(4):
+        for head in range(model.config.n_heads):
             made = x @ trace[f"L1H{head}.{letter}"]
             made = made + trace[f"L1H{head}.{bias}"] if f"L1.{bias}" in biased else made
             assert torch.allclose(made, trace[f"L1H{head}.{step}"], atol=1e-12), (letter, head)
-    out = sum((trace[f"L1H{head}.head_out"] @ trace[f"L1H{head}.W_O"] for head in range(4)), torch.zeros(()))
+    out = sum(
+        (trace[f"L1H{head}.head_out"] @ trace[f"L1H{head}.W_O"] for head in range(model.config.n_heads)),
+        torch.zeros(()),
+    )
     out = out + trace["L1.b_O"] if "L1.b_O" in biased else out
     assert torch.allclose(out, trace["L1.attn"], atol=1e-12)
 

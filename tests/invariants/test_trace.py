@@ -75,7 +75,7 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
         inside = {step: where for step, where in inside.items() if step != "mid"}
     for layer in range(trace.config.n_layers):
         for step, (path, of_input) in inside.items():
-            if step in trace.steps.by_name:
+            if trace.steps.has(step, layer):
                 watch(f"L{layer}.{step}", f"blocks.{layer}.{path}", of_input)
     for step, (path, of_input) in PASSES_HEAD.items():
         if step in trace.steps.by_name:
@@ -86,7 +86,10 @@ def test_derived_steps_are_what_passes_through_the_modules(kind):
         hook.remove()
     assert len(seen) >= 5 * trace.config.n_layers
     for address, expected in seen.items():
-        assert furthest(trace[address], expected) < 1e-6, address
+        found = trace[address]
+        if found.dim() > expected.dim():  # heads side by side: (T, H·D) -> (H, T, D)
+            expected = expected.unflatten(-1, (len(found), -1)).transpose(0, 1)
+        assert furthest(found, expected) < 1e-6, address
 
 
 @kinds
@@ -137,8 +140,10 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
     c = trace.config
     sizes = {
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
-        "d_head": c.d_head, "d_model": c.d_model, "d_ff": c.d_ff, "vocab": c.vocab_size,
-        "n_heads·d_head": c.n_heads * c.d_head,
+        "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
+        "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,
+        "q_rank": c.q_rank, "kv_rank": c.kv_rank, "d_shared_key": c.rope_width, "d_own": c.d_head - c.rope_width,
+        "d_value": c.d_value, "n_heads·d_value": c.n_heads * c.d_value,
     }  # fmt: skip
     for step, layer in trace.steps.rows:
         if step.is_tensor:
@@ -474,3 +479,15 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
         record(model, encoding_of(range(3, 12)), layers=(0,))
     assert "--layer 0" not in caught.value.hint
+
+
+def test_sinks_take_part_in_the_softmax_and_are_dropped() -> None:
+    trace = traced("gpt-oss, sinks and windows by layer")
+    for layer in range(2):
+        scores, logit = trace.step("masked", layer), trace[f"L{layer}.sink.logit"]
+        beside = torch.cat((scores, logit[:, None, None].expand(-1, len(IDS), 1)), dim=-1).softmax(dim=-1)
+        assert furthest(trace.step("weights", layer), beside[..., :-1]) < 1e-6
+        assert furthest(trace.step("sink", layer), beside[..., -1:]) < 1e-6
+    found = check(trace)
+    assert found.holds
+    assert any("share of the sink" in item.what for item in found.items)

@@ -14,7 +14,7 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch
 from architectures import LLAMA, SIZES, furthest
-from reference import FAMILIES, Pair, last_of, pair
+from reference import FAMILIES, Pair, last_of, last_states, pair
 
 from tinytf.checkpoints.huggingface import load
 from tinytf.config import ModelConfig
@@ -51,7 +51,7 @@ def difference(models: Pair) -> float:
     for block in models.ours.blocks:
         block.register_forward_hook(lambda module, given, result: states.append(result))
     found = models.ours(ids)
-    states[-1] = models.ours.final_norm(states[-1])
+    states[-1] = last_states(models.ours, states[-1])
     pairs = [*zip(states, expected.hidden_states[1:], strict=True), last_of(models, expected, found)]
     return max(furthest(ours, theirs) for ours, theirs in pairs)
 

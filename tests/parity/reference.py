@@ -1,5 +1,6 @@
 """Pairs of one tiny random model with odd settings: transformers' own, and what tinytf opens of its directory."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,14 @@ def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> 
     return getattr(transformers, f"{family}For{task}")(config)
 
 
+def _electra(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
+def _albert(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -68,10 +77,42 @@ def _decoder(family: str, kind: str = "ForCausalLM", **settings: Any) -> nn.Modu
     return getattr(transformers, f"{family}{kind}")(config)
 
 
+def _opt(**settings: Any) -> nn.Module:
+    return transformers.OPTForCausalLM(transformers.OPTConfig(**{**_BERT, "ffn_dim": F, **settings}))
+
+
+def _neo(**settings: Any) -> nn.Module:
+    kinds = {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 4}
+    given = {**_BERT, **_ENDS, **kinds, "intermediate_size": None, **settings}
+    return transformers.GPTNeoForCausalLM(transformers.GPTNeoConfig(**given))
+
+
 def _neox(**settings: Any) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.5}
     given = {**_BERT, **_ENDS, "hidden_size": 32, "rope_parameters": rope, **settings}
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**given))
+
+
+def _gptj(**settings: Any) -> nn.Module:
+    return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
+
+
+def _bloom(**settings: Any) -> nn.Module:
+    given = {"vocab_size": V, "hidden_size": C, "n_layer": N, "n_head": H, **_ENDS, **settings}
+    return transformers.BloomForCausalLM(transformers.BloomConfig(**given))
+
+
+def _mpt(*, n_heads: int = H, tie_word_embeddings: bool = True, **attention: Any) -> nn.Module:
+    given = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": n_heads, "max_seq_len": T}
+    config = transformers.MptConfig(**given, tie_word_embeddings=tie_word_embeddings, attn_config=attention)
+    return transformers.MptForCausalLM(config)
+
+
+def _falcon(**settings: Any) -> nn.Module:
+    # eager from the start, since it cannot be switched later; with ALiBi that adds the bias twice
+    kind = "sdpa" if settings.get("alibi") else "eager"
+    config = transformers.FalconConfig(**{**_BERT, **_ENDS, **settings}, attn_implementation=kind)
+    return transformers.FalconForCausalLM(config)
 
 
 def _gemma2(**settings: Any) -> nn.Module:
@@ -79,10 +120,32 @@ def _gemma2(**settings: Any) -> nn.Module:
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
 
 
+def _deepseek(version: int, **settings: Any) -> nn.Module:
+    widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
+    dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
+    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
     "gpt2, untied": lambda: _gpt2(tie_word_embeddings=False, activation_function="relu"),
+    "gpt2, scores divided by layer": lambda: _gpt2(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False),
+    "starcoder": lambda: transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**_GPT2, n_inner=F)),
+    "starcoder, no heads shared": lambda: transformers.GPTBigCodeForCausalLM(
+        transformers.GPTBigCodeConfig(**_GPT2, multi_query=False, activation_function="relu", layer_norm_epsilon=1e-3)
+    ),
+    "gpt-neo": lambda: _neo(),
+    "gpt-neo, windows everywhere and untied": lambda: _neo(
+        attention_types=[[["local"], N]], tie_word_embeddings=False, intermediate_size=F, window_size=3
+    ),
+    "gpt-1": lambda: transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**_GPT2)),
+    "opt": lambda: _opt(enable_bias=False, activation_function="gelu"),
+    "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
+    "opt, narrow and normed without gains": lambda: _opt(
+        word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
+    ),
+    "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
     "bert with classes": lambda: _classes("Bert", "SequenceClassification", _BERT, **_LABELS),
@@ -95,6 +158,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "xlm-roberta": lambda: transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**_ROBERTA)),
+    "camembert": lambda: transformers.CamembertForMaskedLM(transformers.CamembertConfig(**_ROBERTA, pad_token_id=1)),
+    "electra": lambda: _electra("ElectraForMaskedLM", embedding_size=10, hidden_act="relu"),
+    "electra, as wide as the stream": lambda: _electra(
+        "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
+    ),
+    "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
+    "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -120,19 +191,53 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         attention_bias=False,
         tie_word_embeddings=True,
     ),
+    "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
+    "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
+    "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
+    "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),
+    "command r, queries and keys normed": lambda: _decoder(
+        "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
+    ),
+    "bloom": lambda: _bloom(),
+    "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+    "mpt": lambda: _mpt(clip_qkv=0.9),
+    "mpt, six heads and untied": lambda: _mpt(n_heads=6, tie_word_embeddings=False, softmax_scale=0.6),
+    "falcon": lambda: _falcon(ffn_hidden_size=F, rope_theta=700.0),
+    "falcon, one after the other and less by distance": lambda: _falcon(
+        parallel_attn=False, multi_query=False, alibi=True, bias=True, num_attention_heads=6
+    ),
+    "falcon 40b": lambda: _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
+    "falcon 2": lambda: _falcon(
+        new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, activation="relu", bias=True
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
+    "deepseek v3, latent": lambda: _deepseek(3),
+    "deepseek v2, queries not compressed": lambda: _deepseek(
+        2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
 }
+
+
+def is_encoder(family: str) -> bool:
+    """By its name: making it takes a moment."""
+    return bool(re.match(r"(distil|al|cam|ro|xlm-ro)?bert|electra|xlm-ro", family))
 
 
 @dataclass(frozen=True)
 class Pair:
     theirs: nn.Module
     ours: Transformer
+
+
+def last_states(model: Transformer, hidden: Tensor) -> Tensor:
+    """The last hidden states as theirs has them: after the final norm, and of OPT-350m as they are unembedded."""
+    return getattr(model.head, "projection", nn.Identity())(model.final_norm(hidden))
 
 
 @cache

@@ -6,6 +6,7 @@ import pytest
 import torch
 from architectures import asked, furthest
 from reference import FAMILIES, Pair, pair
+from torch import nn
 
 from tinytf.api import Model
 from tinytf.generate.decoder import Decoder
@@ -87,6 +88,9 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
     without = copy.deepcopy(models.ours).double()
     width = without.blocks[1].attention.o.weight.shape[1] // config.n_heads
     with torch.no_grad():
+        without.blocks[1].attention.o.weight = nn.Parameter(
+            without.blocks[1].attention.o.weight.clone()
+        )  # of this layer
         without.blocks[1].attention.o.weight[:, 2 * width : 3 * width] = 0.0
         before, after = (
             one(torch.tensor([IDS]))[0, found.position].log_softmax(-1) for one in (model.transformer, without)

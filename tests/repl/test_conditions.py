@@ -40,6 +40,7 @@ def test_a_measure_is_numpys_over_what_is_not_masked(trace: Trace, name: str, st
 
 def test_the_entropy_is_the_mean_over_rows_and_heads(trace: Trace) -> None:
     weights = trace.step("weights", 1).double().numpy()
+    weights /= weights.sum(-1, keepdims=True)
     safe = np.where(weights > 0, weights, 1.0)
     expected = -(weights * np.log(safe)).sum(-1).mean()
     assert measure(trace, "entropy", trace.steps.by_name["weights"], 1) == pytest.approx(expected, rel=1e-9)

@@ -42,6 +42,7 @@ def by_numpy(weights: np.ndarray, config: ModelConfig, length: int) -> dict[str,
         first = max(0, query + 1 - config.window) if config.window else 0
         seen = weights[..., query, first : query + 1 if config.causal else tokens]
         if seen.shape[-1] > 1:
+            seen = seen / seen.sum(axis=-1, keepdims=True)
             nats = -np.sum(seen * np.log(np.maximum(seen, 1e-300)), axis=-1)
             relative.append(nats / np.log(seen.shape[-1]))
     found = {

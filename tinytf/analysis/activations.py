@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tinytf.config import CHOICES
 from tinytf.report import About, Data, Report
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import ACTIVATION_NAMES
@@ -17,7 +16,8 @@ from tinytf.trace.trace import Text
 REACH = 5.0
 """The curves go from −REACH to REACH."""
 _STEPS = 201
-GATED_NAMES = {"relu": "ReGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU", "silu": "SwiGLU"}
+_USUAL = ("relu", "gelu", "gelu_tanh", "silu")
+GATED_NAMES = {"relu": "ReGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU", "silu": "SwiGLU", "relu2": "gated ReLU²"}
 """What an activation that multiplies another unit is called (Shazeer 2020)."""
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 
@@ -39,8 +39,8 @@ class Place(Data):
 class Activations(Report):
     """The activation ``name`` of a layer: what goes in (``inputs``) and what comes out (``outputs``), (T, F) each.
 
-    Where it is ``gated``, an output is the activation of the gate times the ``hidden`` unit. ``curves`` has each known
-    activation at ``grid`` (N,), by its name. ``quantiles`` are those of QUANTILES, of all inputs.
+    Where it is ``gated``, an output is the activation of the gate times the ``hidden`` unit. ``curves`` has the usual
+    activations and the layer's own at ``grid`` (N,), by its name. ``quantiles`` are those of QUANTILES, of all inputs.
     """
 
     KIND = "activations"
@@ -107,7 +107,7 @@ def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
         gated[0] if gated else None,
         outputs,
         grid,
-        {ACTIVATION_NAMES[word]: ACTIVATIONS[word](grid) for word in CHOICES["activation"]},
+        {ACTIVATION_NAMES[word]: ACTIVATIONS[word](grid) for word in dict.fromkeys((*_USUAL, trace.config.activation))},
         tuple(places),
         tuple(quantiles.tolist()),
         about=About(model, trace.encoding),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import Activate, Add, Norm
+from tinytf.steps.operations import Activate, Add, Multiply, Norm
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
@@ -59,7 +59,7 @@ class Attribution(Report):
 
     ``logit`` is the model's own, and ``allowed`` how far the sum may be from it: PARTS, or four roundings of what
     the parts come to without their signs, where that is more. ``of`` is what the parts sum to: where logits are capped
-    it is ``head.logits``, the logit before the cap. ``frozen`` says what was held constant.
+    it is ``head.logits``, the logit before the cap or the scale. ``frozen`` says what was held constant.
     """
 
     KIND = "attribution"
@@ -163,6 +163,8 @@ class _Parts:
             scale = weight / (x.square().mean() + site.module.eps).sqrt()
             self.rows = [(rows - rows.mean(dim=-1, keepdim=True) if centred else rows) * scale]
             self.add(f"{step.name} bias", "norm bias", getattr(site.module, "bias", None), layer)
+        elif isinstance(step.operation, Multiply):
+            self.rows = [rows * step.operation.factor]
         elif isinstance(step.operation, Activate):  # x·gate(x), and 0 at 0: the gate is held
             self.rows = [rows * torch.where(taken == 0, 0.0, given / taken)]
         else:
@@ -269,7 +271,11 @@ def _embeddings(parts: _Parts) -> None:
     total = next(step for step in before if isinstance(step.operation, Add))
     for name in total.inputs:
         parts.add(name, "embedding", parts.trace.step(name)[parts.place])
-    parts.through(next((step for step in before if total.name in step.inputs), None))
+    last = total.name
+    for step in before:
+        if last in step.inputs:
+            parts.through(step)
+            last = step.name
 
 
 def _last(parts: _Parts) -> None:
@@ -288,11 +294,11 @@ def _block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _P
     parts.replace(table.input, layer)
     norms = {step.inputs[0]: step for step in table.stream_norms}
     for step in table.added:
-        added, norm = parts_of(parts, step, layer), norms.get(step.name)
-        added.through(norm, layer)
+        added = parts_of(parts, step, layer)
+        *way, total = table.to_stream(step)
+        for one in way:
+            added.through(one, layer)
         parts.take(added)
-        last = step if norm is None else norm
-        total = next(one for one in table.layer_steps if isinstance(one.operation, Add) and last.name in one.inputs)
         parts.through(norms.get(total.name), layer)
     parts.replace(table.output, layer)
 

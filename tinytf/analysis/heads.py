@@ -35,8 +35,12 @@ def copy_losses(logits: Tensor, ids: Tensor, length: int) -> tuple[float, float]
 
 
 def entropies(weights: Tensor) -> Tensor:
-    """The entropy of each query's weights, in nats: (…, Q, K) -> (…, Q)."""
-    return torch.special.entr(weights).sum(dim=-1)
+    """The entropy of each query's weights, in nats: (…, Q, K) -> (…, Q).
+
+    Beside a sink they sum to less than 1; it is that of their shares of this sum.
+    """
+    whole = weights.sum(dim=-1)
+    return torch.where(whole > 0, torch.special.entr(weights).sum(dim=-1) / whole + whole.log(), 0.0)
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -92,7 +96,9 @@ def overlap(weights: Tensor, visible: Tensor) -> Tensor:
     The Bhattacharyya coefficient Σ√(p·q) of the two distributions, 1 for the same and 0 where they share no key, mean
     over the other heads and the queries that see more than one key. NaN for a single head, and where no query does.
     """
-    roots = weights[..., (visible > 1).to(weights.device), :].sqrt().transpose(-3, -2)  # (…, Q, H, K)
+    seen = weights[..., (visible > 1).to(weights.device), :]
+    shares = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # beside a sink they sum to less than 1
+    roots = shares.sqrt().transpose(-3, -2)  # (…, Q, H, K)
     alike = (roots @ roots.transpose(-2, -1)).mean(dim=-3)  # (…, H, H)
     n_heads = weights.shape[-3]
     others = alike.sum(dim=-1) - alike.diagonal(dim1=-2, dim2=-1)

@@ -127,10 +127,12 @@ def neighbours(
 
 def _at(model: TextModel, trace: Trace, at: str, top: int | None) -> Neighbours:
     where = trace.address(at)
-    if where.step is None or where.axes[-1:] != ["d_model"]:
-        raise AddressError(
-            f"{where} is no vector as wide as an embedding", "name a step of the residual stream, such as L0.out[0]"
+    width = trace.steps.by_name["embed.tokens"].axes[-1]
+    if where.step is None or where.axes[-1:] != [width]:
+        named = (
+            "the residual stream, such as L0.out[0]" if width == "d_model" else "that width, such as embed.tokens[0]"
         )
+        raise AddressError(f"{where} is no vector as wide as an embedding", f"name a step of {named}")
     vectors, names = trace[where], _names(trace, where)  # (L, T, C), (T, C) or (C,)
     flat = vectors.reshape(-1, vectors.shape[-1])
     spaces = tuple(_space(table, rows, flat, top) for table, rows in _tables(trace.model).items())

@@ -17,6 +17,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
@@ -215,9 +216,15 @@ class Readout:
         self.model = model
         table = table_of(model.config)
         self.has_directions = model.head is not None
-        plain = self.has_directions and table.unembedded.inputs == (table.final,) and len(table.over_vocabulary) == 1
-        self.direct = plain and not table.stream_norms
-        self.norm: Any = model.final_norm
+        plain = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
+        self.direct = plain and not table.stream_norms and not model.config.logit_cap
+        scale = model.config.logit_scale * model.config.residual_scale
+        self.gain = gain_of(model.final_norm).double() * scale
+        self._unembedding = model.unembedding
+        narrowing = next((step for step in table.after if step.axes[-1:] == ("d_embed",)), None)
+        if narrowing is not None and self.has_directions:
+            narrow: Any = model.get_submodule(narrowing.module)
+            self._unembedding = model.unembedding @ narrow.weight  # (V, C)
         self.centres = isinstance(model.final_norm, nn.LayerNorm)
         rows = f"rows of {table.added[-1].matrix}"
         no_head = "this model has no language-model head, so"
@@ -226,19 +233,27 @@ class Readout:
             self.contributing = f"{no_head} there is no logit to contribute to"
         elif self.direct:
             centred = ", centred" if self.centres else ""
-            self.reading = f"{rows}{centred}, times the final norm's gain, through the unembedding"
+            gained = ", times the final norm's gain" if model.config.norm_gain else ""
+            scaled = "" if scale == 1 else f", times {scale:.4g}"
+            self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            own = table.unembedded.inputs != (table.final,)
-            between = "head's own layers between" if own else "norms that come after each sum"
-            self.reading = f"{rows} through the unembedding, without the {between}"
+            transformed = not plain
+            through = "the unembedding"
+            between = "norms that come after each sum"
+            if transformed:
+                through = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
+                between = "head's norm between" if narrowing else "head's dense layer and norm between"
+            if transformed and model.config.labels:
+                between = "head's own layers between"
+            self.reading = f"{rows} through {through}, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:
         """The ``top`` tokens that each unit promotes and suppresses most."""
         if not self.has_directions:
             return ()
-        unembedding = self.model.unembedding.float()
+        unembedding = self._unembedding.float()
         found: list[Direction] = []
         for start in range(0, len(units), _ROWS):
             part = units[start : start + _ROWS]
@@ -262,7 +277,7 @@ class Readout:
         """Rows (…, C) as the unembedding takes them, but for the norm's scale."""
         if not self.direct:
             return rows
-        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * gain_of(self.norm).float()
+        return (rows - rows.mean(dim=-1, keepdim=True) if self.centres else rows) * self.gain.float()
 
     def questions(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """What a vector in the residual stream is multiplied with for its part of a logit: (T, C).
@@ -272,7 +287,7 @@ class Readout:
         x = hidden.double()
         centred = x - x.mean(dim=-1, keepdim=True) if self.centres else x
         scale = (centred.square().mean(dim=-1, keepdim=True) + self.model.config.norm_eps).sqrt()
-        asked = self.model.unembedding[ids].double() * gain_of(self.norm).double() / scale
+        asked = self._unembedding[ids].double() * self.gain / scale
         return asked - asked.mean(dim=-1, keepdim=True) if self.centres else asked
 
 

@@ -169,7 +169,8 @@ def rollout(
 def _maps(trace: Trace, heads: str, stop: int) -> Iterator[Tensor]:
     """Of each layer ½·A + ½·I (Q, K): half of what leaves a layer came in through the residual connection.
 
-    The largest, or smallest, weights of several heads do not sum to 1: each row is divided by its sum.
+    The largest, or smallest, weights of several heads do not sum to 1, nor do those beside a sink: each row is divided
+    by its sum.
     """
     for layer in range(stop + 1):
         name = trace.steps.weights

@@ -33,18 +33,20 @@ def sharpness(trace: Trace, layer: int, head: int) -> Sharpness | None:
     if "scaling" not in removable(config):
         return None
     scores = next(step for step in trace.steps.layer_steps if step.core)
-    live, tables = trace.step(scores.name, layer, (head,)), (trace.steps, table_of(lacking(config, "scaling")))
-    scaled, unscaled = (_weights(live, table, layer)[0] for table in tables)
-    return Sharpness(layer, head, config.score_divisor, config.score_divisor_words, live[0], scaled, unscaled)
+    live, tables = trace.step(scores.name, layer), (trace.steps, table_of(lacking(config, "scaling")))
+    scaled, unscaled = (_weights(trace, live, table, layer)[head] for table in tables)
+    return Sharpness(layer, head, config.score_divisor, config.score_divisor_words, live[head], scaled, unscaled)
 
 
-def _weights(x: Tensor, table: StepTable, layer: int) -> Tensor:
+def _weights(trace: Trace, scores: Tensor, table: StepTable, layer: int) -> Tensor:
     """From scores (H, Q, K) to weights, by the rows of a table."""
-    for step, within in table.rows:
-        if within == layer and step.core and step.is_map and len(step.inputs) == 1:
-            assert step.operation is not None, "a step of the core has an operation"
-            x = step.operation.forward(x)
-    return x
+    first, *rows = [step for step, within in table.rows if within == layer and step.core]
+    values = {first.name: scores}
+    for step in rows[: next(place for place, step in enumerate(rows, 1) if step.is_distribution)]:
+        assert step.operation is not None, "a step of the core has an operation"
+        module = trace.model.get_submodule(f"blocks.{layer}.{step.module}") if step.module else None
+        values[step.name] = step.operation.in_core(module, *(values[name] for name in step.inputs))
+    return values[table.weights]
 
 
 @dataclass(frozen=True)

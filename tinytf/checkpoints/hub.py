@@ -1,10 +1,9 @@
 """Models of the Hugging Face hub: fetched through huggingface_hub into its own cache, opened like any directory."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tinytf.checkpoints.stores import HUB_CACHE
 from tinytf.errors import CheckpointError, UsageError
 
 _SMALL_FILES = ("*.json", "merges.txt", "vocab.txt", "*.model")
@@ -25,12 +24,18 @@ def fetch(name: str) -> Path:
     """The cached directory of ``ORG/NAME`` or ``ORG/NAME@REVISION``, downloaded where it is not cached yet.
 
     Progress, token, offline mode and cache are huggingface_hub's own (HF_TOKEN, HF_HUB_OFFLINE, HF_HOME). Raises
-    UsageError for a name that is none, CheckpointError in one line for any error of the hub or the network.
+    UsageError for a name that is none, CheckpointError in one line for any error of the hub or the network. Without the
+    package, what is cached is opened as it is.
     """
     repository, _, revision = name.partition("@")
     if repository.count("/") > 1 or not all(repository.split("/")):
         raise UsageError(f"hub:{name} is not the name of a model", "such as hub:openai-community/gpt2")
-    library = _library()
+    try:
+        library = _library()
+    except CheckpointError:
+        if HUB_CACHE.has(name):
+            return HUB_CACHE.find(name)
+        raise
 
     def snapshot(*patterns: str) -> Path:
         return Path(library.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
@@ -53,23 +58,3 @@ def _hint(error: Exception) -> str:
     if "Gated" in kind or "RepositoryNotFound" in kind:
         return "check the name; a private or gated model needs HF_TOKEN"
     return ""
-
-
-def cache_folder() -> Path:
-    """Where huggingface_hub keeps what it fetched: HF_HUB_CACHE, HF_HOME/hub, or ~/.cache/huggingface/hub."""
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-
-
-def cached() -> Iterator[tuple[str, Path]]:
-    """(ORG/NAME, directory of the newest snapshot) of every model in the cache, without huggingface_hub.
-
-    The cache keeps ``models--ORG--NAME/snapshots/COMMIT``, and in ``refs/main`` the commit that was last fetched.
-    """
-    for folder in sorted(cache_folder().glob("models--*")):
-        snapshots = [path for path in folder.glob("snapshots/*") if (path / "config.json").exists()]
-        main = folder / "refs" / "main"
-        wanted = main.read_text("utf-8").strip() if main.is_file() else ""
-        chosen = next((path for path in snapshots if path.name == wanted), None) or next(iter(sorted(snapshots)), None)
-        if chosen is not None:
-            yield folder.name.removeprefix("models--").replace("--", "/"), chosen

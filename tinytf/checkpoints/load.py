@@ -84,9 +84,9 @@ class Checkpoint:
         goes_to: dict[str, list[tuple[str, Stored]]] = {}
         needed: Shapes = {}
         for parameter, shape in shapes_of(model).items():
-            plain, how = table.place(parameter)
+            plain, how = table.place(parameter, self.config)
             name = stored.get(plain) or table.prefixed(plain)
-            needed[name] = how.stored_shape(shape)
+            needed[name] = how.stored_shape(shape, self.config)
             goes_to.setdefault(name, []).append((parameter, how))
         copy_of: dict[str, str] = {}
         skipped, said = set(), set()

@@ -63,55 +63,91 @@ class Group(NamedTuple):
 class Stored:
     """Where a module of ours is stored, ``{n}`` standing for the layer, and how its tensors lie there.
 
-    They are part ``part`` of ``parts`` along the output axis, one after the other, or, with ``by_head``, one after the
-    other in every head: (head, part, d_head). With ``paired`` the rows of a head are RoPE's pairs (0, D/2), (1, D/2 +
-    1) … Both name the field of the configuration that counts those heads. ``transposed`` matrices are (in, out).
+    They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
+    these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
+    head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
+    and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads
+    (``1``: there is one). ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
     ``offset`` is added to a stored weight to make ours.
     """
 
     module: str
     transposed: bool = False
     part: int = 0
-    parts: int = 1
+    parts: tuple[str, ...] = ()
     by_head: str = ""
     paired: str = ""
+    turned_last: bool = False
+    by_row: bool = False
     offset: float = 0.0
 
-    def stored_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
+    def stored_shape(self, ours: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
         """The shape of the stored tensor where ours has this one."""
-        whole = (ours[0] * self.parts, *ours[1:])
+        shares = self._shares(config)
+        whole = (ours[0] * sum(shares) // shares[self.part], *ours[1:])
+        if self.by_row:
+            return (whole[0] // config.d_head, config.d_head)
         return whole[::-1] if self.transposed else whole
+
+    def _shares(self, config: ModelConfig) -> list[int]:
+        return [getattr(config, part) for part in self.parts] or [1]
+
+    def _heads(self, config: ModelConfig) -> int:
+        return getattr(config, self.by_head) if self.by_head else 1
 
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """The stored tensor as ours: a view of it wherever that is possible."""
         whole = stored.t() if self.transposed and stored.dim() == 2 else stored
-        if self.by_head:  # (H·P·D, …) -> (H, P, D, …) -> (H·D, …)
-            piece = whole.unflatten(0, (getattr(config, self.by_head), self.parts, -1))[:, self.part].flatten(0, 1)
-        else:
-            piece = whole.chunk(self.parts)[self.part]
-        if self.paired:  # (H·D, …) -> (H, D/2, 2, …) -> (H, 2, D/2, …)
-            piece = piece.unflatten(0, (getattr(config, self.paired), -1, 2)).transpose(1, 2).flatten(0, 2)
+        if self.by_row:  # (H, D) -> (H·D,)
+            whole = whole.flatten()
+        heads, shares = self._heads(config), self._shares(config)
+        rows = [len(whole) * share // sum(shares) // heads for share in shares]
+        piece = (
+            whole.unflatten(0, (heads, -1)).split(rows, dim=1)[self.part].flatten(0, 1)
+        )  # (H, rows, …) -> (H·rows, …)
+        if self.turned_last:
+            piece = self._rolled(piece, config, config.rope.width)
+        if self.paired:
+            piece = self._turned(piece, config, lambda pairs: pairs.unflatten(1, (-1, 2)))
         return piece + self.offset if self.offset else piece
+
+    def _turned(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
+        """The rows that RoPE turns, ``split`` in every head into pairs or halves, with these two axes exchanged."""
+        count = 1 if self.paired == "1" else getattr(config, self.paired)
+        heads = piece.unflatten(0, (count, -1))  # (H, D, …)
+        turned = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
+        rest = heads[:, config.rope.width :]
+        return (torch.cat((turned, rest), dim=1) if rest.numel() else turned).flatten(0, 1)
+
+    def _rolled(self, piece: Tensor, config: ModelConfig, by: int) -> Tensor:
+        """The rows of every head, the last ``by`` of them first."""
+        return piece.unflatten(0, (getattr(config, self.paired), -1)).roll(by, 1).flatten(0, 1)
 
     def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
         """The stored tensor from ours, which are given in the order of their parts."""
         if self.offset:
             pieces = [piece - self.offset for piece in pieces]
         if self.paired:
-            heads = getattr(config, self.paired)
-            pieces = [piece.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2) for piece in pieces]
-        if self.by_head:
-            heads = getattr(config, self.by_head)
-            whole = torch.stack([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 2)
-        else:
-            whole = torch.cat(pieces)
+            pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
+        if self.turned_last:
+            pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
+        heads = self._heads(config)
+        whole = torch.cat([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 1)
+        if self.by_row:
+            whole = whole.unflatten(0, (-1, config.d_head))
         return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
 
 
 def fused(module: str, **how: Any) -> dict[str, Stored]:
-    """Queries, keys and values of a block in one module."""
+    """Queries, keys and values of a block in one module: all of a kind together, or ``by_head="n_kv_heads"``.
+
+    The latter has for each key-value head its queries, its key and its value: in turns where no heads are shared,
+    all queries first where one key and value serves them all.
+    """
+    parts = ("n_heads", "n_kv_heads", "n_kv_heads")
     return {
-        f"blocks.{{n}}.attention.{name}": Stored(module, part=part, parts=3, **how) for part, name in enumerate("qkv")
+        f"blocks.{{n}}.attention.{name}": Stored(module, part=part, parts=parts, **how)
+        for part, name in enumerate("qkv")
     }
 
 
@@ -155,13 +191,19 @@ class FamilyTable:
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
-            found |= setting.read(fields, found, tensors)
+            said = setting.read(fields, found, tensors)
+            found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
         return found
 
-    def place(self, ours: str) -> tuple[str, Stored]:
-        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not."""
+    def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:
+        """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not.
+
+        Layers that share their weights in ``config`` are stored by the numbers of their groups.
+        """
         module, _, kind = ours.rpartition(".")
         name, layer = _without_layer(module)
+        if layer and config is not None:
+            layer = str(config.group_of(int(layer)))
         how = self.stored[name]
         return f"{how.module.replace('{n}', layer)}.{kind}", how if kind == "weight" else replace(how, offset=0.0)
 

@@ -208,7 +208,8 @@ class Decoder:
             for number, (q, (keys, _)) in enumerate(zip(queries, stored, strict=True)):
                 look(number, _weights(torch.as_tensor(q), keys, first, at))
         cache.advance(1)
-        return kernels.leaving(logits)
+        found, scale = kernels.leaving(logits), self.config.logit_scale
+        return found if scale == 1 else found * scale
 
     def _rotation(self, at: int, x: Tensor) -> Map | None:
         if self.config.positions != "rotary":

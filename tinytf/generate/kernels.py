@@ -80,10 +80,11 @@ class Kernels:
         if isinstance(module, nn.Identity):
             return None
         assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
-        given = {"normalized_shape": module.normalized_shape, "weight": _detached(module.weight), "eps": module.eps}
+        shape, weight = module.normalized_shape, _detached(module.weight)
         if isinstance(module, nn.RMSNorm):
-            return partial(F.rms_norm, **given)
-        return partial(F.layer_norm, bias=_detached(module.bias), **given)
+            return partial(F.rms_norm, normalized_shape=shape, weight=weight, eps=module.eps)
+        bias = _detached(module.bias)
+        return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=module.eps)
 
     def product(self, weight: Tensor, bias: Tensor | None, *, exact: bool = False) -> Map:
         """x·Wᵀ + b with a matrix (out, in); ``exact`` asks for results in at least the numbers' own precision."""
@@ -180,7 +181,8 @@ class NumpyKernels(Kernels):
     def norm(self, module: nn.Module) -> Map | None:
         if isinstance(module, nn.Identity):
             return None
-        assert isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.eps is not None
+        assert isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        assert module.eps is not None
         width = module.normalized_shape
         gain = np.ones(width, np.float32) if module.weight is None else module.weight.detach().numpy()
         if isinstance(module, nn.RMSNorm):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace, losses_of
-from tinytf.steps.operations import Activate, Add, Concat, Linear
+from tinytf.steps.operations import Activate, Add, Concat
 from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.hooks import tapped
 from tinytf.trace.site import Site
@@ -87,7 +87,9 @@ class Draw:
             return self._random.randrange(len(value)), query, self._random.choice(keys)
         rows = self._rows(step, layer)
         axes = zip(step.axes, value.shape, strict=True)
-        return tuple(self._random.choice(rows) if axis == "token" else self._random.randrange(n) for axis, n in axes)
+        return tuple(
+            self._random.choice(rows) if axis in ("token", "query") else self._random.randrange(n) for axis, n in axes
+        )
 
     def _rows(self, step: Step, layer: int | None) -> Sequence[int]:
         """The positions where a step leads to the loss: after the last attention only those with a target."""
@@ -103,12 +105,12 @@ class Draw:
         return self._visible if found is None else found.cpu()
 
     def _replaced(self, step: Step, layer: int | None, index: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        table, at, width = self._trace.steps, index, self._trace.config.d_head
+        table, at, config = self._trace.steps, index, self._trace.config
         name, within = _instead(table, step, layer) or (step.name, layer)
         if isinstance(step.operation, Concat):
-            at = (index[1] // width, index[0], index[1] % width)
-        if step.has_heads and isinstance(step.operation, Linear):  # as it is projected: (T, H·D)
-            at = (index[1], index[0] * width + index[2])
+            at = (index[1] // config.value_width, index[0], index[1] % config.value_width)
+        if step.has_heads and step.operation is not None and step.operation.side_by_side:  # (T, H·D)
+            at = (index[1], index[0] * config.sizes[step.axes[-1]] + index[2])
         return table.at(name, within).full_name(within), at
 
 
@@ -129,7 +131,8 @@ def _instead(table: StepTable, step: Step, layer: int | None) -> Place | None:
 def _becomes_a_key(table: StepTable, step: Step, layer: int | None) -> bool:
     """Whether other positions of the layer use a step, as keys and values."""
     return any(
-        (one.core and number == 1) or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
+        (one.core and number == 1 and "token" in step.axes)
+        or (one.role in ("residual", "k", "v") and _becomes_a_key(table, one, layer))
         for one, within, number in table.consumers((step.name, layer))
         if within == layer
     )

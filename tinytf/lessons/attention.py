@@ -36,6 +36,8 @@ def qkv(live: Live) -> Lesson:
         return f"Q {q}, K and V {kv}" if shared else q
 
     what = "the shape of Q, and of K and V" if shared else "the shape of Q, of K and of V"
+    if config.value_width != width:
+        what = "the shape of Q and of K"
     query, key = shape(_TEXTS, heads, length, width), shape(_TEXTS, groups, length, width)
     wrong = [said(query, query), said(key, query), said(query, shape(_TEXTS, heads, length, max(1, width // 2)))]
     for sizes in ((_TEXTS, heads, length, config.d_model), (_TEXTS, heads, length, length), (heads, length, width)):
@@ -134,9 +136,12 @@ def softmax(live: Live) -> Lesson:
     largest = float(chosen.max())
     powers = np.exp(chosen - largest)
     rest = float(np.exp(scaled[[k for k in seen if k not in keys]] - largest).sum())
-    right = powers / (powers.sum() + rest)
+    sunk = float(live.at(f"L0H0.sink[{row},0]")) if "sink" in live.steps else 0.0
+    sink = (float(powers.sum()) + rest) * sunk / (1 - sunk)
+    right = powers / (powers.sum() + rest + sink)
     missing, power = len(seen) - len(keys), f"e^(score − {bracketed(largest)})"
     others = f" The {power} of the other {missing} sum to {figure(rest)}." if missing else ""
+    others += f" That of the sink is {figure(sink)}." if sunk else ""
     question = live.ask("softmax").vector(
         f"The scaled scores of query {row}, {live.token(row)}, are {figures(chosen)} for "
         f"{_keys(live, keys)}{'' if missing else ', all that it sees'}.{others} What are their weights?",
@@ -147,7 +152,7 @@ def softmax(live: Live) -> Lesson:
             right[::-1],
             np.exp(-np.logaddexp(0, -chosen)),
         ],
-        f"{power} is {figures(powers)}, in all {figure(float(powers.sum() + rest))}; divided by that, "
+        f"{power} is {figures(powers)}, in all {figure(float(powers.sum() + rest + sink))}; divided by that, "
         f"{figures(right)}. Subtracting the largest score changes no weight.",
     )
     return live.lesson("softmax", question, taken=taken, key=keys[-1])
@@ -155,7 +160,7 @@ def softmax(live: Live) -> Lesson:
 
 def values(live: Live) -> Lesson:
     row, keys = live.row, live.strongest(3)
-    weights, column = live.at("L0H0.weights")[row, keys], live.at("L0H0.v")[keys, 0]
+    weights, column = live.at("L0H0.weights")[row, keys], live.at(f"L0H0.{live.steps['head_out'].inputs[1]}")[keys, 0]
     total = float(live.at(f"L0H0.head_out[{row},0]"))
     rest = total - float((weights * column).sum())
     missing = len(live.seen(row)) - len(keys)
@@ -167,7 +172,7 @@ def values(live: Live) -> Lesson:
         f"and dimension 0 of their values is {figures(column)}.{others} What is dimension 0 of the head there?",
         total,
         [float(column.sum()), float(column.mean()), float(column[weights.argmax()]), -total, total / len(keys)],
-        f"{' + '.join(terms)} = {figure(total)}: a mean, weighted by attention.",
+        f"{' + '.join(terms)} = {figure(total)}: a {'sum' if 'sink' in live.steps else 'mean'}, weighted by attention.",
     )
     return live.lesson("values", question)
 
@@ -237,7 +242,7 @@ def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float]) -> 
 
 def concat(live: Live) -> Lesson:
     config, here, ask = live.config, live.here, live.ask("concat")
-    count, width = config.n_heads, config.d_head
+    count, width = config.n_heads, config.value_width
     head, dimension = ask.random.randrange(count), ask.random.randrange(width)
     place = head * width + dimension
     columns = sorted({0, width - 1, place, width % (count * width), count * width - 1})

@@ -24,6 +24,50 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     return NORMS[config.norm](width or config.d_model, config.norm_eps, config.norm_gain, config.norm_bias)
 
 
+class HeadwiseNorm(nn.Module):
+    """A norm of every head by itself, with a gain of its own for each: (…, H·D) -> (…, H·D)."""
+
+    def __init__(self, config: ModelConfig, width: int) -> None:
+        super().__init__()
+        self.d_head, self.eps = config.d_head, config.norm_eps
+        self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
+        learned = config.norm_parameters
+        self.weight = nn.Parameter(torch.empty(width)) if "gain" in learned else None
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in learned else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        gained = normed if self.weight is None else normed * self.weight
+        return gained if self.bias is None else gained + self.bias
+
+
+def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
+    """The norm of queries or keys: of one head's width, or of all heads side by side."""
+    if not config.qk_norm:
+        return nn.Identity()
+    if config.qk_norm_across == "head":
+        return make_norm(config, config.d_head)
+    width = n_heads * config.d_head
+    return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
+
+
+class Clipping(nn.Module):
+    """Keeps every number within ±``limit``."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.limit, self.limit)
+
+
+def make_clip(config: ModelConfig) -> nn.Module:
+    """What clips queries, keys or values."""
+    return Clipping(config.clip_qkv) if config.clip_qkv else nn.Identity()
+
+
 @lru_cache(maxsize=8)
 def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
@@ -64,7 +108,7 @@ class LearnedPositions(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.offset = config.position_offset
-        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.d_model))
+        self.weight = nn.Parameter(torch.empty(self.offset + config.context, config.summed_width))
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
         first = self.offset + start
@@ -76,10 +120,21 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.d_model = config.d_model
+        self.width = config.summed_width
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
-        return sinusoidal_table(start + ids.shape[1], self.d_model, ids.device, dtype)[start:]  # (T, C)
+        return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
+
+
+class Scaled(nn.Module):
+    """A multiplication by one number that is not learned."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
 
 
 class FeedForward(nn.Module):

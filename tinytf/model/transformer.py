@@ -3,21 +3,23 @@
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import SelfAttention, Tap, make_core
+from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     Embedding,
     FeedForward,
     LearnedPositions,
+    Scaled,
     SinusoidalPositions,
     make_norm,
 )
@@ -26,35 +28,47 @@ from tinytf.steps.table import table_of
 
 
 class Embeddings(nn.Module):
-    """Token vectors, plus positions and token types, normed: each where the architecture has it."""
+    """Token vectors, plus positions and token types, normed: each where the architecture has it.
+
+    Narrow ones are projected to the width of the stream: the token vectors (OPT), or the normed sum (ELECTRA).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.tokens = Embedding(config.vocab_size, config.d_model, config.embed_scale)
+        self.tokens = Embedding(config.vocab_size, config.embed_width, config.embed_scale)
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
         elif config.positions == "sinusoidal":
             self.positions = SinusoidalPositions(config)
-        self.types = Embedding(config.n_token_types, config.d_model) if config.n_token_types else None
-        self.norm = make_norm(config) if config.embed_norm else nn.Identity()
+        self.types = Embedding(config.n_token_types, config.summed_width) if config.n_token_types else None
+        self.norm = make_norm(config, config.summed_width) if config.embed_norm else nn.Identity()
+        self.projection: nn.Module | None = None
+        if config.d_embed:
+            self.projection = Linear(config.d_embed, config.d_model, bias=config.projection_bias)
+        # By place, first or last: a tuple, as in Block.
+        self.widen = (None, self.projection) if config.embed_norm else (self.projection, None)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, ids: Tensor, token_types: Tensor | None = None, start: int = 0) -> Tensor:
+        first, last = self.widen
         x = self.tokens(ids)  # (B, T) -> (B, T, C)
+        x = x if first is None else first(x)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if token_types is None else token_types)
         if self.positions is not None:
             x = x + self.positions(ids, x.dtype, start)
-        return self.dropout(self.norm(x))
+        x = self.dropout(self.norm(x))
+        return x if last is None else last(x)
 
 
 class Block(nn.Module):
     """Attention and feed-forward, each with a residual connection; an order of norms is which slots are filled.
 
     ``norm1`` and ``norm2`` stand ``before`` attention and feed-forward (GPT-2, Llama), or ``after`` each residual sum
-    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A ``parallel`` feed-forward reads
-    what attention reads (GPT-NeoX), with a ``shared`` norm after the same norm1 (GPT-J).
+    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2), which ``attn_scale`` and
+    ``ffn_scale`` multiply (Granite). A ``parallel`` feed-forward reads what attention reads (GPT-NeoX), with a
+    ``shared`` norm after the same norm1 (GPT-J).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -62,11 +76,14 @@ class Block(nn.Module):
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
         self.norm1 = make_norm(config) if before or after else none
-        self.attention = SelfAttention(config)
+        self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
         self.ffn = FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
+        self.attn_scale, self.ffn_scale = (
+            none if config.residual_scale == 1 else Scaled(config.residual_scale) for _ in range(2)
+        )
         self.dropout = nn.Dropout(config.dropout)
         # The slots by place: tuples, so that a norm is registered under one name alone.
         self.before = (self.norm1, self.norm2) if before else (none, none)
@@ -77,10 +94,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         (into_attention, into_ffn), (after_attention, after_ffn) = self.before, self.after
         read = into_attention(x)
-        attn = self.attn_norm(self.attention(read, start, padding_mask, cache))
+        attn = self.attn_scale(self.attn_norm(self.attention(read, start, padding_mask, cache)))
         mid = after_attention(x + self.dropout(attn))
-        ffn = self.ffn_norm(self.ffn(read if self.shared else into_ffn(x if self.parallel else mid)))
-        return after_ffn(mid + self.dropout(ffn))
+        ffn = self.ffn(read if self.shared else into_ffn(x if self.parallel else mid))
+        return after_ffn(mid + self.dropout(self.ffn_scale(self.ffn_norm(ffn))))
 
 
 _NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))
@@ -92,9 +109,8 @@ class Unembedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        count = config.n_outcomes
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(count, config.d_model))
-        self.bias = nn.Parameter(torch.empty(count)) if config.head_bias else None
+        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.n_outcomes, config.head_width))
+        self.bias = nn.Parameter(torch.empty(config.n_outcomes)) if config.head_bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         return linear(x, embedding if self.weight is None else self.weight, self.bias)
@@ -121,6 +137,17 @@ class LanguageModelHead(nn.Module):
         return values
 
 
+class NarrowLanguageModelHead(LanguageModelHead):
+    """The same after a projection to the width of the embeddings (OPT-350m)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.projection = Linear(config.d_model, config.d_embed, bias=config.projection_bias)
+
+    def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
+        return super().named(self.projection(x), embedding)
+
+
 class TransformedHead(LanguageModelHead):
     """A head with a dense layer, its activation and a norm before the logits, each where the architecture has it.
 
@@ -129,11 +156,11 @@ class TransformedHead(LanguageModelHead):
 
     def __init__(self, config: ModelConfig) -> None:
         nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
-        masked, none = config.head == "mlm", nn.Identity()
+        masked, none, width = config.head == "mlm", nn.Identity(), config.head_width
         dense = masked or config.head_dense
-        self.dense = Linear(config.d_model, config.d_model) if dense else none
+        self.dense = Linear(config.d_model, width) if dense else none
         self.activation = ACTIVATIONS[config.head_activation] if dense else none
-        self.norm = make_norm(config) if masked or config.head_norm else none
+        self.norm = make_norm(config, width) if masked or config.head_norm else none
         self.decoder = Unembedding(config)
         self.steps = table_of(config).over_vocabulary
 
@@ -155,8 +182,10 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config.at(layer)) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
-        head = LanguageModelHead if config.head == "lm" else TransformedHead
+        plain = NarrowLanguageModelHead if config.d_embed else LanguageModelHead
+        head = plain if config.head == "lm" else TransformedHead
         self.head = head(config) if config.head != "none" else None
+        self.share_layers()
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
@@ -175,6 +204,7 @@ class Transformer(nn.Module):
         with torch.device("meta"):
             model = cls(config)
         model.to_empty(device="cpu")
+        model.share_layers()
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
@@ -189,6 +219,27 @@ class Transformer(nn.Module):
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
 
+    def share_layers(self) -> None:
+        """Give the layers of a group the parameters of its first one, as in ``layer_groups``."""
+        for layer, block in enumerate(self.blocks if self.config.layer_groups else ()):
+            first = self.blocks[self.config.first_of(layer)]
+            if first is block:
+                continue
+            for name, module in block.named_modules():
+                for leaf, _ in list(module.named_parameters(recurse=False)):
+                    setattr(module, leaf, getattr(first.get_submodule(name), leaf))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, but that layers which share their weights need those of the first one alone."""
+        names = (name for name, _ in self.named_parameters(remove_duplicate=False) if name.startswith("blocks."))
+        found = dict(state_dict)
+        for name in names if self.config.layer_groups else ():
+            _, layer, rest = name.split(".", 2)
+            found[name] = found[f"blocks.{self.config.first_of(int(layer))}.{rest}"]
+        loaded = super().load_state_dict(found, strict, assign)
+        self.share_layers()
+        return loaded
+
     def _attentions(self) -> Iterator[SelfAttention]:
         return (module for module in self.modules() if isinstance(module, SelfAttention))
 
@@ -197,7 +248,7 @@ class Transformer(nn.Module):
         if core == "fused" and tap is not None:
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():
-            attention.core = make_core(attention.config, tap, stepwise=core == "steps")
+            attention.core = make_core(attention.config, tap, stepwise=core == "steps", within=attention)
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
@@ -216,7 +267,8 @@ class Transformer(nn.Module):
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
         and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, or beyond the room of the cache.
+        beyond the context, beyond the room of the cache, and where a text that is in the cache gets longer than
+        ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
         if start + length > self.config.context:
@@ -226,6 +278,11 @@ class Transformer(nn.Module):
             )
         if cache is not None:
             cache.require_room(len(ids), length)
+            if cache.is_turned(start + length):
+                raise UsageError(
+                    f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
+                    "clear the cache, and compute the whole text again",
+                )
         x = self.embed(ids, token_types, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from tinytf.config import ModelConfig
+from tinytf.config import LATENT_EPS, ModelConfig
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,7 +25,10 @@ Place = tuple[str, int | None]
 """A step of the table by its short name, and the layer where it is inside one."""
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
-ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh"}
+_ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
+ACTIVATION_NAMES = {
+    "relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh",
+}  # fmt: skip
 """What each activation of a configuration is called."""
 
 
@@ -82,7 +85,7 @@ class Step:
     @property
     def parameter(self) -> str:
         """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
-        if self.make is _norm:
+        if self.make in (_norm, _head_norm, _latent_norm):
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
@@ -111,7 +114,7 @@ class Step:
 
     @property
     def is_distribution(self) -> bool:
-        """Whether each of its rows sums to 1."""
+        """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
 
     @property
@@ -138,6 +141,10 @@ def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
 
+def _clipped(config: ModelConfig) -> bool:
+    return config.clip_qkv > 0
+
+
 def _has_head(config: ModelConfig) -> bool:
     return config.head != "none"
 
@@ -154,8 +161,16 @@ def _head_dense(config: ModelConfig) -> bool:
     return config.head == "mlm" or config.head_dense
 
 
-def _head_norm(config: ModelConfig) -> bool:
+def _head_normed(config: ModelConfig) -> bool:
     return config.head == "mlm" or config.head_norm
+
+
+def _scaled_head(config: ModelConfig) -> bool:
+    return _has_head(config) and config.logit_scale != 1
+
+
+def _scaled_residual(config: ModelConfig) -> bool:
+    return config.residual_scale != 1
 
 
 def _sequential(config: ModelConfig) -> bool:
@@ -166,12 +181,51 @@ def _norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Norm(config.norm == "layernorm", config.norm_eps, config.norm_parameters)
 
 
+def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    if config.qk_norm_across == "head":
+        return _norm(o, config)
+    joint = config.qk_norm_across == "all"
+    return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
+
+
+def _latent(config: ModelConfig) -> bool:
+    return config.kv_rank > 0
+
+
+def _latent_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Norm(False, LATENT_EPS, ("gain",))
+
+
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
 
 
+def _clip(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Clip(config.clip_qkv)
+
+
 def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.ffn_bias)
+
+
+def _tokens_widened(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and not config.embed_norm
+
+
+def _sum_widened(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and config.embed_norm
+
+
+def _narrow_lm(config: ModelConfig) -> bool:
+    return config.d_embed > 0 and config.head == "lm"
+
+
+def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Linear(config.projection_bias)
+
+
+def _scale_added(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Multiply(config.residual_scale)
 
 
 def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
@@ -190,9 +244,13 @@ def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 
 _WIDE = ("token", "d_model")
+_EMBEDDED, _SUMMED, _HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
+"""As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
+_VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
+_SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
 _VOCABULARY = ("token", "vocab")
 _CLASSES = ("token", "label")
@@ -200,7 +258,12 @@ _NORMED = "TransformerLens' tensor of that name is before gain and bias, this on
 _NO_HEAD = "this model has no language-model head"
 _NO_DENSE = "the head of this model has no dense layer"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
+_NOT_LATENT = "keys and values are made of the stream directly in this model"
+_NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
+
+_NOT_CLIPPED = "queries, keys and values are not clipped in this model"
 
 RENAMED = {"heads": "head_out"}
 """Former names, which scripts and recordings may still use, to the present ones."""
@@ -210,6 +273,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<q>": ("q", _HEADS),
     "<k>": ("k", _KV),
     "<map>": ("attention", _MAP),
+    "<v>": ("v", _VALUES),
     "<attn>": ("attention", _WIDE),
     "<ffn>": ("ffn", _WIDE),
 }
@@ -218,38 +282,68 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
 STEPS: tuple[Step, ...] = (
     Step("tokens", "tokens", "text → pieces", (), role="embed", in_layer=False, recorded=True),
     Step("ids", "token ids", "piece → id", (), ("tokens",), role="embed", in_layer=False, recorded=True),
-    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _WIDE, ("ids",), "embed", False, True,
+    Step("embed.tokens", "token embeddings", "E[ids]{embed_scale}", _EMBEDDED, ("ids",), "embed", False, True,
          alias="hook_embed", make=lambda o, _: o.Lookup(), module="embed.tokens", matrix="E",
          seen=Seen("embed.tokens")),
-    Step("embed.positions", "positions", "{position_formula}", _WIDE, (), "embed", False, True,
+    Step("embed.projected", "token embeddings, projected", "tokens·W_in{projection_bias}", _WIDE, ("embed.tokens",),
+         "embed", False, when=_tokens_widened, absent="{not_widened}",
+         make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
+    Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
          when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
          make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
          matrix="P", seen=Seen("embed.positions")),
-    Step("embed.types", "token types", "S[type]", _WIDE, (), "embed", False, True,
+    Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
-    Step("embed.sum", "embeddings, summed", "{embed_sum}", _WIDE, ("<embeddings>",), "embed", False,
+    Step("embed.sum", "embeddings, summed", "{embed_sum}", _SUMMED, ("<embeddings>",), "embed", False,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model; their sum is embed.out",
          make=lambda o, _: o.Add(), seen=Seen("embed.norm", 0)),
-    Step("embed.norm", "embedding norm", "{norm}(sum)", _WIDE, ("embed.sum",), "residual", False, True,
+    Step("embed.norm", "embedding norm", "{norm}(sum)", _SUMMED, ("embed.sum",), "residual", False, True,
          when=lambda c: c.embed_norm, absent="embeddings are not normed in this model",
-         make=_norm, module="embed.norm", seen=Seen("embed")),
+         make=_norm, module="embed.norm", seen=Seen("embed.norm")),
+    Step("embed.out", "embeddings, projected", "x₀ = embed.norm·W_in{projection_bias}", _WIDE, ("embed.norm",),
+         "residual", False, True, when=_sum_widened, absent="{not_widened}",
+         make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed")),
     Step("embed.out", "embeddings", "x₀ = {embed_sum}", _WIDE, ("<embeddings>",), "residual", False, True,
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
     Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
          seen=Seen("", 0), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
-    Step("q", "queries", "{attn_in}·W_Q{qkv_bias}", _HEADS, ("<residual>",), "q", recorded=True, alias="attn.hook_q",
+    Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
+         when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
+    Step("q_a_norm", "queries, compressed and normed", "RMSNorm(q_a)", ("token", "q_rank"), ("q_a",), "q",
+         when=lambda c: c.q_rank > 0, absent=_NO_Q_RANK, make=_latent_norm, module="attention.q_a_norm",
+         seen=Seen("attention.q_a_norm")),
+    Step("q", "queries", "{q_in}·W_Q{qkv_bias}", _HEADS, ("<into q>",), "q", recorded=True, alias="attn.hook_q",
          make=_qkv, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
+    Step("kv_a", "keys and values, compressed", "{attn_in}·W_KVA", ("token", "kv_rank"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.kv_a", matrix="W_KVA",
+         seen=Seen("attention.kv_a")),
+    Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm(kv_a)", ("token", "kv_rank"), ("kv_a",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm",
+         seen=Seen("attention.kv_a_norm")),
+    Step("k_shared", "keys, the part of all heads", "{attn_in}·W_KR", ("token", "d_shared_key"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k_shared", matrix="W_KR",
+         seen=Seen("attention.k_shared")),
+    Step("k_own", "keys, the part of each head", "kv_a_norm·W_K", ("kv head", "token", "d_own"), ("kv_a_norm",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("k", "keys, both parts", "[k_shared | k_own]", _KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
+         alias="attn.hook_k", make=lambda o, _: o.Join(), seen=Seen("attention.join")),
     Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
-         make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
-    Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
+         when=lambda c: not _latent(c), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
-    Step("q_norm", "queries, normed", "{norm}(q) in each head", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
-         absent=_NO_QK_NORM, make=_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
-    Step("k_norm", "keys, normed", "{norm}(k) in each head", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
-         absent=_NO_QK_NORM, make=_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
+    Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
+         absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", _KV, ("<k>",), "k", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _VALUES, ("<v>",), "v", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -263,15 +357,25 @@ STEPS: tuple[Step, ...] = (
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
+         "attention", core=True, when=lambda c: c.positions == "alibi",
+         absent="attention scores do not fall with distance in this model",
+         make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
+    Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
+         when=lambda c: c.attention_sinks, absent="attention has no sinks in this model: keys share all of it",
+         make=lambda o, _: o.Sink(), module="attention.sink", matrix="sink.logit"),
     Step("weights", "attention weights", "softmax({map}), each row sums to 1", _MAP, ("<map>",), "attention",
-         alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
-    Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
-         make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
-    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
+         when=lambda c: not c.attention_sinks, alias="attn.hook_pattern", make=lambda o, _: o.Softmax(), core=True),
+    Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
+         ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
+         make=lambda o, _: o.SunkSoftmax(), core=True),
+    Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
+         recorded=True, alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
          alias="hook_attn_out", make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
@@ -279,6 +383,8 @@ STEPS: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="attn_norm", seen=Seen("attn_norm")),
+    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<attn>",), "attention",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
     Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
          make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
@@ -286,8 +392,8 @@ STEPS: tuple[Step, ...] = (
          absent="what goes into attention and the feed-forward is not normed in this model",
          make=_norm, module="norm1", seen=Seen("norm1")),
     Step("norm2", "norm before feed-forward", "n = {norm}({ffn_stream})", _WIDE, ("<read>",),
-         when=lambda c: _order("pre", "both")(c) and not c.shared_norm, absent="{no_norm2}", alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2",
-         seen=Seen("norm2")),
+         when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
+         alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
          recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
          seen=Seen("ffn.up")),
@@ -301,6 +407,8 @@ STEPS: tuple[Step, ...] = (
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
+    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<ffn>",), "ffn",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
     Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
          alias="hook_resid_post", make=lambda o, _: o.Add(), seen=Seen("")),
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
@@ -314,19 +422,27 @@ STEPS: tuple[Step, ...] = (
     Step("pooled", "pooled first token", "tanh(W·x[0] + b)", ("d_model",), ("<final>",), "output", False,
          when=lambda c: c.pooler, absent="this model has no pooler", make=lambda o, _: o.Pooled(True), module="pooler",
          to_loss=False),
-    Step("head.dense", "head, dense", "x·W + b", _WIDE, ("<final>",), "output", False, when=_head_dense,
+    Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", _EMBEDDED, ("<final>",), "output",
+         False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
+         make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
+    Step("head.dense", "head, dense", "x·W + b", _HEAD, ("<final>",), "output", False, when=_head_dense,
          absent=_NO_DENSE, make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
-    Step("head.act", "head, activated", "{head_act}(dense)", _WIDE, ("head.dense",), "output", False, when=_head_dense,
+    Step("head.act", "head, activated", "{head_act}(dense)", _HEAD, ("head.dense",), "output", False, when=_head_dense,
          absent=_NO_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
-    Step("head.norm", "head, norm", "{norm}(act)", _WIDE, ("<acted>",), "output", False, when=_head_norm,
+    Step("head.norm", "head, norm", "{norm}(act)", _HEAD, ("<acted>",), "output", False, when=_head_normed,
          absent="the head of this model has no norm", make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
-         "output", False, when=_capped_head, absent="logits are not capped in this model",
+         "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
     Step("logits", "logits, capped", "{logit_cap}·tanh(head.logits / {logit_cap})", _VOCABULARY, ("head.logits",),
          "output", False, True, when=_capped_head, make=lambda o, c: o.Cap(c.logit_cap), seen=Seen("head")),
+    Step("head.logits", "logits before the scale", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
+         "output", False, when=_scaled_head, absent="logits are neither capped nor scaled in this model",
+         make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
+    Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
+         True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=lambda c: c.predicts_tokens and not _capped_head(c), absent=_NO_HEAD,
+         when=lambda c: c.predicts_tokens and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
     Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
          True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U", seen=Seen("head")),
@@ -343,10 +459,15 @@ def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     act = ACTIVATION_NAMES[config.activation]
-    added = [step.name.partition(".")[2] for step in STEPS if step.name in _EMBEDDINGS and step.when(config)]
-    unplaced = "this model has no positions" if config.positions == "none" else ""
+    added = [name.partition(".")[2] for name in _embeddings(config)]
+    unplaced = {
+        "none": "this model has no positions",
+        "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
+    }.get(config.positions, "")
+    attn_in = "n" if _order("pre", "both")(config) else "x"
     return {
         "norm": _NORM[config.norm],
+        "across": _ACROSS[config.qk_norm_across],
         "no_rotary": unplaced or f"positions are {config.positions}, added to the embeddings, so nothing is rotated",
         "no_added_positions": unplaced
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
@@ -355,13 +476,17 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
-        "attn_in": "n" if _order("pre", "both")(config) else "x",
+        "attn_in": attn_in,
+        "q_in": "q_a_norm" if config.q_rank else attn_in,
+        "v_in": "kv_a_norm" if _latent(config) else attn_in,
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
         "scale": f"scores / {config.score_divisor_words}"
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
+        "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
+        "logit_scale": f"{config.logit_scale:.4g}",
         "no_norm2": "attention and the feed-forward share norm1 in this model"
         if config.shared_norm
         else "what goes into attention and the feed-forward is not normed in this model",
@@ -376,8 +501,15 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
+        "clip_qkv": f"{config.clip_qkv:g}",
+        "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
-        "logits_in": "head.norm" if _head_norm(config) else "act" if _head_dense(config) else "x",
+        "projection_bias": " + b" if config.projection_bias else "",
+        "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
+        if _sum_widened(config)
+        else "token embeddings are as wide as the residual stream in this model",
+        "logits_in": _unembedded(config).replace("head.act", "act") or "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
         "head_bias": " + b" if config.head_bias else "",
@@ -406,18 +538,31 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     final = ("final.norm",) if config.final_norm else ("norm2",)
     acted = ("head.act",) if _head_dense(config) else final
     return {
-        "<embeddings>": tuple(s.name for s in STEPS if s.name in _EMBEDDINGS and s.when(config)),
+        "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
+        "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
+        "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
         "<final>": final,
         "<acted>": acted,
-        "<logits>": ("head.norm",) if _head_norm(config) else acted,
+        "<logits>": (_unembedded(config),) if _unembedded(config) else final,
         "<shares>": ("logits",) if config.decides == "number" else ("probs",),
     }
 
 
-_EMBEDDINGS = ("embed.tokens", "embed.positions", "embed.types")
+def _unembedded(config: ModelConfig) -> str:
+    """The step of the head that is unembedded; empty where that is the last hidden state itself."""
+    if _head_normed(config):
+        return "head.norm"
+    return "head.act" if _head_dense(config) else "head.projected" if _narrow_lm(config) else ""
+
+
+def _embeddings(config: ModelConfig) -> tuple[str, ...]:
+    """The steps that are added to each other: token vectors, positions and types."""
+    tokens = "embed.projected" if _tokens_widened(config) else "embed.tokens"
+    there = {step.name for step in STEPS if step.when(config)}
+    return tuple(name for name in (tokens, "embed.positions", "embed.types") if name in there)
 
 
 def _resolved(config: ModelConfig) -> Iterator[Step]:
@@ -430,19 +575,20 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if not step.when(config):
             continue
         names = [one for name in step.inputs for one in several.get(name, (name,))]
-        inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
+        inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
-        words["map"] = inputs[0] if step.is_map else ""
+        words["map"] = inputs[0] if step.core else ""
         seen = step.seen
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
             seen = Seen(path, 0)
         if seen is not None and seen.path == "<acted>":
-            seen = Seen("head.norm" if _head_norm(config) else "head.decoder", 0)
+            seen = Seen("head.norm" if _head_normed(config) else "head.decoder", 0)
         first = next((one for one in above if inputs and one.name == inputs[0]), None)
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
+            axes=_axes(step.axes, config),
             inputs=inputs,
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
@@ -456,6 +602,16 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
 
 
+def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
+    """Axes with those of embeddings and of values by their names in this model."""
+    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width, "<head>": config.head_width}
+    named = (
+        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
+    )
+    same = config.value_width == config.d_head
+    return tuple(axis.replace("d_value", "d_head") if same else axis for axis in named)
+
+
 def _absent(config: ModelConfig) -> Iterator[Step]:
     """The rows with parameters that a model of this configuration does not have."""
     from tinytf.steps import operations
@@ -463,15 +619,17 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
     words = _words(config)
     for step in STEPS:
         if step.module and step.make and not step.when(config):
-            yield replace(step, matrix=step.matrix.format_map(words), operation=step.make(operations, config))
+            made = step.make(operations, config)
+            yield replace(step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=made)
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":
     return step.operation.parameters(step) if step.operation else ()
 
 
-def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
-    return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
+def _nearest(above: list[Step], role: str, axes: tuple[str, ...], config: ModelConfig) -> str:
+    named = _axes(axes, config)
+    return next(step.name for step in reversed(above) if step.role == role and step.axes == named)
 
 
 @lru_cache(maxsize=64)
@@ -554,6 +712,15 @@ class StepTable:
 
         return tuple(step for step in self.layer_steps if streams(step))
 
+    def to_stream(self, added: Step) -> tuple[Step, ...]:
+        """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""
+        from tinytf.steps.operations import Add
+
+        way = [added]
+        while not isinstance(way[-1].operation, Add):
+            way.append(next(step for step in self.layer_steps if way[-1].name in step.inputs))
+        return tuple(way[1:])
+
     def at(self, name: str, layer: int | None) -> Step:
         """A step as it is in one layer; where that layer has none, as it is in any."""
         name = RENAMED.get(name, name)
@@ -561,6 +728,10 @@ class StepTable:
 
     def has(self, name: str, layer: int | None) -> bool:
         return (name, layer) in self.by_place
+
+    def in_layer(self, layer: int) -> tuple[Step, ...]:
+        """The steps of one layer, in their order."""
+        return tuple(step for step, within in self.rows if within == layer)
 
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""

@@ -80,15 +80,18 @@ def _in_chunks(site: Site, own: Sequence[int]) -> Iterator[Item]:
     """
     trace, layer, n_heads, length = site.trace, site.layer, site.config.n_heads, len(site.ids)
     weights = site.source_steps[0]
+    shares = Site(trace, weights, layer)
     count = max(1, min(n_heads, _CHUNK_BYTES // (4 * length * length)))
     sums: list[Tensor] = []
+    wholes: list[Tensor] = []
     mixed: list[Tensor] = []
     for first in range(0, n_heads, count):
         heads = tuple(range(first, min(n_heads, first + count)))
         sums.append(trace.step(weights.name, layer, heads).sum(dim=-1))
+        wholes.append(shares.operation.whole(shares, heads).to(sums[-1]).expand_as(sums[-1]))
         mixed.append(site.derive(heads))
-    row_sums = torch.cat(sums)
-    yield _compare(weights.full_name(layer), "each row sums to 1", row_sums, torch.ones_like(row_sums))
+    words = "each row sums to 1" if len(shares.sources) == 1 else "each row sums to 1 with the share of the sink"
+    yield _compare(shares.name, words, torch.cat(sums), torch.cat(wholes))
     own = list(own)
     yield _compare(site.name, site.step.formula, torch.cat(mixed)[own], site.value[own])
 

@@ -38,7 +38,9 @@ def _of_finite(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], float
 
 
 def _entropy(rows: Tensor) -> float:
-    return float(torch.special.entr(rows.double()).sum(dim=-1).mean())
+    """Of the shares of each row's sum, which is 1 but for weights beside a sink."""
+    rows = rows.double()
+    return float(torch.special.entr(rows / rows.sum(dim=-1, keepdim=True).clamp(min=1e-300)).sum(dim=-1).mean())
 
 
 MEASURES: dict[str, tuple[Callable[[Tensor], float], str]] = {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.model.attention import SelfAttention, Tap
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
@@ -27,7 +28,7 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
-                hook = partial(_keep, keep, step, layer, model.config.d_head)
+                hook = partial(_keep, keep, step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         yield
 
@@ -40,14 +41,20 @@ def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
 
 
 def _keep(
-    keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int, module: nn.Module, args: Any, result: Tensor
+    keep: dict[str, Tensor],
+    step: Step,
+    layer: int | None,
+    config: ModelConfig,
+    module: nn.Module,
+    args: Any,
+    result: Tensor,
 ) -> None:
     assert step.seen is not None
     argument = step.seen.argument
-    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
+    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], config)
 
 
-def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
+def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
     """A tensor of the running model as a trace holds it: without the batch axis.
 
     Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). A tensor without a batch axis (positions)
@@ -56,7 +63,8 @@ def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
     if tensor.dim() == 2:
         return tensor.detach().clone()
     if step.has_heads and tensor.dim() == 3:
-        return tensor[0].unflatten(-1, (-1, d_head)).transpose(0, 1)
+        heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
+        return tensor[0].unflatten(-1, (heads, -1)).transpose(0, 1)
     return tensor[0]
 
 

@@ -18,7 +18,6 @@ from tinytf.steps.operations import Parameter
 from tinytf.steps.table import Step, StepTable
 from tinytf.trace.address import ADDRESS, Address, parse_address, read_numbers, span
 
-_HEADS = ("n_heads·d_head", "n_kv_heads·d_head")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _PATH = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
@@ -44,7 +43,9 @@ class ParameterAddress:
     def whole_axes(self) -> tuple[str, ...]:
         """The axes without the cell."""
         axes = self.parameter.axes
-        return axes if self.heads is None else tuple("d_head" if axis in _HEADS else axis for axis in axes)
+        return (
+            axes if self.heads is None else tuple(axis.partition("·")[2] if is_split(axis) else axis for axis in axes)
+        )
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -92,13 +93,19 @@ class ParameterAddress:
         tensor, config = model.get_parameter(self.path(layer)).detach(), model.config
         tensor = tensor.t() if self.parameter.transposed else tensor
         for axis, name in enumerate(self.parameter.axes):
-            if head is not None and name in _HEADS:
-                own = head // config.heads_per_kv if name == "n_kv_heads·d_head" else head
-                tensor = tensor.narrow(axis, own * config.d_head, config.d_head)
+            if head is not None and is_split(name):
+                own = head // config.heads_per_kv if name.startswith("n_kv_heads") else head
+                width = config.sizes[name.partition("·")[2]]
+                tensor = tensor.narrow(axis, own * width, width)
         # from the last axis, so that the first ones keep their numbers
         for axis, word in zip(reversed(self._taken), reversed(self.cell), strict=True):
             tensor = tensor.select(axis, _index(word, self.whole_axes[axis], tensor.shape[axis], find_token))
         return tensor
+
+
+def is_split(axis: str) -> bool:
+    """Whether an axis holds heads side by side."""
+    return axis.startswith(("n_heads·", "n_kv_heads·"))
 
 
 def _index(word: str, axis: str, size: int, find_token: FindToken | None) -> int:
@@ -149,13 +156,13 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         raise AddressError(f"{name} is a parameter of every layer", f"say which: L0.{name} … L{last}.{name}")
     if not step.in_layer and layers is not None:
         raise AddressError(f"{name!r} is not inside a layer", f"write {name} alone")
-    split = [axis for axis in one.axes if axis in _HEADS]
+    split = [axis for axis in one.axes if is_split(axis)]
     if heads is not None and not split:
         raise AddressError(f"{name} is not split into heads", f"its axes are {', '.join(one.axes)}")
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
     if len(cell) > len(one.axes):
         raise AddressError(f"{name} has {len(one.axes)} axes, {', '.join(one.axes)}; {text!r} names {len(cell)}")
-    if heads is not None and split == ["n_kv_heads·d_head"]:
+    if heads is not None and split and split[0].startswith("n_kv_heads"):
         said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
     return ParameterAddress(step, one, layers, heads, cell, said)
 
@@ -187,7 +194,7 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
         path: where
         for kind in (*FAMILIES.values(), *ARCHITECTURES.values())
         for path, where in paths.items()
-        if kind.has(path) and kind.place(path)[0] == kind.plain(name)
+        if kind.has(path) and kind.place(path, table.config)[0] == kind.plain(name)
     }
     if len(found) > 1:
         raise AddressError(f"{name} is several parameters", f"name one: {', '.join(map(str, found.values()))}")

@@ -81,13 +81,16 @@ class Site:
 
     @property
     def path(self) -> str:
-        """The name of the module with the step's parameters; empty where it has none."""
+        """The name of the module with the step's parameters, of the first layer that has them; empty without any."""
         path = self.step.module
-        return f"blocks.{self.layer}.{path}" if path and self.layer is not None else path
+        if not path or self.layer is None:
+            return path
+        return f"blocks.{self.trace.config.first_of(self.layer)}.{path}"
 
     @property
     def module(self) -> Any:
-        return self.trace.model.get_submodule(self.path)
+        path = self.step.module
+        return self.trace.model.get_submodule(path if self.layer is None else f"blocks.{self.layer}.{path}")
 
     @property
     def weight(self) -> Tensor:

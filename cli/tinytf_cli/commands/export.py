@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from tinytf_cli.command import argument, command, option
+from tinytf_cli.options import complete_model
 from tinytf_cli.output import Output, Result
 
 
@@ -13,7 +14,7 @@ from tinytf_cli.output import Output, Result
 class Asked:
     """What this command alone takes."""
 
-    model: str = argument()
+    model: str = argument(shell_complete=complete_model)
     directory: Path = argument(type=click.Path(path_type=Path))
     to: str = option(type=click.Choice(["huggingface"]), required=True, help="The format to write.")
 

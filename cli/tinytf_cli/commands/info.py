@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from tinytf_cli.command import argument, command, option
 from tinytf_cli.host import given, host
+from tinytf_cli.options import complete_model, default_model
 from tinytf_cli.output import Output, Result
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 class Asked:
     """The argument and option of this command alone."""
 
-    model: str = argument(default="tiny")
+    model: str = argument(default=default_model, shell_complete=complete_model)
     positions: bool = option(is_flag=True, help="Show how positions are encoded: the waves and their lengths.")
 
 
 @command("info")
 def info(asked: Asked, output: Output) -> int:
-    """MODEL is tiny, tiny-encoder, a folder, a .gguf file, preset:NAME or hub:ORG/NAME."""
+    """MODEL is what --model of other commands takes; without it, TINYTF_MODEL or tiny."""
     from tinytf.loading import info as report
     from tinytf.loading import load
     from tinytf_cli.views.info import InfoView

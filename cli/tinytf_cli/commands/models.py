@@ -18,7 +18,9 @@ class Asked:
 
 @command("models")
 def models(asked: Asked, output: Output) -> None:
-    """They are built in, presets, in FOLDER (default: this one), or in the Hugging Face cache."""
+    """They are built in, presets, in FOLDER (default: this one), in the Hugging Face cache, of Ollama, or of LM Studio.
+    No weights are read.
+    """
     from tinytf.catalogue import catalogue
     from tinytf_cli.views.models import ModelsView
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tinytf_cli.command import command, option
 from tinytf_cli.host import given, host
-from tinytf_cli.options import Texts
+from tinytf_cli.options import DEFAULT_MODEL, Texts, complete_model, default_model
 from tinytf_cli.output import Output
 
 
@@ -12,7 +12,10 @@ from tinytf_cli.output import Output
 class Asked:
     """The options of this command alone."""
 
-    model: str = option("-m", "--model", shown="tiny", metavar="MODEL", help="Whose tokenizer.")
+    model: str = option(
+        "-m", "--model", metavar="MODEL", default=default_model, show_default=DEFAULT_MODEL,
+        shell_complete=complete_model, help="Whose tokenizer.",
+    )  # fmt: skip
 
 
 @command("tokens")

@@ -14,7 +14,7 @@ from prompt_toolkit.document import Document
 from tinytf.config import LEFT_OUT
 from tinytf.errors import UsageError
 from tinytf.text.printable import printable
-from tinytf_cli.options import complete_model
+from tinytf_cli.options import available_names
 from tinytf_cli.repl.addressing import Offer, addresses, beginning, parameters, tokens
 from tinytf_cli.repl.colouring import LONGEST
 from tinytf_cli.repl.helping import PAGES
@@ -237,12 +237,9 @@ def _sites(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
 
 
 def _models(session: Session, begun: str, words: list[str]) -> Iterator[Offer]:
-    """The models that are built in, and files."""
-    for item in complete_model(click.Context(click.Command("model")), click.Option(["--model"]), begun):
-        if item.type == "plain":
-            about = "random weights of this shape" if item.value.startswith("preset:") else "built in"
-            yield Offer(item.value, about, True)
-    if not begun.startswith("preset:"):
+    """The models that are here by a name, and files."""
+    yield from beginning(begun, available_names())
+    if ":" not in begun:
         yield from (one for one in _files(session, begun, words) if not one.whole or one.word.endswith(".gguf"))
 
 

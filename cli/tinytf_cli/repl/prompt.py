@@ -35,7 +35,7 @@ _DEPTHS = {
     "truecolor": ColorDepth.DEPTH_24_BIT,
 }
 _LEAST_TEXT = 8
-_NO_PATH = ("preset:", "hub:")
+_NO_PATH = ("preset:", "hub:", "ollama:", "lmstudio:")
 _USUAL_TERM = "windows" if sys.platform == "win32" else ""  # where TERM is not set
 _PATIENCE = 0.2  # seconds
 _SHOWN = 1_000

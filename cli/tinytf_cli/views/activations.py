@@ -12,7 +12,7 @@ from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import Block, Column, Curve, Curves, Figure, Heading, Pieces, Table
 from tinytf_cli.views.parts import folded, note, row_limit, size_column, titled
 
-_ROLES = ("dim", "q", "v", "ffn")
+_ROLES = ("dim", "q", "v", "ffn", "attention")
 _AT = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
 
 
@@ -52,7 +52,7 @@ class ActivationsView:
     def _curves(self) -> Iterator[Curve]:
         """The layer's own activation first, so that it is drawn on top."""
         found, grid = self.found, self.found.grid.double().numpy()
-        for name, role in sorted(zip(found.curves, _ROLES, strict=True), key=lambda one: one[0] != found.name):
+        for name, role in sorted(zip(found.curves, _ROLES, strict=False), key=lambda one: one[0] != found.name):
             yield Curve(name, grid, found.curves[name].double().numpy(), role)
 
     def _values(self) -> Iterator[Block]:

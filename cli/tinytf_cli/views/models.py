@@ -14,6 +14,8 @@ _PLACES = {
     "preset": "presets: architectures with random weights",
     "folder": "in {folder}",
     "hub cache": "in the cache of the Hugging Face hub",
+    "Ollama": "of Ollama",
+    "LM Studio": "of LM Studio",
 }
 
 
@@ -40,8 +42,8 @@ class ModelsView:
                     Column("opens", [_opens(e) for e in entries], shrink=12),
                 ]
             )
-        if not any(entry.place in ("folder", "hub cache") for entry in self.found.entries):
-            yield Line([Span(f"no others in {folder} or in the cache of the Hugging Face hub", "dim")])
+        if all(entry.place in ("built in", "preset") for entry in self.found.entries):
+            yield Line([Span(f"no others in {folder}, the cache of the Hugging Face hub, Ollama or LM Studio", "dim")])
 
 
 def _size(entry: AvailableModel) -> str:

@@ -12,7 +12,7 @@ from tinytf_cli.numbers import plural
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line, Pieces, Span, Table
 
 _LETTERS = {
-    "token": "T", "d_model": "C", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
+    "token": "T", "d_model": "C", "d_embed": "E", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
     "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
 }  # fmt: skip
 _TOKENS_WIDTH = 32
@@ -48,7 +48,11 @@ def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool) -
             Column("#", [str(row.number) for row in rows], "right", drop=2, said="step"),
             Column("step", [Span(row.name, row.step.role) for row in rows], said=""),
             Column("formula", formulas, shrink=12, drop=1, said="formula"),
-            Column("shape", shapes, narrow=["×".join(f"{_LETTERS[axis]}{n}" for axis, n in row.shape) for row in rows]),
+            Column(
+                "shape",
+                shapes,
+                narrow=["×".join(f"{_LETTERS.get(axis, '')}{n}" for axis, n in row.shape) for row in rows],
+            ),
             Column("mean", _figures(rows, "mean"), "right"),
             Column("std", _figures(rows, "std"), "right"),
             Column("min", _figures(rows, "min"), "right"),

@@ -87,7 +87,8 @@ def _maps(trace: Trace, steps: Sequence[Step], layer: int, head: int, rows: int 
         title = Heading(f"L{layer}H{head}.{step.name}", role=step.role)
         drawn.append([title, Heat(values, names, names, scale, seen, limit)])
     yield Beside(drawn, least=_map_width(names, width), even=True)
-    yield from query_blocks(values, names, seen, rows)
+    if step.is_distribution:
+        yield from query_blocks(values, names, seen, rows)
 
 
 def _map_width(names: Sequence[str], width: int) -> int:

@@ -35,8 +35,9 @@ _DEFAULT_ALIGNMENT = 32
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor in the file: ``shape`` has rows first, ``kind`` is its ggml type, ``start`` counts from byte 0."""
+    """One tensor of a file: ``shape`` has rows first, ``kind`` is its ggml type, ``start`` counts from byte 0."""
 
+    path: Path
     name: str
     shape: tuple[int, ...]
     kind: Any
@@ -46,7 +47,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says before its data."""
+    """What a file says before its data, or the parts of a model together."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -239,7 +240,7 @@ def _placed(
         if start + n_bytes > size:
             said = f"{quoted(name)} takes {n_bytes:,} bytes from {start:,}, and the file has {size:,}"
             raise damaged(path, said, "truncated")
-        found[name] = StoredTensor(name, shape, kind, start, n_bytes)
+        found[name] = StoredTensor(path, name, shape, kind, start, n_bytes)
         expected = _aligned(offset + n_bytes, alignment)
     return found
 

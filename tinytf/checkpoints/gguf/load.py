@@ -4,9 +4,11 @@ from collections import Counter
 from pathlib import Path
 
 from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
-from tinytf.checkpoints.gguf.header import Header, read_header
+from tinytf.checkpoints.gguf.header import Header
+from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
+from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
@@ -21,7 +23,12 @@ def read_gguf(path: Path) -> Checkpoint:
     Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
     implemented.
     """
-    header = read_header(path)
+    return checkpoint_of(read_parts(path))
+
+
+def checkpoint_of(header: Header) -> Checkpoint:
+    """The same of a header that was read."""
+    path = header.path
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")
     with faults_of(path):
@@ -34,7 +41,7 @@ def read_gguf(path: Path) -> Checkpoint:
 
 def gguf_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer in the metadata of a file; its weights are not looked at, and may be of any architecture."""
-    return tokenizer_of(read_header(path))
+    return tokenizer_of(read_parts(path))
 
 
 def _architecture_of(header: Header) -> FamilyTable:
@@ -42,14 +49,11 @@ def _architecture_of(header: Header) -> FamilyTable:
     kind = keys.text("general.type", "model")
     if kind != "model":
         raise CheckpointError(f"{header.path} holds a {quoted(kind)}, not a model")
-    if (count := keys.whole("split.count", 0)) > 1:
-        raise CheckpointError(
-            f"{header.path} is one of {count:,} parts of a model", "join them with llama.cpp: llama-gguf-split --merge"
-        )
     name = keys.text("general.architecture")
     if name not in ARCHITECTURES:
         raise CheckpointError(
-            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
+            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files: "
+            f"{lacking(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
     return ARCHITECTURES[name]

@@ -67,7 +67,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     not empty.
     """
     config = replace(model.config, dropout=0.0)
-    state: Mapping[str, Tensor] = model.state_dict()
+    state: Mapping[str, Tensor] = dict(model.named_parameters())  # those that layers share, once
     try:
         family, written = _family_for(config)
     except UsageError:
@@ -143,7 +143,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         if written is None:
             continue
         family = family.with_head(config.head)
-        tensors = {family.place(name)[0]: name for name in parameters if family.has(name)}
+        tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
         again = family.read(Fields(written, Path("config.json")), tensors)
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:
@@ -153,7 +153,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
             nearest = family, said
     assert nearest is not None
     raise UsageError(
-        f"this architecture is none of {', '.join(f.name for f in FAMILIES.values())}",
+        f"this architecture is none of the {len(FAMILIES)} that can be written",
         f"the nearest is {nearest[0].name}; it differs in {'; '.join(nearest[1])}",
     )
 
@@ -162,7 +162,7 @@ def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) ->
     """The tensors under the names that transformers stores, joint ones joined."""
     parts: dict[str, list[tuple[Stored, Tensor]]] = {}
     for name, tensor in state.items():
-        plain, how = family.place(name)
+        plain, how = family.place(name, config)
         parts.setdefault(plain, []).append((how, tensor.detach().cpu()))
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
 from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -19,10 +19,7 @@ def _read_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, A
     window = fields.whole("sliding_window", 0, least=0) if "sliding_window" in fields.data else 4096  # null is none
     alternating = [_FULL if layer % 2 else _SLIDING for layer in layers]
     kinds = fields.array("layer_types", str, alternating, count=len(layers))
-    windows = tuple(fields.meaning("layer_types", kind, {_SLIDING: window, _FULL: 0}) for kind in kinds)
-    if len(set(windows)) == 1:
-        return {"window": windows[0]}
-    return {"by_layer": (("window", windows),)}
+    return by_layer("window", [fields.meaning("layer_types", kind, {_SLIDING: window, _FULL: 0}) for kind in kinds])
 
 
 def _write_windows(config: ModelConfig) -> dict[str, Any]:

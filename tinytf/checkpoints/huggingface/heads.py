@@ -49,6 +49,8 @@ class ClassHead:
             "head_activation": (self.activation or found["activation"]) if dense else "gelu",
             "head_bias": self.bias,
             "tied_head": False,
+            "logit_cap": 0.0,
+            "logit_scale": 1.0,
             "decides": decides,
         }
 

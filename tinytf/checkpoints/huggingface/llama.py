@@ -43,6 +43,9 @@ def _write_rope(config: ModelConfig) -> dict[str, Any]:
     return {"rope_parameters": rope, "rope_theta": config.rope_theta}
 
 
+ROPE = Group(_read_rope, _write_rope)
+
+
 def _window(fields: Fields, used: bool) -> dict[str, Any]:
     """The sliding window, if all layers have it; a mixture is refused."""
     window = fields.whole("sliding_window", 0)
@@ -73,7 +76,7 @@ SHARED = (
     Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
     Key("max_position_embeddings", "context"),
     Key("rms_norm_eps", "norm_eps", 1e-6),
-    Group(_read_rope, _write_rope),
+    ROPE,
 )
 """Keys that Gemma 2 has too."""
 _SETTINGS = (

@@ -2,20 +2,41 @@
 
 from pathlib import Path
 
-from tinytf.checkpoints.huggingface.bert import BERT, DISTILBERT, ROBERTA
+from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
+from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
-from tinytf.checkpoints.huggingface.gpt2 import GPT2
+from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
+from tinytf.checkpoints.huggingface.gptj import GPTJ
+from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS
-from tinytf.checkpoints.load import Checkpoint
+from tinytf.checkpoints.lacking import lacking
+from tinytf.checkpoints.load import Checkpoint, WeightFiles
+from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
-from tinytf.fields import Fields, faults_of
+from tinytf.fields import Fields, faults_of, quoted
 from tinytf.files import read_json
 from tinytf.nearest import did_you_mean
 
-FAMILIES = {f.model_type: f for f in (GPT2, BERT, ROBERTA, DISTILBERT, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, NEOX)}
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
+        LLAMA, MISTRAL, QWEN2, QWEN3,
+        GEMMA2,
+        NEOX,
+        GPTJ,
+        OLMO, COHERE,
+        BLOOM, MPT, FALCON,
+        OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3,
+    )
+}  # fmt: skip
 
 
 def read_directory(directory: Path) -> Checkpoint:
@@ -30,11 +51,10 @@ def read_directory(directory: Path) -> Checkpoint:
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
     if kind not in FAMILIES:
         raise CheckpointError(
-            f"{path}: the architecture {kind!r} is not one that tinytf opens", did_you_mean(kind, FAMILIES)
+            f"{path}: the architecture {kind!r} is not one that tinytf opens: {lacking(kind, data)}",
+            did_you_mean(kind, FAMILIES),
         )
-    if data.get("quantization_config"):
-        raise CheckpointError(f"{path}: quantised weights (quantization_config) are not implemented in this format")
-    family, weights, fields = FAMILIES[kind], Weights(directory), Fields(data, path)
+    family, weights, fields = FAMILIES[kind], _weights(directory, data.get("quantization_config")), Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {copied: tensors[copy] for copy, copied in family.copies.items() if copy in tensors}
     with faults_of(path):
@@ -42,3 +62,16 @@ def read_directory(directory: Path) -> Checkpoint:
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
     return Checkpoint(directory, family.with_head(config.head), config, weights, notes)
+    return Checkpoint(directory, family, config, weights, notes)
+
+
+def _weights(directory: Path, quantised: object) -> WeightFiles:
+    """The weight files; where config.json says that they are quantised, what their numbers mean."""
+    if not quantised:
+        return Weights(directory)
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    if method != "mxfp4":
+        by = f" by {quoted(method)}" if isinstance(method, str) else ""
+        said = f"quantised weights{by} (quantization_config) are not implemented in this format"
+        raise CheckpointError(f"{directory / 'config.json'}: {said}", "only mxfp4 is")
+    return Mxfp4Weights(Weights(directory))

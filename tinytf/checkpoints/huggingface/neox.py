@@ -56,7 +56,7 @@ NEOX = Family(
     stored={
         "embed.tokens": Stored("embed_in"),
         "blocks.{n}.norm1": Stored("layers.{n}.input_layernorm"),
-        **fused("layers.{n}.attention.query_key_value", by_head="n_heads"),
+        **fused("layers.{n}.attention.query_key_value", by_head="n_kv_heads"),
         "blocks.{n}.attention.o": Stored("layers.{n}.attention.dense"),
         "blocks.{n}.norm2": Stored("layers.{n}.post_attention_layernorm"),
         "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.dense_h_to_4h"),

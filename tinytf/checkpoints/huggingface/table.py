@@ -1,6 +1,6 @@
 """The table of a family of transformers, and what several families share: words, sizes, a head, harmless keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,6 +63,7 @@ SIZES = (
 
 ACTIVATIONS = {
     "relu": "relu",
+    "relu2": "relu2",
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -75,13 +76,19 @@ ACTIVATIONS = {
 """Activations by their names in transformers; of several names for one, the first is written."""
 
 
-def lm_head(tensor: str = "lm_head.weight") -> Group:
-    """A next-token head, where it is tied to the embeddings or stored."""
+def lm_head(tensor: str = "lm_head.weight", *, biased: bool = False) -> Group:
+    """A next-token head, where it is tied to the embeddings or stored; in some families ``biased``."""
 
     def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-        return {"head": "lm" if found["tied_head"] or tensor in tensors else "none"}
+        there = found["tied_head"] or tensor in tensors
+        return {"head": "lm" if there else "none", "head_bias": biased and there}
 
     return Group(read)
+
+
+def by_layer(field: str, values: Sequence[Any]) -> dict[str, Any]:
+    """A field of ours with a value for each layer: one for all of them where they are the same."""
+    return {field: values[0]} if len(set(values)) == 1 else {"by_layer": ((field, tuple(values)),)}
 
 
 HARMLESS = frozenset(

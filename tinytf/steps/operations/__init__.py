@@ -2,12 +2,17 @@
 
 from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
+from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.head_norm import HeadNorm
+from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
 from tinytf.steps.operations.lookup import Lookup
 from tinytf.steps.operations.mask import Mask, Sight
 from tinytf.steps.operations.mix import Mix
+from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
@@ -15,10 +20,37 @@ from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.sigmoid import Sigmoid
+from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Cap", "Concat", "Linear", "Lookup", "Mask", "Mix", "Norm", "Operation", "Parameter", "Pooled",
-    "Positions", "Rotate", "Scale", "Scores", "Sight", "Sigmoid", "Softmax", "TokenSoftmax", "Unembed",
+    "Activate",
+    "Add",
+    "Alibi",
+    "Cap",
+    "Clip",
+    "Concat",
+    "HeadNorm",
+    "Join",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "Rotate",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sigmoid",
+    "Sink",
+    "Softmax",
+    "SunkSoftmax",
+    "TokenSoftmax",
+    "Unembed",
     "VocabularySoftmax",
-]  # fmt: skip
+]

@@ -15,6 +15,7 @@ from tinytf.steps.operations.working import Value, Working, single
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
@@ -25,6 +26,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def relu_slope(x: Tensor) -> Tensor:
     """1 above 0, else 0; 0 at 0 itself, as in torch."""
     return (x > 0).to(x.dtype)
+
+
+def relu2_slope(x: Tensor) -> Tensor:
+    """2x above 0, else 0 (So et al. 2021)."""
+    return 2 * x.clamp(min=0)
 
 
 def gelu_slope(x: Tensor) -> Tensor:
@@ -54,6 +60,7 @@ def tanh_slope(x: Tensor) -> Tensor:
 
 SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": relu_slope,
+    "relu2": relu2_slope,
     "gelu": gelu_slope,
     "gelu_tanh": gelu_tanh_slope,
     "silu": silu_slope,
@@ -77,6 +84,7 @@ def _cubic(x: float) -> float:
 
 _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
     "relu": ("[x > 0]", lambda x: 1.0 if x > 0 else 0.0),
+    "relu2": ("max(0, x)", lambda x: max(0.0, x)),
     "gelu": ("Φ(x)", lambda x: (1 + math.erf(x / math.sqrt(2))) / 2),
     "gelu_tanh": ("½(1 + tanh u)", lambda x: (1 + math.tanh(_cubic(x))) / 2),
     "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
@@ -86,11 +94,16 @@ _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
 
 _DERIVATIVES = {
     "relu": ("ReLU", "1 where x > 0, else 0"),
+    "relu2": ("ReLU²", "2x where x > 0, else 0"),
     "gelu": ("GELU", "Φ(x) + x·φ(x)"),
     "gelu_tanh": ("GELU", "σ(2u) + 2x·u′·σ(2u)·σ(−2u), u = √(2/π)·(x + 0.044715·x³)"),
     "silu": ("SiLU", "σ(x)·(1 + x·σ(−x))"),
     "tanh": ("tanh", "1 − tanh²(x)"),
 }
+
+
+_CODE = {"gelu_tanh": 'F.gelu({}, approximate="tanh")', "relu2": "F.relu({}).square()", "tanh": "torch.tanh({})"}
+"""What is no function of torch's by the same name."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +125,8 @@ class Activate(Operation):
         return gated_gradients(g, x, gated[0], ACTIVATIONS[self.name](x), self.name)
 
     def code(self, site: Site) -> str:
-        function, options = ("gelu", ', approximate="tanh"') if self.name == "gelu_tanh" else (self.name, "")
         first, *gated = site.names
-        module = "torch" if self.name == "tanh" else "F"
-        return f"{site.variable} = {' * '.join([f'{module}.{function}({first}{options})', *gated])}"
+        return f"{site.variable} = {' * '.join([_CODE.get(self.name, f'F.{self.name}({{}})').format(first), *gated])}"
 
     def arithmetic(self, cell: Cell) -> Working:
         # x, and what it gates

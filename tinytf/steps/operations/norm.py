@@ -16,39 +16,44 @@ if TYPE_CHECKING:
     from tinytf.steps.table import Step
 
 
-def layer_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x̂ = (x − mean) / σ and σ = √(variance + eps), (…, 1); both ``wide``."""
+Axes = tuple[int, ...]
+ROW: Axes = (-1,)
+
+
+def layer_normed(x: Tensor, eps: float, axes: Axes = ROW) -> tuple[Tensor, Tensor]:
+    """x̂ = (x − mean) / σ and σ = √(variance + eps) over ``axes``, which keep size 1; both ``wide``."""
     x = wide(x)
-    centred = x - x.mean(dim=-1, keepdim=True)
-    sigma = (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    centred = x - x.mean(dim=axes, keepdim=True)
+    sigma = (centred.square().mean(dim=axes, keepdim=True) + eps).sqrt()
     return centred / sigma, sigma
 
 
-def rms_normed(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x̂ = x / σ and σ = √(mean of squares + eps), (…, 1); both ``wide``."""
+def rms_normed(x: Tensor, eps: float, axes: Axes = ROW) -> tuple[Tensor, Tensor]:
+    """x̂ = x / σ and σ = √(mean of squares + eps) over ``axes``, which keep size 1; both ``wide``."""
     x = wide(x)
-    sigma = (x.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    sigma = (x.square().mean(dim=axes, keepdim=True) + eps).sqrt()
     return x / sigma, sigma
 
 
-def layer_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+def layer_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes = ROW) -> Tensor:
     """(ĝ − mean ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain."""
-    normed, sigma = layer_normed(x, eps)
+    normed, sigma = layer_normed(x, eps, axes)
     of_normed = wide(g) * gain
-    along = normed * (of_normed * normed).mean(dim=-1, keepdim=True)
-    return ((of_normed - of_normed.mean(dim=-1, keepdim=True) - along) / sigma).to(g.dtype)
+    along = normed * (of_normed * normed).mean(dim=axes, keepdim=True)
+    return ((of_normed - of_normed.mean(dim=axes, keepdim=True) - along) / sigma).to(g.dtype)
 
 
-def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float) -> Tensor:
+def rms_norm_gradient(g: Tensor, x: Tensor, gain: Tensor, eps: float, axes: Axes = ROW) -> Tensor:
     """(ĝ − x̂·mean(ĝ⊙x̂)) / σ with ĝ = g ⊙ gain; nothing was centred, so no mean is subtracted."""
-    normed, sigma = rms_normed(x, eps)
+    normed, sigma = rms_normed(x, eps, axes)
     of_normed = wide(g) * gain
-    return ((of_normed - normed * (of_normed * normed).mean(dim=-1, keepdim=True)) / sigma).to(g.dtype)
+    return ((of_normed - normed * (of_normed * normed).mean(dim=axes, keepdim=True)) / sigma).to(g.dtype)
 
 
 def gain_of(norm: Any) -> Tensor:
     """The gain of a norm, a single 1 where it has none."""
-    return torch.ones(()) if norm.weight is None else norm.weight
+    weight: Tensor | None = getattr(norm, "weight", None)
+    return torch.ones(()) if weight is None else weight
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,16 @@ class Norm(Operation):
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
         names = {"gain": (step.parameter, "weight"), "bias": (f"{step.name}.bias", "bias")}
         alone = "RMSNorm has a gain alone" if self.learned == ("gain",) and not self.centred else ""
-        lacking = (
-            alone or f"norms have no {' and no '.join(one for one in names if one not in self.learned)} in this model"
-        )
+        without = " and no ".join(one for one in names if one not in self.learned)
+        lacking = alone or f"norms have no {without} in this model"
         return tuple(
-            Parameter(*name, step.axes[-1:], absent="" if one in self.learned else lacking)
+            Parameter(*name, (self._axis(step),), absent="" if one in self.learned else lacking)
             for one, name in names.items()
         )
+
+    def _axis(self, step: "Step") -> str:
+        """The axis of gain and bias."""
+        return step.axes[-1]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(*site.inputs(heads))
@@ -97,7 +105,7 @@ class Norm(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         module, width = cell.site.module, cell.index[1]
         own = cell.source(0, *cell.index)
-        row, x = own.row(), own.value
+        (row, place), x = self._row(own), own.value
         if self.centred:
             mean = float(row.mean())
             variance = float((row - mean).square().mean())
@@ -113,16 +121,23 @@ class Norm(Operation):
         found.append(Value("σ", sigma, f"√({found[-2].name} + ε)"))
         factors = [("x̂", normed.value)]
         if module.weight is not None:
-            factors.append(("gain", float(module.weight[width])))
+            factors.append(("gain", float(module.weight[place])))
         series = single(" · ".join(name for name, _ in factors), factors, (own,))
         bias = getattr(module, "bias", None)
-        added = None if bias is None else Term("bias", (), float(bias[width]))
+        added = None if bias is None else Term("bias", (), float(bias[place]))
         before = (Value("x", x, f"d{width} of the row"), *found, normed)
         return Working(((own, 1),), series, added, before=before)
 
+    def _row(self, own: Cell) -> tuple[Tensor, int]:
+        """The numbers that are normed together with a cell of the input, in float64, and its place in the gain."""
+        return own.row(), own.index[1]
+
+    def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
+        """Gradient, input and gain of what is normed together with a row, and where in them the row is."""
+        return to.incoming, to.input_at_row(0), gain_of(to.site.module).detach(), slice(None)
+
     def summand(self, to: Consumer) -> Summand:
-        gain = gain_of(to.site.module).detach()
-        x, g = to.input_at_row(0), to.incoming
+        g, x, gain, here = self._vectors(to)
         normed, sigma = self._normed(x.values)
         gained = wide(g.values) * gain
         along = (gained * normed).mean()
@@ -132,10 +147,10 @@ class Norm(Operation):
         gain_line = f"ĝ = {to.symbol}{' ⊙ gain' if gained_by else ''}"
         if not self.centred:
             lines = (gain_line, f"x̂ = {x.name} / σ, σ = √(mean({x.name}²) + ε)")
-            result = ((gained - normed * along) / sigma).to(g.values.dtype)
+            result = ((gained - normed * along) / sigma)[here].to(g.values.dtype)
             return Summand("(ĝ − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))
         given.insert(2, Quantity("mean", wide(x.values).mean()))
         steps.insert(2, Quantity("mean(ĝ)", gained.mean()))
         lines = (gain_line, f"x̂ = ({x.name} − mean) / σ, σ = √(variance + ε)")
-        result = ((gained - gained.mean() - normed * along) / sigma).to(g.values.dtype)
+        result = ((gained - gained.mean() - normed * along) / sigma)[here].to(g.values.dtype)
         return Summand("(ĝ − mean(ĝ) − x̂·mean(ĝ⊙x̂)) / σ", result, lines, tuple(given), tuple(steps))

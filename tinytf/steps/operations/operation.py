@@ -8,7 +8,7 @@ T tokens (Q queries, K keys), H query heads, G key-value heads, D head width, C 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -117,13 +117,15 @@ class Consumer:
 class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
-    The rows of a ``distribution`` sum to 1. One that works ``over_tokens`` needs all rows of its input at once.
+    The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
+    that it makes pass ``side_by_side`` in the model, (T, H·D). ``over_tokens`` it needs all rows of its input at once.
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
     over_tokens: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -134,6 +136,14 @@ class Operation(ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """The step from its inputs; for an operation with parameters, see ``derive``."""
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
+
+    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+        """The step in the attention core, from its inputs and, where it has parameters, the ``module`` with them."""
+        return self.forward(*inputs)
+
+    def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        """What each row of a distribution sums to, by the steps before it; it broadcasts to (H, Q)."""
+        return torch.ones(())
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         """The step from the recorded steps before it, by what the model runs; ``heads`` selects query heads."""
@@ -204,6 +214,12 @@ def into_heads(x: Tensor, d_head: int) -> Tensor:
     return x.unflatten(-1, (-1, d_head)).transpose(0, 1)
 
 
+def of_query_heads(made: Tensor, site: Site, heads: tuple[int, ...] | None) -> Tensor:
+    """Those of some query heads (all where None): a shared key or value head answers to each of its query heads."""
+    shared = site.config.heads_per_kv if "kv head" in site.step.axes else 1
+    return made if heads is None else made[[head // shared for head in heads]]
+
+
 def by_group(x: Tensor, shared: Tensor) -> Tensor:
     """(H, …) -> (G, H/G, …), to match ``shared`` (G, …)."""
     return x.unflatten(0, (len(shared), -1))
@@ -215,10 +231,16 @@ def repeat_groups(x: Tensor, n_heads: int) -> Tensor:
     return x if groups == n_heads else x.repeat_interleave(n_heads // groups, dim=-3)
 
 
-def dimension(axis: str, number: int, d_head: int) -> str:
+def width_of(site: Site) -> int:
+    """The size of the last axis of a step."""
+    return site.config.sizes[site.step.axes[-1]]
+
+
+def dimension(axis: str, number: int, config: ModelConfig) -> str:
     """What one number of a row is called: ``d17``, ``unit 203`` of a feed-forward, ``head 2 d5`` of heads in a row."""
     if axis == "d_ff":
         return f"unit {number}"
-    if axis == "n_heads·d_head":
-        return f"head {number // d_head} d{number % d_head}"
+    if axis.startswith("n_heads·"):
+        head, within = divmod(number, config.sizes[axis.partition("·")[2]])
+        return f"head {head} d{within}"
     return f"d{number}"

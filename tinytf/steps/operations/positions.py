@@ -47,7 +47,7 @@ class Positions(Operation):
     def code(self, site: Site) -> str:
         if self.learned:
             return f"{site.variable} = P[{f'{self.offset}:{self.offset} + T' if self.offset else ':T'}]"
-        width = site.config.d_model
+        width = site.config.summed_width
         return (
             f"frequency = 10_000.0 ** (-torch.arange(0, {width}, 2, dtype=torch.float64) / {width})\n"
             "angle = torch.arange(T)[:, None] * frequency\n"
@@ -56,7 +56,7 @@ class Positions(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5)."""
-        (token, width), d_model = cell.index, cell.site.config.d_model
+        (token, width), d_model = cell.index, cell.site.config.summed_width
         if self.learned:
             row = self.offset + token
             return Working((), single(f"P[{row},{width}]", [("P", float(cell.site.module.weight[row, width]))]))

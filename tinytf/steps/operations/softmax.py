@@ -31,12 +31,12 @@ def softmax_gradient(g: Tensor, weights: Tensor) -> Tensor:
     return (w * (g - (g * w).sum(dim=-1, keepdim=True))).to(g.dtype)
 
 
-def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], axis: int = -1) -> Working:
+def shares(own: Cell, name: str, scores: Tensor, label: Callable[[int], str], place: int | None = None) -> Working:
     """e^(x − max) of each of the ``scores`` in the row of ``own``, their sum, and the share of that cell.
 
-    With ``axis`` 0 they are those of its column.
+    With a ``place`` it is that of this score instead.
     """
-    place, highest = own.index[axis], scores.max()
+    place, highest = own.index[-1] if place is None else place, scores.max()
     lowered = scores - highest
     powers = lowered.exp()
     total, power = float(powers.sum()), float(powers[place])
@@ -114,4 +114,4 @@ class TokenSoftmax(Operation):
 
     def arithmetic(self, cell: Cell) -> Working:
         own = cell.source(0, *cell.index)
-        return shares(own, own.step.name, own.column(), lambda i: f"{i} {cell.token(i)}", axis=0)
+        return shares(own, own.step.name, own.column(), lambda i: f"{i} {cell.token(i)}", cell.index[0])

@@ -1,0 +1,206 @@
+"""Models of transformers as GGUF files, the way llama.cpp's convert_hf_to_gguf.py makes them.
+
+Names of tensors are those of the gguf library's own map; what its converter does besides stands here, an architecture a
+line: keys, and what becomes of tensors on the way.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from architectures import enliven
+from gguf_files import Array, Kind, Parts, byte_level_keys
+from torch import nn
+
+V, C, N, H, F, T = 320, 32, 3, 4, 48, 64
+Tensors = Iterator[tuple[str, Array]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """``keys`` are those besides the sizes; ``change`` makes the stored tensors of one of transformers'."""
+
+    architecture: gguf.MODEL_ARCH
+    make: Callable[[], nn.Module]
+    keys: Callable[[Any], dict[str, Any]] = lambda config: {}
+    change: Callable[[str, Array, Any], Tensors] = lambda name, numbers, config: iter([(name, numbers)])
+
+
+def _of(config: Any, *names: str) -> Any:
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+
+
+def _sizes(config: Any) -> dict[str, Any]:
+    """What the converter's TextModel writes of every model, where its configuration has it."""
+    heads = _of(config, "num_attention_heads", "n_head")
+    rope = _of(config, "rope_parameters") or {}
+    found = {
+        "block_count": _of(config, "num_hidden_layers", "n_layer"),
+        "context_length": _of(config, "max_position_embeddings", "n_positions"),
+        "embedding_length": _of(config, "hidden_size", "n_embd"),
+        "feed_forward_length": _of(config, "intermediate_size", "n_inner"),
+        "attention.head_count": heads,
+        "attention.head_count_kv": _of(config, "num_key_value_heads"),
+        "attention.key_length": _of(config, "head_dim"),
+        "attention.value_length": _of(config, "head_dim"),
+        "attention.layer_norm_rms_epsilon": _of(config, "rms_norm_eps"),
+        "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon"),
+        "rope.freq_base": rope.get("rope_theta"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@torch.no_grad()
+def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
+    """A model of transformers with odd weights, and the file that holds them in float32."""
+    model = conversion.make().eval()
+    enliven(model, 11)
+    config = model.config
+    name = gguf.MODEL_ARCH_NAMES[conversion.architecture]
+    own = {f"{name}.{key}": value for key, value in (_sizes(config) | conversion.keys(config)).items()}
+    parts = Parts({"general.architecture": name, **own, **byte_level_keys(V)})
+    names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
+    for theirs, parameter in model.named_parameters():
+        for changed, numbers in conversion.change(theirs, parameter.numpy(), config):
+            stored = names.get_name(changed, try_suffixes=(".weight", ".bias"))
+            assert stored is not None, f"the library has no name for {changed}"
+            parts.tensors[stored] = np.ascontiguousarray(numbers), Kind.F32
+    return model, parts
+
+
+def _model(family: str, **settings: Any) -> Callable[[], nn.Module]:
+    given = {
+        "vocab_size": V,
+        "hidden_size": C,
+        "num_hidden_layers": N,
+        "num_attention_heads": H,
+        "intermediate_size": F,
+        "max_position_embeddings": T,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+        **settings,
+    }
+    name = {"Gemma3Text": "Gemma3"}.get(family, family)
+    return lambda: getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{family}Config")(**given))
+
+
+def _decoder(family: str, **settings: Any) -> Callable[[], nn.Module]:
+    return _model(family, **{"num_key_value_heads": 2, "rms_norm_eps": 3e-5, **settings})
+
+
+def _one_more(name: str, numbers: Array, config: Any) -> Tensors:
+    """Gemma's norms multiply by 1 + weight, and llama.cpp's by the weight."""
+    yield name, numbers + 1 if name.endswith("norm.weight") else numbers
+
+
+def _transposed(name: str, numbers: Array, config: Any) -> Tensors:
+    yield name, numbers.T if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else numbers
+
+
+def _by_parts(name: str, numbers: Array, config: Any) -> Tensors:
+    """GPT-NeoX and BLOOM keep q, k and v of a head together: (H, 3, D, …) -> (3, H, D, …)."""
+    if ".query_key_value." in name:
+        split = numbers.reshape(_of(config, "num_attention_heads", "n_head"), 3, -1, *numbers.shape[1:])
+        numbers = split.swapaxes(0, 1).reshape(numbers.shape)
+    yield name, numbers
+
+
+def _without_pooler(name: str, numbers: Array, config: Any) -> Tensors:
+    if not name.startswith("pooler."):
+        yield name, numbers
+
+
+def _of_gemma2(config: Any) -> dict[str, Any]:
+    return {
+        "attn_logit_softcapping": config.attn_logit_softcapping,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "attention.sliding_window": config.sliding_window,
+    }
+
+
+def _of_gemma3(config: Any) -> dict[str, Any]:
+    return {
+        "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
+        "attention.sliding_window": config.sliding_window,
+    }
+
+
+def _of_neox(config: Any) -> dict[str, Any]:
+    share = config.rope_parameters["partial_rotary_factor"]
+    return {
+        "rope.dimension_count": int(share * (config.hidden_size // config.num_attention_heads)),
+        "use_parallel_residual": config.use_parallel_residual,
+    }
+
+
+def _gpt2() -> nn.Module:
+    sizes = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_inner": F, "n_positions": T}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, layer_norm_epsilon=1e-4))
+
+
+def _neox(**settings: Any) -> Callable[[], nn.Module]:
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+    return _model("GPTNeoX", layer_norm_eps=1e-4, rope_parameters=rope, **settings)
+
+
+def _bert() -> nn.Module:
+    sizes = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": N, "num_attention_heads": H}
+    more = {"intermediate_size": F, "max_position_embeddings": T, "layer_norm_eps": 1e-4}
+    return transformers.BertModel(transformers.BertConfig(**sizes, **more))
+
+
+ARCH = gguf.MODEL_ARCH
+_GEMMA3 = {
+    "head_dim": 10,
+    "query_pre_attn_scalar": 10,
+    "sliding_window": 4,
+    "num_hidden_layers": 7,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    },
+}
+CONVERSIONS: dict[str, Conversion] = {
+    "qwen3": Conversion(ARCH.QWEN3, _decoder("Qwen3", head_dim=10, rope_theta=700.0)),
+    "gemma": Conversion(ARCH.GEMMA, _decoder("Gemma", head_dim=10), change=_one_more),
+    "gemma2": Conversion(
+        ARCH.GEMMA2,
+        _decoder(
+            "Gemma2",
+            head_dim=10,
+            query_pre_attn_scalar=10,
+            sliding_window=4,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        ),
+        _of_gemma2,
+        _one_more,
+    ),
+    "gemma3": Conversion(ARCH.GEMMA3, _decoder("Gemma3Text", **_GEMMA3), _of_gemma3, _one_more),
+    "gemma3, stretched": Conversion(
+        ARCH.GEMMA3,
+        _decoder(
+            "Gemma3Text",
+            **_GEMMA3
+            | {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 8.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                }
+            },
+        ),
+        lambda config: (
+            _of_gemma3(config) | {"rope.freq_base_swa": 50.0, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+        ),
+        _one_more,
+    ),
+    "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
+    "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),
+    "gptneox, one after the other": Conversion(ARCH.GPTNEOX, _neox(use_parallel_residual=False), _of_neox, _by_parts),
+    "bert": Conversion(ARCH.BERT, _bert, lambda config: {"attention.causal": False}, _without_pooler),
+}

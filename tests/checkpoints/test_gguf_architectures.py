@@ -1,0 +1,44 @@
+"""Every architecture that is opened from GGUF files: its numbers are those of transformers' model."""
+
+import math
+
+import gguf
+import pytest
+import torch
+from architectures import furthest
+from gguf_conversion import CONVERSIONS, C, H, T, V, converted
+
+from tinytf.checkpoints.gguf import read_gguf
+from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
+
+IDS = torch.arange(2 * 20).reshape(2, 20) * 7 % (V - 3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_the_numbers_are_those_of_transformers(tmp_path, name):
+    theirs, parts = converted(CONVERSIONS[name])
+    opened = read_gguf(parts.write(tmp_path / "a.gguf"))
+    ours = opened.load().transformer
+    said = theirs(IDS)
+    expected, found = (said.logits, ours(IDS)) if "logits" in said else (said.last_hidden_state, ours.hidden(IDS))
+    assert float(expected.std()) > 0.3, "too small for a difference to show"
+    assert furthest(found, expected) < 1e-5
+    assert opened.config.context == T
+
+
+def test_every_architecture_is_tested():
+    tested = {gguf.MODEL_ARCH_NAMES[conversion.architecture] for conversion in CONVERSIONS.values()}
+    assert tested | {"llama", "qwen2"} == set(ARCHITECTURES), "llama and qwen2 are held to transformers in test_gguf.py"
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_divide_their_scores_by_another_number(tmp_path, name, layers):
+    """In transformers query_pre_attn_scalar, 144 and 168, is d_model / heads; no key of a GGUF file has it."""
+    parts = converted(CONVERSIONS[name])[1]
+    assert read_gguf(parts.write(tmp_path / "a.gguf")).config.score_divisor == math.sqrt(10)
+    parts.keys[f"{name}.block_count"] = layers
+    first = {key: value for key, value in parts.tensors.items() if key.startswith("blk.0.")}
+    for layer in range(layers):
+        parts.tensors |= {key.replace("blk.0.", f"blk.{layer}."): value for key, value in first.items()}
+    assert read_gguf(parts.write(tmp_path / "b.gguf")).config.score_divisor == math.sqrt(C / H)

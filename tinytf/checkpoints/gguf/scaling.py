@@ -1,0 +1,74 @@
+"""The scaling of RoPE in a GGUF file: said by keys, or by a table of factors."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinytf.checkpoints.gguf.weights import read_tensor
+from tinytf.checkpoints.table import Found, Tensors
+from tinytf.config import Rope
+from tinytf.fields import Fields
+from tinytf.steps.operations.rotate import rotary_frequencies
+
+FACTORS = "rope_freqs.weight"
+_TYPES = ("none", "linear")
+_LOW, _HIGH = 1.0, 4.0  # of every Llama 3.1 to 3.3
+_CONTEXTS = tuple(2**power for power in range(4, 21))
+_TOLERANCE = 1e-4
+
+
+def scaling_from_keys(keys: Fields) -> dict[str, Any]:
+    """The scaling that the keys of an architecture name; CheckpointError for one that is not implemented.
+
+    As llama.cpp reads them: a factor without a type is linear, and a type of none makes a factor void.
+    """
+    kind = keys.text("rope.scaling.type", "linear")
+    if kind not in _TYPES:
+        raise keys.fault(f"rope.scaling.type {kind!r} is not implemented", f"implemented: {', '.join(_TYPES)}")
+    factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0)
+    keys.require("rope.scaling.attn_factor", (1.0,))
+    if kind == "none" or factor in (0.0, 1.0):
+        return {}
+    return {"rope_scaling": "linear", "rope_factor": factor}
+
+
+def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) -> dict[str, Any] | None:
+    """The Llama 3 scaling that has these factors, nothing for factors of 1; None where there is no such scaling.
+
+    A file has the factors that divide the frequencies of RoPE, without the numbers that they were made from.
+    """
+    if all(factor == 1.0 for factor in factors):
+        return {}
+    largest = max(factors)
+    if not (math.isfinite(largest) and largest > 1):
+        return None
+    for context in _CONTEXTS:
+        rope = Rope(d_head, theta, "llama3", largest, _LOW, _HIGH, context)
+        expected = rotary_frequencies(rope._replace(scaling="none")) / rotary_frequencies(rope)
+        if all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(factors, expected.tolist(), strict=True)):
+            return {
+                "rope_scaling": "llama3",
+                "rope_factor": largest,
+                "rope_low_frequency": _LOW,
+                "rope_high_frequency": _HIGH,
+                "rope_original_context": context,
+            }
+    return None
+
+
+def read_scaling(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The scaling of RoPE, said by keys or by factors; CheckpointError for one that is not implemented."""
+    said = scaling_from_keys(keys)
+    stored = tensors.get(FACTORS)
+    if stored is None:
+        return said
+    d_head, theta = found["d_head"], found["rope_theta"]
+    if stored.shape != (d_head // 2,):
+        raise keys.fault(f"{FACTORS} has shape {stored.shape}, and has to have {(d_head // 2,)}")
+    made = scaling_from_factors(read_tensor(stored).tolist(), d_head, theta) if theta > 0 else None
+    if made is None or (made and said):
+        raise keys.fault(
+            f"the rotary factors in {FACTORS} are not those of a Llama 3 scaling",
+            "other tables of factors are not implemented",
+        )
+    return made or said

@@ -1,0 +1,59 @@
+"""A model in several GGUF files, ``NAME-00001-of-00003.gguf`` and so on, as llama-gguf-split writes them.
+
+The first file has the metadata; each has some of the tensors, and says how many files and tensors there are in all.
+"""
+
+import re
+from pathlib import Path
+
+from tinytf.checkpoints.gguf.header import Header, StoredTensor, read_header
+from tinytf.errors import CheckpointError
+from tinytf.fields import Fields, quoted
+
+_NAME = re.compile(r"(.+)-\d{5}-of-(\d{5})(\.gguf)", re.IGNORECASE)
+_LISTED = 4
+
+
+def read_parts(path: Path) -> Header:
+    """The header of a model, whichever of its parts is given.
+
+    Raises CheckpointError as ``read_header`` does, and for parts that are missing or do not belong together.
+    """
+    header = read_header(path)
+    count = Fields(header.metadata, path).whole("split.count", 0)
+    if count < 2:
+        return header
+    named = _NAME.fullmatch(path.name)
+    if named is None or int(named[2]) != count:
+        raise CheckpointError(
+            f"{path} is one of {count:,} parts of a model, and its name does not end in -NNNNN-of-{count:05}.gguf",
+            "give all parts their names back, or join them with llama.cpp: llama-gguf-split --merge",
+        )
+    stem, total, suffix = named.groups()
+    paths = [path.with_name(f"{stem}-{place:05}-of-{total}{suffix}") for place in range(1, count + 1)]
+    missing = [part.name for part in paths if not part.exists()]
+    if missing:
+        more = f" and {len(missing) - _LISTED:,} more" if len(missing) > _LISTED else ""
+        raise CheckpointError(
+            f"{path} is one of {count:,} parts of a model, and {', '.join(missing[:_LISTED])}{more} "
+            f"{'is' if len(missing) == 1 else 'are'} not beside it"
+        )
+    return _joined([header if part == path else read_header(part) for part in paths])
+
+
+def _joined(parts: list[Header]) -> Header:
+    tensors: dict[str, StoredTensor] = {}
+    for place, part in enumerate(parts):
+        keys = Fields(part.metadata, part.path)
+        number, count = keys.whole("split.no") + 1, keys.whole("split.count")
+        if (number, count) != (place + 1, len(parts)):
+            raise CheckpointError(f"{part.path} says that it is part {number:,} of {count:,}")
+        for name, tensor in part.tensors.items():
+            if name in tensors:
+                raise CheckpointError(f"{part.path} holds {quoted(name)}, which {tensors[name].path.name} holds too")
+            tensors[name] = tensor
+    first = parts[0]
+    said = Fields(first.metadata, first.path).whole("split.tensors.count", len(tensors))
+    if said != len(tensors):
+        raise CheckpointError(f"{first.path} says that there are {said:,} tensors, and its parts hold {len(tensors):,}")
+    return Header(first.path, first.metadata, tensors)

@@ -1,0 +1,63 @@
+"""GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward side by side after one norm, pairs turned by RoPE."""
+
+from typing import Any
+
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+
+def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """How many dimensions of a head are turned; transformers takes null for the width of all heads."""
+    if "rotary_dim" in fields.data and fields.data["rotary_dim"] is None:
+        raise fields.fault("rotary_dim null is not implemented")
+    turned, width = fields.whole("rotary_dim", 64, least=1), found["d_model"] // found["n_heads"]
+    return {"rope_width": 0 if turned == width else turned}
+
+
+def _write_width(config: ModelConfig) -> dict[str, Any]:
+    return {"rotary_dim": config.rope.width}
+
+
+GPTJ = Family(
+    name="GPT-J",
+    model_type="gptj",
+    prefix="transformer.",
+    classes={"none": "GPTJModel", "lm": "GPTJForCausalLM"},
+    fixed={"positions": "rotary", "residual": "parallel", "shared_norm": True, "qkv_bias": False, "o_bias": False},
+    settings=(
+        Key("vocab_size"),
+        Key("n_embd", "d_model"),
+        Key("n_layer", "n_layers"),
+        Key("n_head", "n_heads"),
+        Key("n_inner", "d_ff", lambda found: 4 * found["d_model"]),
+        Key("n_positions", "context", 2048),
+        Key("layer_norm_epsilon", "norm_eps", 1e-5),
+        Key("activation_function", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
+        Key("tie_word_embeddings", "tied_head", False),
+        Group(_read_width, _write_width),
+        lm_head(biased=True),
+    ),
+    written={"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+    harmless=("rotary", "scale_attn_weights"),
+    stored={
+        "embed.tokens": Stored("wte"),
+        "blocks.{n}.norm1": Stored("h.{n}.ln_1"),
+        "blocks.{n}.attention.q": Stored("h.{n}.attn.q_proj", paired="n_heads"),
+        "blocks.{n}.attention.k": Stored("h.{n}.attn.k_proj", paired="n_kv_heads"),
+        "blocks.{n}.attention.v": Stored("h.{n}.attn.v_proj"),
+        "blocks.{n}.attention.o": Stored("h.{n}.attn.out_proj"),
+        "blocks.{n}.ffn.up": Stored("h.{n}.mlp.fc_in"),
+        "blocks.{n}.ffn.down": Stored("h.{n}.mlp.fc_out"),
+        "final_norm": Stored("ln_f"),
+        "head.decoder": Stored("lm_head"),
+    },
+    left=(
+        Left(r"h\.\d+\.attn\.(bias|masked_bias|causal_mask)", "the causal mask, stored as a buffer"),
+        Left(r"h\.\d+\.attn\.embed_positions", "rotary waves, stored as a buffer"),
+        Left(r"(score|classifier|qa_outputs)\..*", "a classification head", said=True),
+    ),
+    copies={"lm_head.weight": "wte.weight"},
+    outside=("lm_head",),
+)

@@ -1,0 +1,91 @@
+"""Norms of queries and keys with a gain for every head: each head by itself, or all heads of a token at once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tinytf.steps.operations.norm import (
+    ROW,
+    Axes,
+    Norm,
+    gain_of,
+    layer_norm_gradient,
+    layer_normed,
+    rms_norm_gradient,
+    rms_normed,
+)
+from tinytf.steps.operations.operation import (
+    Consumer,
+    Quantity,
+    into_heads,
+    of_query_heads,
+    side_by_side,
+    summed,
+)
+from tinytf.steps.operations.protocols import Cell, Site
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
+
+_HEADS_OF_A_TOKEN: Axes = (-3, -1)  # of (H, T, D)
+
+
+@dataclass(frozen=True)
+class HeadNorm(Norm):
+    """A norm whose gain is (H·D,): of every head by itself (Dehghani et al. 2023), or over all of them (``joint``)."""
+
+    joint: bool
+
+    side_by_side = True
+
+    @property
+    def _axes(self) -> Axes:
+        return _HEADS_OF_A_TOKEN if self.joint else ROW
+
+    def _axis(self, step: "Step") -> str:
+        return f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        made = into_heads(site.module(side_by_side(site.input())), site.config.d_head)
+        return of_query_heads(made, site, heads)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        gradient = layer_norm_gradient if self.centred else rms_norm_gradient
+        gain = gain_of(site.module)
+        by_head = gain.view(len(g), 1, -1) if gain.dim() else gain  # (H·D,) -> (H, 1, D)
+        return (gradient(g, site.input(), by_head, self.eps, self._axes),)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        normed, _ = (layer_normed if self.centred else rms_normed)(site.input(), self.eps, self._axes)
+        if "gain" in self.learned:
+            yield f"{site.path}.weight", summed(side_by_side(g * normed)).to(g.dtype)
+        if "bias" in self.learned:
+            yield f"{site.path}.bias", summed(side_by_side(g))
+
+    def code(self, site: Site) -> str:
+        norm, x, d_head = "layer_norm" if self.centred else "rms_norm", site.names[0], site.config.d_head
+        if self.joint:
+            given = ", ".join([f"({len(site.value) * d_head},)", *self.operands(site)])
+            normed = f"F.{norm}({x}.transpose(0, 1).flatten(1), {given}, eps={self.eps})"
+            return f"{site.variable} = {normed}.unflatten(-1, (-1, {d_head})).transpose(0, 1)"
+        parameters = (f"{name}.view(-1, 1, {d_head})" for name in self.operands(site))
+        learned = "".join(f" {sign} {name}" for sign, name in zip("*+", parameters, strict=False))
+        return f"{site.variable} = F.{norm}({x}, ({d_head},), eps={self.eps}){learned}"
+
+    def _row(self, own: Cell) -> tuple[Tensor, int]:
+        config, (token, width) = own.site.config, own.index
+        shared = config.heads_per_kv if "kv head" in own.step.axes else 1
+        place = (own.head or 0) // shared * config.d_head + width
+        row = own.site.value[:, token].flatten().cpu().double() if self.joint else own.row()  # (H·D,) or (D,)
+        return row, place
+
+    def _vectors(self, to: Consumer) -> tuple[Quantity, Quantity, Tensor, slice]:
+        g, x, gain, _ = super()._vectors(to)
+        head = to.shared_head if "kv head" in to.site.step.axes else to.row.head or 0
+        here = slice(head * len(g.values), (head + 1) * len(g.values))
+        if not self.joint:
+            return g, x, gain[here] if gain.dim() else gain, slice(None)
+        whole = (one[:, to.row.place].flatten() for one in (to.g, to.site.input()))  # (H, T, D) -> (H·D,)
+        return Quantity(g.name, next(whole)), Quantity(x.name, next(whole)), gain, here

@@ -1,0 +1,37 @@
+"""A multiplication of every number by one constant, which the configuration gives."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Working, single
+
+
+@dataclass(frozen=True)
+class Multiply(Operation):
+    """x · ``factor``."""
+
+    factor: float
+
+    words = "a multiplication"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0] * self.factor
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        return (g * self.factor,)
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = {site.names[0]} * {self.factor}"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own = cell.source(0, *cell.index)
+        factors = [(own.step.name, own.value), ("factor", self.factor)]
+        return Working(((own, 2),), single(f"{own.step.name} · factor", factors, (own,)), leads=(own,))
+
+    def summand(self, to: Consumer) -> Summand:
+        factor = Quantity("factor", torch.tensor(self.factor, dtype=to.g.dtype))
+        return Summand(f"{to.symbol} · factor", to.incoming.values * self.factor, inputs=(to.incoming, factor))

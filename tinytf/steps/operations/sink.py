@@ -1,0 +1,111 @@
+"""Attention sinks: a learned logit per head that takes part in the softmax over the keys and is then dropped.
+
+What it takes is the row ``sink``; the weights of the keys sum to the rest (Xiao et al. 2023; gpt-oss, OpenAI 2025).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.softmax import Softmax, attention_weights, shares, softmax_gradient
+from tinytf.steps.operations.working import Value, Working
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
+
+
+class Sink(Operation):
+    """The share of the sink: e^s / (e^s + Σ e^x) over the scores x of a query's keys, (…, H, Q, 1)."""
+
+    words = "a softmax"
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        return (Parameter(step.parameter, "weight", ("head",)),)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        scores, logit = inputs
+        return (logit.to(scores.dtype)[:, None] - scores.logsumexp(dim=-1)).sigmoid().unsqueeze(-1)
+
+    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+        return self.forward(*inputs, module.weight)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        logit = site.module.weight
+        return self.forward(site.input(0, heads), logit if heads is None else logit[list(heads)])
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """−g·share·p of each key: p is its share of Σ e^x, and 1 − share multiplies it."""
+        share = site.value
+        return (-g * share * (1 - share) * attention_weights(site.input()),)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        share = wide(site.value)
+        found = (wide(g) * share * (1 - share)).sum(dim=(-2, -1))  # (H, Q, 1) -> (H,)
+        yield f"{site.path}.weight", found.to(site.module.weight.dtype)
+
+    def code(self, site: Site) -> str:
+        (logit,) = self.operands(site)
+        return f"{site.variable} = torch.sigmoid({logit}[:, None, None] - {site.names[0]}.logsumexp(-1, keepdim=True))"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        scores = cell.source(0, cell.index[0], 0).row()
+        own = cell.source(0, cell.index[0], int(scores.argmax()))
+        logit = torch.tensor([float(cell.site.module.weight[cell.head or 0])], dtype=torch.float64)
+
+        def label(place: int) -> str:
+            return "the sink" if place == len(scores) else f"{place} {cell.token(place)}"
+
+        return shares(own, own.step.name, torch.cat((scores, logit)), label, len(scores))
+
+    def summand(self, to: Consumer) -> Summand:
+        share = Quantity("share", to.at_row(to.site.value))
+        others = Quantity("others", (1 - share.values) * attention_weights(to.input_at_row(0).values))
+        lines = (f"share = {to.site.step.name}", f"others = (1 − share)·softmax({to.site.source_steps[0].name})")
+        result = -to.incoming.values * share.values * others.values
+        return Summand(f"−{to.symbol}·share·others", result, lines, (to.incoming, share), (others,))
+
+
+class SunkSoftmax(Softmax):
+    """The softmax over the keys of each query, multiplied by what the sink leaves."""
+
+    fused = False
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        scores, sink = inputs
+        return attention_weights(scores) * (1 - sink)
+
+    def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return 1 - site.input(1, heads).squeeze(-1)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        scores, sink = site.inputs()
+        p = attention_weights(scores)
+        return softmax_gradient(g * (1 - sink), p), -(g * p).sum(dim=-1, keepdim=True)
+
+    def code(self, site: Site) -> str:
+        scores, sink = site.names
+        return f"{site.variable} = F.softmax({scores}, dim=-1) * (1 - {sink})"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own, sink = cell.source(0, *cell.index), cell.source(1, cell.index[0], 0)
+        made = super().arithmetic(cell)
+        share = made.after[-1]
+        left = Value("weight", share.value * (1 - sink.value), f"{share.name} · (1 − sink)")
+        after = (*made.after, Value("sink", sink.value, "the share of the sink"), left)
+        return Working(((own, 1), (sink, 2)), made.series, before=made.before, after=after, leads=(own, sink))
+
+    def summand(self, to: Consumer) -> Summand:
+        g, (scores, sink) = to.incoming, (to.input_at_row(0), to.input_at_row(1))
+        p = Quantity("p", attention_weights(scores.values))
+        lines = (f"p = softmax({scores.name})", f"g = {to.symbol}")
+        along = (wide(g.values) * p.values).sum()
+        if to.number == 1:
+            result = -along[None].to(g.values.dtype)
+            return Summand("−Σ g⊙p", result, lines, (Quantity("g", g.values),), (p,))
+        result = ((1 - sink.values) * p.values * (g.values - along)).to(g.values.dtype)
+        steps = (p, Quantity("Σ g⊙p", along))
+        return Summand("(1 − sink)·p ⊙ (g − Σ g⊙p)", result, lines, (Quantity("g", g.values), sink), steps)
