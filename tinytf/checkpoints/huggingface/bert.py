@@ -64,6 +64,7 @@ _BODY = {
 _CLASSIFIER = {"head.decoder": Stored("classifier")}
 _OF_TOKENS = {"token": ClassHead(_CLASSIFIER), "question": ClassHead({"head.decoder": Stored("qa_outputs")})}
 _OUTSIDE = ("classifier.", "qa_outputs.")
+_DENSE_AND_OUT = {"head.dense": Stored("classifier.dense"), "head.decoder": Stored("classifier.out_proj")}
 
 BERT = Family(
     name="BERT",
@@ -118,12 +119,7 @@ ROBERTA = Family(
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
     spellings=BERT.spellings,
     outside=("lm_head.", *_OUTSIDE),
-    heads={
-        "sequence": ClassHead(
-            {"head.dense": Stored("classifier.dense"), "head.decoder": Stored("classifier.out_proj")}, "tanh"
-        ),
-        **_OF_TOKENS,
-    },
+    heads={"sequence": ClassHead(_DENSE_AND_OUT, "tanh"), **_OF_TOKENS},
 )
 XLM_ROBERTA = replace(
     ROBERTA,
@@ -173,7 +169,8 @@ ELECTRA = replace(
     },
     left=(*BERT.left, Left(r"discriminator_predictions\..*", "the head that finds replaced tokens", said=True)),
     copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
-    outside=("generator_",),
+    outside=("generator_", *_OUTSIDE),
+    heads={"sequence": ClassHead(_DENSE_AND_OUT, "gelu"), **_OF_TOKENS},
 )
 _ALBERT_LAYER = "encoder.albert_layer_groups.{n}.albert_layers.0"
 ALBERT = replace(
@@ -219,7 +216,8 @@ ALBERT = replace(
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",
         "predictions.bias": "predictions.decoder.bias",
     },
-    outside=("predictions.",),
+    outside=("predictions.", *_OUTSIDE),
+    heads={"sequence": ClassHead({"head.dense": Stored("pooler"), **_CLASSIFIER}, "tanh"), **_OF_TOKENS},
 )
 """Lan et al. 2020: narrow embeddings, and groups of layers that share their weights."""
 DISTILBERT = Family(

@@ -62,7 +62,6 @@ def read_directory(directory: Path) -> Checkpoint:
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
     return Checkpoint(directory, family.with_head(config.head), config, weights, notes)
-    return Checkpoint(directory, family, config, weights, notes)
 
 
 def _weights(directory: Path, quantised: object) -> WeightFiles:
