@@ -57,6 +57,7 @@ LATENT_EPS = 1e-6
 """ε of the norms of latent attention, whatever that of the other norms is."""
 BY_LAYER = (
     "window",
+    "input_norm",
     "attention_divisor",
     "positions",
     "rope_theta",
@@ -113,7 +114,8 @@ class ModelConfig:
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
     layers share their weights (ALBERT); 0: every layer has its own.
-    ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
+    ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all). Where
+    there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
     ``alibi_rounded`` keeps slope · position in bfloat16.
@@ -153,6 +155,7 @@ class ModelConfig:
     norm_gain: bool = True
     norm_bias: bool = True
     norm_order: str = "pre"
+    input_norm: bool = True
     residual: str = "sequential"
     residual_scale: float = 1.0
     shared_norm: bool = False
@@ -190,6 +193,7 @@ class ModelConfig:
     head: str = "lm"
     head_bias: bool = False
     head_activation: str = "gelu"
+    head_dense_bias: bool = True
     labels: tuple[str, ...] = ()
     head_reads: str = "every"
     head_dense: bool = False
@@ -227,9 +231,8 @@ class ModelConfig:
             raise ConfigError("ALiBi counts back from each query, and causal is false")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
-        if self.window and self.looks_ahead:
-            needed, lacking = ("mask", "mask") if self.causal else ("decoder", "causal")
-            raise ConfigError(f"a window of {self.window} tokens needs a {needed}, and {lacking} is false")
+        if self.window and self.causal and not self.mask:
+            raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
@@ -255,6 +258,8 @@ class ModelConfig:
             raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
+        if not self.input_norm and (self.norm_order != "pre" or self.residual == "parallel"):
+            raise ConfigError("input_norm is false, and only a sequential pre-norm block can do without that norm")
         self._require_classes()
 
     def _require_latent(self) -> None:

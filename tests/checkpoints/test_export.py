@@ -80,6 +80,10 @@ WRITTEN = {
     "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
     "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
+    "modernbert": (
+        "ModernBERT",
+        config_of("modernbert, windows to both sides"),
+    ),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),
     "roberta with several classes": (
         "RoBERTa",

@@ -68,6 +68,12 @@ def _albert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
 
 
+def _modernbert(kind: str, **settings: Any) -> nn.Module:
+    ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
+    given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
+    return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -155,6 +161,23 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "distilbert with a number": lambda: _classes("DistilBert", "SequenceClassification", _DISTILBERT, num_labels=1),
     "llama with classes": lambda: _classes("Llama", "SequenceClassification", _LLAMA, pad_token_id=1, **_LABELS),
     "gpt2 with classes of tokens": lambda: _classes("GPT2", "TokenClassification", _GPT2, **_LABELS),
+    "modernbert": lambda: _modernbert("ForMaskedLM", norm_eps=1e-3),
+    "modernbert, biases everywhere and local first": lambda: _modernbert(
+        "ForMaskedLM",
+        attention_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        classifier_bias=True,
+        decoder_bias=False,
+        tie_word_embeddings=False,
+        hidden_activation="silu",
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+        },
+    ),
+    "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),

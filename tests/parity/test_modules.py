@@ -80,8 +80,8 @@ def test_every_module_gives_what_theirs_gives(models):
             other = other.flatten(1)
         if one.dim() == 3:  # normed in each head: (H, T, D), and (T, H, D) there
             one = one.transpose(0, 1)
-        elif other.dim() < one.dim():  # a head of theirs that is given the first token alone
-            one = one[0]
+        elif len(other) < len(one):  # a head of theirs that is given the first token alone
+            one = one[:1]
         elif other.shape[-1] != one.shape[-1] or stored[path].paired or stored[path].by_head:
             how = replace(stored[path], transposed=False, by_row=False, offset=0.0)
             other = how.read(

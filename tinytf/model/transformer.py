@@ -75,7 +75,7 @@ class Block(nn.Module):
         super().__init__()
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
-        self.norm1 = make_norm(config) if before or after else none
+        self.norm1 = make_norm(config) if (before or after) and config.input_norm else none
         self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
@@ -158,7 +158,7 @@ class TransformedHead(LanguageModelHead):
         nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
         masked, none, width = config.head == "mlm", nn.Identity(), config.head_width
         dense = masked or config.head_dense
-        self.dense = Linear(config.d_model, width) if dense else none
+        self.dense = Linear(config.d_model, width, bias=config.head_dense_bias) if dense else none
         self.activation = ACTIVATIONS[config.head_activation] if dense else none
         self.norm = make_norm(config, width) if masked or config.head_norm else none
         self.decoder = Unembedding(config)

@@ -137,6 +137,10 @@ def _order(*orders: str) -> Predicate:
     return lambda config: config.norm_order in orders
 
 
+def _normed_input(config: ModelConfig) -> bool:
+    return config.norm_order in ("pre", "both") and config.input_norm
+
+
 def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
@@ -308,7 +312,7 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
     Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
          seen=Seen("", 0), from_stream=True),
-    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
+    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_normed_input,
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
     Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
          when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
@@ -361,8 +365,8 @@ STEPS: tuple[Step, ...] = (
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
-    Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
-         when=lambda c: not c.looks_ahead,
+    Step("masked", "masked scores", "{map}, −∞ where {hidden}", _MAP, ("<map>",), "attention", core=True,
+         when=lambda c: not c.looks_ahead or c.window > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
@@ -425,8 +429,8 @@ STEPS: tuple[Step, ...] = (
     Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", _EMBEDDED, ("<final>",), "output",
          False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
          make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
-    Step("head.dense", "head, dense", "x·W + b", _HEAD, ("<final>",), "output", False, when=_head_dense,
-         absent=_NO_DENSE, make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
+    Step("head.dense", "head, dense", "x·W{dense_bias}", _HEAD, ("<final>",), "output", False, when=_head_dense,
+         absent=_NO_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense", seen=Seen("head.dense")),
     Step("head.act", "head, activated", "{head_act}(dense)", _HEAD, ("head.dense",), "output", False, when=_head_dense,
          absent=_NO_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
     Step("head.norm", "head, norm", "{norm}(act)", _HEAD, ("<acted>",), "output", False, when=_head_normed,
@@ -464,7 +468,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "none": "this model has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
-    attn_in = "n" if _order("pre", "both")(config) else "x"
+    attn_in = "n" if _normed_input(config) else "x"
     return {
         "norm": _NORM[config.norm],
         "across": _ACROSS[config.qk_norm_across],
@@ -499,7 +503,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_2": " + b₂" if bias else "",
         "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
-        "window": f" or key ≤ query − {config.window:,}" if config.window else "",
+        "hidden": _hidden(config),
         "head_act": ACTIVATION_NAMES[config.head_activation],
         "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
         "clip_qkv": f"{config.clip_qkv:g}",
@@ -512,6 +516,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "logits_in": _unembedded(config).replace("head.act", "act") or "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
+        "dense_bias": " + b" if config.head_dense_bias else "",
         "head_bias": " + b" if config.head_bias else "",
         "prediction": _PREDICTIONS.get(config.head, ""),
         "class_shares": "softmax(logits) over the tokens"
@@ -530,6 +535,12 @@ _PREDICTIONS = {
     "token": "classes of each token",
     "question": "where the answer starts and ends",
 }
+
+
+def _hidden(config: ModelConfig) -> str:
+    """Which keys a query may not look at."""
+    ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
+    return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:

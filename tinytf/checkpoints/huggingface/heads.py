@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tinytf.checkpoints.table import Found, Stored, Tensors
@@ -25,17 +25,20 @@ _ENDS = {
 class ClassHead:
     """One head of classes of a family: where its modules are stored, and what is the same in all of them.
 
-    ``activation`` is that of its dense layer, a word of ours or the body's own where it is empty. It ``reads`` the
-    first or the last token where its classes are of the text.
+    ``activation`` is that of its dense layer, a word of ours, or what was found where it is empty. It ``reads`` the
+    first or the last token where its classes are of the text. ``only`` are keys that need one of these values.
     """
 
     stored: Mapping[str, Stored]
     activation: str = ""
     reads: str = "first"
     bias: bool = True
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def read(self, head: str, fields: Fields, found: Found) -> dict[str, Any]:
         """Our fields, on top of those that were found of the body."""
+        for name, allowed in self.only.items():
+            fields.require(name, allowed)
         labels = ("start", "end") if head == "question" else _labels(fields)
         usual = "number" if len(labels) == 1 else "one"
         decides = fields.word("problem_type", {**_DECIDES, "": usual}, "") if head == "sequence" else "one"
@@ -46,7 +49,7 @@ class ClassHead:
             "head_reads": self.reads if head == "sequence" else "every",
             "head_dense": dense,
             "head_norm": "head.norm" in self.stored,
-            "head_activation": (self.activation or found["activation"]) if dense else "gelu",
+            "head_activation": (self.activation or found["head_activation"]) if dense else "gelu",
             "head_bias": self.bias,
             "tied_head": False,
             "logit_cap": 0.0,
