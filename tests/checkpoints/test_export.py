@@ -98,12 +98,30 @@ WRITTEN = {
             window=3,
         ),
     ),
+    "modernbert": (
+        "ModernBERT",
+        config_of("modernbert, windows to both sides"),
+    ),
+    "bert with classes": ("BERT", config_of("bert with classes of the text")),
+    "roberta with several classes": (
+        "RoBERTa",
+        config_of(
+            "bert with several classes at once",
+            position_offset=2,
+            n_token_types=1,
+            head_dense=True,
+            head_activation="tanh",
+        ),
+    ),
+    "bert with a question head": ("BERT", config_of("bert with a question head")),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {
     "ForCausalLM": transformers.AutoModelForCausalLM,
     "LMHeadModel": transformers.AutoModelForCausalLM,
     "ForMaskedLM": transformers.AutoModelForMaskedLM,
+    "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
+    "ForQuestionAnswering": transformers.AutoModelForQuestionAnswering,
     "Model": transformers.AutoModel,
 }
 IDS = torch.tensor([[5, 3, 9, 30, 7, 7, 11], [8, 4, 4, 19, 22, 3, 6]])
@@ -139,7 +157,12 @@ def test_transformers_and_we_open_what_was_written(kind, tokenizer, qwens_tokeni
     assert exported.family == family
     expected = model(IDS)
     theirs = opened_by_transformers(tmp_path / "out", exported.architecture)(IDS)
-    assert furthest(theirs.logits if config.head != "none" else theirs.last_hidden_state, expected) < 1e-5
+    read = expected[:, 0] if config.head == "sequence" else expected
+    if config.head == "question":
+        said = torch.stack([theirs.start_logits, theirs.end_logits], dim=-1)
+    else:
+        said = theirs.logits if config.head != "none" else theirs.last_hidden_state
+    assert furthest(said, read) < 1e-5
     again = read_directory(tmp_path / "out").load()
     assert again.notes == ()
     assert torch.equal(again.transformer(IDS), expected), "to the last bit"

@@ -38,7 +38,6 @@ REFUSED = [
     ({"embed_scale": 0.0}, "embed_scale 0.0 is not above 0"),
     ({"n_token_types": -1}, "n_token_types -1 is below 0"),
     ({"window": -1}, "window -1 is below 0"),
-    ({"window": 4, "causal": False}, "a window of 4 tokens needs a decoder, and causal is false"),
     ({"window": 4, "mask": False}, "a window of 4 tokens needs a mask, and mask is false"),
     ({"position_offset": 2, "positions": "sinusoidal"}, "position_offset 2 needs learned positions"),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),

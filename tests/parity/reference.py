@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from architectures import enliven
 from torch import Tensor, nn
@@ -53,12 +54,27 @@ def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
 
 
+_LABELS = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, "perhaps": 1, "yes": 2}}
+_SEVERAL = {**_LABELS, "problem_type": "multi_label_classification"}
+
+
+def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> nn.Module:
+    config = getattr(transformers, f"{family}Config")(**{**sizes, **settings})
+    return getattr(transformers, f"{family}For{task}")(config)
+
+
 def _electra(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
 
 
 def _albert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
+
+
+def _modernbert(kind: str, **settings: Any) -> nn.Module:
+    ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
+    given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
+    return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
@@ -145,6 +161,30 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
+    "bert with classes": lambda: _classes("Bert", "SequenceClassification", _BERT, **_LABELS),
+    "bert with classes of tokens": lambda: _classes("Bert", "TokenClassification", _BERT, **_LABELS),
+    "bert with a question head": lambda: _classes("Bert", "QuestionAnswering", _BERT),
+    "roberta with several classes": lambda: _classes("Roberta", "SequenceClassification", _ROBERTA, **_SEVERAL),
+    "distilbert with a number": lambda: _classes("DistilBert", "SequenceClassification", _DISTILBERT, num_labels=1),
+    "llama with classes": lambda: _classes("Llama", "SequenceClassification", _LLAMA, pad_token_id=1, **_LABELS),
+    "gpt2 with classes of tokens": lambda: _classes("GPT2", "TokenClassification", _GPT2, **_LABELS),
+    "modernbert": lambda: _modernbert("ForMaskedLM", norm_eps=1e-3),
+    "modernbert, biases everywhere and local first": lambda: _modernbert(
+        "ForMaskedLM",
+        attention_bias=True,
+        mlp_bias=True,
+        norm_bias=True,
+        classifier_bias=True,
+        decoder_bias=False,
+        tie_word_embeddings=False,
+        hidden_activation="silu",
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+        },
+    ),
+    "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
@@ -274,3 +314,20 @@ def pair(family: str) -> Pair:
     enliven(theirs, 7)
     theirs.set_attn_implementation("eager")
     return Pair(theirs.eval(), read_directory(saved(family)).load().transformer)
+
+
+def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """What theirs has ``given`` at last, and the same of ours: hidden states, or the logits of the tokens it reads.
+
+    Only those are compared that are ``looked_at`` (B, T).
+    """
+    config = models.ours.config
+    seen = torch.ones(result.shape[:2], dtype=torch.bool) if looked_at is None else looked_at
+    if config.head == "sequence":
+        place = 0 if config.head_reads == "first" else -1
+        return given.logits[seen[:, place]], result[:, place][seen[:, place]]
+    if config.head == "question":
+        theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
+    else:
+        theirs = given.logits if models.ours.head is not None else given.last_hidden_state
+    return theirs[seen], result[seen]

@@ -21,6 +21,7 @@ from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPEN
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from tinytf.checkpoints.huggingface.modernbert import MODERNBERT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
@@ -39,6 +40,8 @@ FAMILIES = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
+        MODERNBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
@@ -80,7 +83,7 @@ def read_directory(directory: Path) -> Checkpoint:
         config = family.read(fields, tensors)
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
-    return Checkpoint(directory, family, config, weights, notes)
+    return Checkpoint(directory, family.with_head(config.head), config, weights, notes)
 
 
 _OF_ALL = ("tie_word_embeddings", "quantization_config")
