@@ -8,7 +8,7 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
+from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
@@ -31,7 +31,7 @@ FAMILIES = {
         GEMMA2,
         NEOX,
         GPTJ, CODEGEN,
-        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
+        OLMO, COHERE, COHERE2, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3,
