@@ -66,6 +66,7 @@ WRITTEN = {
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
     "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
+    "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),

@@ -154,6 +154,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -236,7 +237,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 
 def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
-    return bool(re.match(r"(distil|al|cam|ro|xlm-ro)?bert|electra|xlm-ro", family))
+    return bool(re.match(r"(distil|al|camem)?bert|(xlm-)?roberta|electra|mpnet", family))
 
 
 @dataclass(frozen=True)
