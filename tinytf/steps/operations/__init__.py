@@ -25,10 +25,6 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Alibi", "Cap", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup", "Mask", "Mix",
-    "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate", "Scale", "Scores",
-    "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed", "VocabularySoftmax",
-]  # fmt: skip
     "Activate",
     "Add",
     "Alibi",
@@ -48,6 +44,7 @@ __all__ = [
     "Parameter",
     "Pooled",
     "Positions",
+    "RelativeBias",
     "Rotate",
     "Scale",
     "Scores",
