@@ -29,6 +29,7 @@ _COMMAND_R = {
     "qk_norm_across": "heads",
     "n_kv_heads": 2,
 }
+_R7B = {"qk_norm": False, "qk_norm_across": "head", "by_layer": (("window", (4, 0)), ("positions", ("rotary", "none")))}
 _PHI = {"positions": "rotary", "residual": "parallel", "shared_norm": True, "tied_head": False, "head_bias": True}
 _NEMOTRON = {"positions": "rotary", "activation": "relu2", "n_kv_heads": 2}
 _FOURFOLD = {"d_ff": 96, "context": 2048}
@@ -79,6 +80,7 @@ WRITTEN = {
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
+    "command r7b": ("Cohere 2", ModelConfig(**{**SIZES, **_COMMAND_R, **_R7B})),
     "nemotron": ("Nemotron", ModelConfig(**{**SIZES, **_NEMOTRON})),
     "phi": ("Phi", ModelConfig(**{**SIZES, **_PHI, "rope_width": 4})),
     "stablelm": ("StableLM", ModelConfig(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2})),

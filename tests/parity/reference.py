@@ -232,6 +232,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "command r, queries and keys normed": lambda: _decoder(
         "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
     ),
+    "command r7b": lambda: _decoder("Cohere2", sliding_window=4, sliding_window_pattern=2, logit_scale=0.7),
+    "command r7b, windows everywhere and untied": lambda: _decoder(
+        "Cohere2", sliding_window=5, layer_types=["sliding_attention"] * N, tie_word_embeddings=False, logit_scale=1.2
+    ),
     "nemotron": lambda: _decoder("Nemotron", head_dim=8, norm_eps=1e-3),
     "nemotron, biases everywhere": lambda: _decoder(
         "Nemotron",

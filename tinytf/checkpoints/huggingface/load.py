@@ -19,7 +19,7 @@ from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
+from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.modernbert import MODERNBERT
 from tinytf.checkpoints.huggingface.neox import NEOX
@@ -50,6 +50,7 @@ FAMILIES = {
         MIXTRAL, QWEN3_MOE,
         GPTJ,
         OLMO, COHERE,
+        OLMO, COHERE, COHERE2, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3,
