@@ -65,7 +65,7 @@ def _merges(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[s
     SentencePiece joins whichever neighbours make the piece of the highest score. Among ways of the same score the order
     is that of transformers: longer left halves first, then longer right ones, then earlier pieces.
     """
-    pieces, merges = list(vocabulary), []
+    pieces, merges = list(vocabulary), list[tuple[str, str]]()
     own = dict(zip(pieces, pieces, strict=True)).get  # one string for a piece, however many merges it is in
     best_first = sorted(range(len(pieces)), key=scores.__getitem__, reverse=True)
     for _, places in groupby(best_first, scores.__getitem__):
