@@ -127,7 +127,7 @@ def _turned(fields: Fields, found: Found) -> list[bool]:
 
 def _read_smollm3(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     turned, used = _turned(fields, found), fields.flag("use_sliding_window", False)
-    window = window_of(fields, 0) if used else 0
+    window = window_of(fields, 0) * used
     read_kinds = kinds(lambda _, layer: used and window > 0 and not turned[layer])
     positions = by_layer("positions", ["rotary" if one else "none" for one in turned])
     sights = by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, found)])
@@ -236,6 +236,5 @@ IQUESTCODER = replace(
 """A Llama for transformers, too."""
 
 COUSINS = (
-    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, SMOLLM3, MINISTRAL, EXAONE4, ARCEE, SEED_OSS, INTERNLM3,
-    IQUESTCODER,
+    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER,
 )  # fmt: skip
