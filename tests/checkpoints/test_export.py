@@ -116,6 +116,18 @@ WRITTEN = {
     "starcoder 2": ("StarCoder2", config_of("llama, grouped", **_LAYERNORM, window=4, tied_head=True, ffn_bias=True)),
     "glm": ("GLM", config_of("llama, grouped", qkv_bias=True, rope_width=4)),
     "glm 4": ("GLM-4", config_of("llama, grouped", qkv_bias=True, rope_width=2, norm_order="both")),
+    "mixtral": ("Mixtral", config_of("experts, two a token", ffn_bias=False, router_bias=False)),
+    "qwen3 moe": (
+        "Qwen3-MoE",
+        config_of(
+            "experts beside a shared one, after a dense layer",
+            d_shared=0,
+            shared_gate=False,
+            d_expert=8,
+            qk_norm=True,
+            window=3,
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {
