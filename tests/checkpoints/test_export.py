@@ -112,7 +112,7 @@ WRITTEN = {
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "arcee": ("Arcee", config_of("llama, grouped", gated=False, activation="relu2")),
     "seed-oss": ("Seed-OSS", config_of("llama, grouped", qkv_bias=True, ffn_bias=True)),
-    "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors")),
+    "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", d_head=6, rope_width=0)),
     "starcoder 2": ("StarCoder2", config_of("llama, grouped", **_LAYERNORM, window=4, tied_head=True, ffn_bias=True)),
     "glm": ("GLM", config_of("llama, grouped", qkv_bias=True, rope_width=4)),
     "glm 4": ("GLM-4", config_of("llama, grouped", qkv_bias=True, rope_width=2, norm_order="both")),
