@@ -51,6 +51,11 @@ _FALCON = {
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
 _DIVISORS = (("attention_divisor", (6**0.5, 24**0.5)),)
 _WINDOWS = (("window", (0, 4)),)
+_LOCAL_BASES = (("window", (4, 0)), ("rope_theta", (300.0, 900.0)))
+_HYBRID = (("window", (4, 0)), ("positions", ("rotary", "none")))
+_GEMMA = {"activation": "gelu_tanh", "embed_scale": 24**0.5, "tied_head": True}
+_OLMO2 = {"norm_order": "output", "qk_norm": True, "qk_norm_across": "all"}
+_LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -88,6 +93,31 @@ WRITTEN = {
     "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
     "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
+    "qwen2, windows in some layers": ("Qwen2", config_of("llama, grouped", qkv_bias=True, by_layer=_WINDOWS)),
+    "ministral": ("Ministral", config_of("llama, grouped", by_layer=_WINDOWS)),
+    "gemma": ("Gemma", config_of("llama, grouped", **_GEMMA)),
+    "gemma 3": (
+        "Gemma 3",
+        config_of(
+            "llama, grouped", **_GEMMA, norm_order="both", qk_norm=True, attention_divisor=4.0, by_layer=_LOCAL_BASES
+        ),
+    ),
+    "vaultgemma": (
+        "VaultGemma",
+        config_of("gemma 2, norms around each part and windows by layer", norm_order="pre", attention_divisor=4.0),
+    ),
+    "olmo 2": ("OLMo 2", config_of("olmo 2, queries and keys normed over all heads")),
+    "olmo 3": ("OLMo 3", config_of("olmo 3, windows turned as they are and the others by yarn", **_OLMO2)),
+    "granite": ("Granite", config_of("granite, what is added multiplied", attention_divisor=4.0)),
+    "hyperclova x": ("HyperCLOVA X", config_of("granite, what is added multiplied", norm_order="both")),
+    "smollm 3": ("SmolLM3", config_of("smollm 3, layers without positions")),
+    "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
+    "arcee": ("Arcee", config_of("llama, grouped", gated=False, activation="relu2")),
+    "seed-oss": ("Seed-OSS", config_of("llama, grouped", qkv_bias=True, ffn_bias=True)),
+    "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", d_head=6, rope_width=0)),
+    "starcoder 2": ("StarCoder2", config_of("llama, grouped", **_LAYERNORM, window=4, tied_head=True, ffn_bias=True)),
+    "glm": ("GLM", config_of("llama, grouped", qkv_bias=True, rope_width=4)),
+    "glm 4": ("GLM-4", config_of("llama, grouped", qkv_bias=True, rope_width=2, norm_order="both")),
     "mixtral": ("Mixtral", config_of("experts, two a token", ffn_bias=False, router_bias=False)),
     "qwen3 moe": (
         "Qwen3-MoE",

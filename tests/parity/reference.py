@@ -139,6 +139,40 @@ def _deepseek(version: int, **settings: Any) -> nn.Module:
     return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
 
 
+_YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 8}
+_BY_KIND = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
+_OLMO3 = {
+    "full_attention": {**_YARN, "attention_factor": 1.2},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 700.0,
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.5, 4.0, 9.0],
+    "partial_rotary_factor": 0.75,
+}
+
+
+def _gemma3(**settings: Any) -> nn.Module:
+    given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
+    config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
+    return transformers.Gemma3ForCausalLM(config)
+
+
+def _phi3(**settings: Any) -> nn.Module:
+    given = {"hidden_size": 32, "pad_token_id": 0, "original_max_position_embeddings": 9, **settings}
+    return _decoder("Phi3", **given)
+
+
+def _as_llama(family: str, **settings: Any) -> nn.Module:
+    config = getattr(transformers, f"{family}Config")(**{**_LLAMA, "head_dim": 10, "pad_token_id": 0, **settings})
+    return transformers.LlamaForCausalLM(config)
+
+
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: _gpt2(n_inner=F, layer_norm_epsilon=1e-4),
     "gpt2, inner width left out": lambda: _gpt2(activation_function="gelu"),
@@ -269,6 +303,54 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
+    "qwen2, windows in the last layer alone": lambda: _decoder(
+        "Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=2
+    ),
+    "gemma": lambda: _decoder("Gemma", head_dim=10, pad_token_id=0, attention_bias=True),
+    "gemma 3": lambda: _gemma3(rope_parameters=_BY_KIND, query_pre_attn_scalar=50),
+    "gemma 3, capped and untied": lambda: _gemma3(
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        final_logit_softcapping=3.0,
+        tie_word_embeddings=False,
+    ),
+    "vaultgemma": lambda: _decoder("VaultGemma", head_dim=10, sliding_window=4, pad_token_id=0, num_hidden_layers=N),
+    "olmo 2": lambda: _decoder("Olmo2", attention_bias=True, pad_token_id=0),
+    "olmo 3": lambda: _decoder("Olmo3", sliding_window=4, num_hidden_layers=4, pad_token_id=0, rope_parameters=_OLMO3),
+    "granite": lambda: _decoder(
+        "Granite",
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.3,
+        logits_scaling=0.5,
+        mlp_bias=True,
+    ),
+    "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
+    "smollm 3": lambda: _decoder(
+        "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
+    ),
+    "smollm 3, stretched by yarn": lambda: _decoder("SmolLM3", pad_token_id=0, rope_parameters=_YARN, mlp_bias=True),
+    "ministral, a window in one layer": lambda: _decoder(
+        "Ministral",
+        head_dim=8,
+        sliding_window=4,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+    ),
+    "exaone 4": lambda: _decoder("Exaone4", sliding_window=4, sliding_window_pattern=2, rope_parameters=_LLAMA3),
+    "exaone 4 without windows": lambda: _decoder(
+        "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N
+    ),
+    "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
+    "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
+    "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
+    "iquest-coder": lambda: _as_llama("IQuestCoder"),
+    "phi 3, long texts turned by other factors": lambda: _phi3(rope_parameters=_LONGROPE),
+    "phi 3 with a window": lambda: _phi3(sliding_window=4, original_max_position_embeddings=T),
+    "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
+    "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
+    "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
+    "glm 4": lambda: _decoder("Glm4", head_dim=12, pad_token_id=0, attention_bias=False),
+    "helium": lambda: _decoder("Helium", head_dim=C // H, pad_token_id=0, num_key_value_heads=4),
+    "ernie 4.5": lambda: _decoder("Ernie4_5", head_dim=8, pad_token_id=0, use_bias=True),
     "mixtral": lambda: _decoder("Mixtral", num_local_experts=5, sliding_window=4, rope_theta=500.0),
     "mixtral, three a token": lambda: _decoder(
         "Mixtral", num_local_experts=4, num_experts_per_tok=3, hidden_act="gelu", head_dim=10, tie_word_embeddings=True

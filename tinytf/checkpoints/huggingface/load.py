@@ -14,9 +14,11 @@ from tinytf.checkpoints.huggingface.bert import (
     ROBERTA,
     XLM_ROBERTA,
 )
+from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
-from tinytf.checkpoints.huggingface.gemma import GEMMA2
+from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
+from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
@@ -24,6 +26,7 @@ from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.modernbert import MODERNBERT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
+from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -43,10 +46,13 @@ FAMILIES = {
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         MODERNBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
-        GEMMA2,
+        GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
+        *COUSINS,
         NEOX,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, STABLELM,
+        PHI3, STARCODER2, JAIS2,
+        GLM, GLM4, HELIUM, ERNIE4_5,
         MIXTRAL, QWEN3_MOE,
         GPTJ,
         OLMO, COHERE,
