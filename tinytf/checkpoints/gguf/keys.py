@@ -84,6 +84,13 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tensor_data_layout": ("Meta AI original pth", "Reference"),
     "use_parallel_residual": (False,),
 }
+
+
+def except_keys(*names: str) -> dict[str, tuple[Any, ...]]:
+    """ONLY without keys that an architecture reads."""
+    return {key: values for key, values in ONLY.items() if key not in names}
+
+
 HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "pooling_type")
 """The context of training, and how a sentence vector would be made."""
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
+from tinytf.checkpoints.gguf.architecture import ARCHITECTURES, table_of
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
@@ -56,7 +56,7 @@ def _architecture_of(header: Header) -> FamilyTable:
             f"{lacking(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
-    return ARCHITECTURES[name]
+    return table_of(name, header.tensors)
 
 
 def _kinds(header: Header) -> str:
