@@ -50,7 +50,7 @@ def _sizes(config: Any) -> dict[str, Any]:
         "attention.key_length": _of(config, "head_dim"),
         "attention.value_length": _of(config, "head_dim"),
         "attention.layer_norm_rms_epsilon": _of(config, "rms_norm_eps"),
-        "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+        "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
         "rope.freq_base": rope.get("rope_theta"),
     }
     return {key: value for key, value in found.items() if value is not None}
@@ -340,6 +340,44 @@ CONVERSIONS: dict[str, Conversion] = {
             "rope.scaling.type": "none",
             "rope.dimension_count": 8,
         },
+    ),
+    "granite": Conversion(
+        ARCH.GRANITE,
+        _decoder(
+            "Granite",
+            embedding_multiplier=3.0,
+            residual_multiplier=0.4,
+            attention_multiplier=0.2,
+            logits_scaling=0.7,
+            rope_theta=700.0,
+        ),
+        lambda config: {
+            "embedding_scale": 3.0,
+            "residual_scale": 0.4,
+            "attention.scale": 0.2,
+            "logit_scale": 0.7,
+        },
+        _permuted,
+    ),
+    "arcee": Conversion(ARCH.ARCEE, _decoder("Arcee", rope_theta=700.0, head_dim=8), change=_permuted),
+    "seed_oss": Conversion(ARCH.SEED_OSS, _decoder("SeedOss", rope_theta=700.0, head_dim=10)),
+    "stablelm": Conversion(
+        ARCH.STABLELM,
+        _model("StableLm", num_key_value_heads=2, layer_norm_eps=1e-4, rope_parameters=_HALF, use_qkv_bias=True),
+        lambda config: {"rope.dimension_count": C // H // 2, "use_parallel_residual": False},
+    ),
+    "stablelm, side by side": Conversion(
+        ARCH.STABLELM,
+        _model(
+            "StableLm", num_key_value_heads=4, layer_norm_eps=1e-4, rope_parameters=_HALF, use_parallel_residual=True
+        ),
+        lambda config: {"rope.dimension_count": C // H // 2, "use_parallel_residual": True},
+    ),
+    "nemotron": Conversion(
+        ARCH.NEMOTRON,
+        _model("Nemotron", num_key_value_heads=2, norm_eps=1e-4, rope_parameters=_HALF, head_dim=8),
+        lambda config: {"rope.dimension_count": C // H // 2},
+        _one_more,
     ),
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),

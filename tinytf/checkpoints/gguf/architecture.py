@@ -10,20 +10,37 @@ from tinytf.checkpoints.gguf.layernorms import (
     FALCON,
     GPT2,
     MPT,
+    NEMOTRON,
     NEOX,
     OLMO,
     PHI2,
+    STABLELM,
     STARCODER,
     STARCODER2,
 )
-from tinytf.checkpoints.gguf.llamas import GEMMA, GEMMA2, GEMMA3, LLAMA, OLMO2, PHI3, QWEN2, QWEN3, SMOLLM3
+from tinytf.checkpoints.gguf.llamas import (
+    ARCEE,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GRANITE,
+    LLAMA,
+    OLMO2,
+    PHI3,
+    QWEN2,
+    QWEN3,
+    SEED_OSS,
+    SMOLLM3,
+)
 from tinytf.checkpoints.table import FamilyTable, Tensors, fused
 
 ARCHITECTURES = {
     table.name: table
     for table in (
         LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, PHI3, SMOLLM3,
-        GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2, BERT,
+        GRANITE, ARCEE, SEED_OSS,
+        GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
+        STABLELM, NEMOTRON, BERT,
     )
 }  # fmt: skip
 

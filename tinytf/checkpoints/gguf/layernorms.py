@@ -83,7 +83,21 @@ MPT = replace(
     only=except_keys("attention.clamp_kqv", "attention.max_alibi_bias"),
 )
 
+NEMOTRON = replace(  # its norms are stored with the 1 added
+    GPT2,
+    name="nemotron",
+    settings=(*GPT2.settings, *ROTARY, SCALING),
+    fixed={"norm": "layernorm", "positions": "rotary", "activation": "relu2"},
+)
+
 _GATED = {"norm": "layernorm", "positions": "rotary", "activation": "silu", "gated": True}
+STABLELM = replace(
+    GPT2,
+    name="stablelm",
+    settings=(*GPT2.settings, *ROTARY, SCALING, Group(_residual)),
+    fixed=_GATED,
+    only=except_keys("use_parallel_residual"),
+)
 OLMO = replace(  # its norms learn nothing
     GPT2,
     name="olmo",

@@ -157,3 +157,29 @@ SMOLLM3 = replace(
 def _positions_of_smollm3(n_layers: int) -> tuple[str, ...]:
     """Every fourth layer has no positions; no key says so."""
     return tuple("none" if layer % 4 == 3 else "rotary" for layer in range(n_layers))
+
+
+def _scales_of_granite(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Scores are multiplied by one of these numbers, and logits divided by another."""
+    scores, logits = keys.number("attention.scale", 0.0), keys.number("logit_scale", 1.0)
+    if scores < 0 or logits <= 0:
+        raise keys.fault(f"attention.scale {scores:g} and logit_scale {logits:g} have to be above 0")
+    return {"attention_divisor": 1 / scores if scores else 0.0, "logit_scale": 1 / logits}
+
+
+GRANITE = replace(
+    LLAMA,
+    name="granite",
+    settings=(
+        *LLAMA.settings,
+        Key("embedding_scale", "embed_scale", 1.0),
+        Key("residual_scale", "residual_scale", 1.0),
+        Group(_scales_of_granite),
+    ),
+)
+ARCEE = replace(LLAMA, name="arcee", fixed={**_GATED, "activation": "relu2", "gated": False})
+SEED_OSS = replace(
+    QWEN2,
+    name="seed_oss",
+    stored={**STORED, "blocks.{n}.norm2": Stored("blk.{n}.post_attention_norm")},
+)
