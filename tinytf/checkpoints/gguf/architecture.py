@@ -48,6 +48,7 @@ ARCHITECTURES = {
 def table_of(name: str, tensors: Tensors) -> FamilyTable:
     """The table of an architecture, for a file with these tensors: queries, keys and values are joined in some."""
     table = ARCHITECTURES[name]
-    if "blk.0.attn_qkv.weight" in tensors:
-        return replace(table, stored={**table.stored, **fused("blk.{n}.attn_qkv")})
-    return table
+    if "blk.0.attn_qkv.weight" not in tensors or table.place("blocks.0.attention.q.weight")[0] in tensors:
+        return table
+    joined = {ours: replace(how, paired=table.stored[ours].paired) for ours, how in fused("blk.{n}.attn_qkv").items()}
+    return replace(table, stored={**table.stored, **joined})
