@@ -21,6 +21,10 @@ V, C, N, H, F, T = 320, 32, 3, 4, 48, 64
 Tensors = Iterator[tuple[str, Array]]
 
 
+def _as_it_is(name: str, numbers: Array, config: Any) -> Tensors:
+    yield name, numbers
+
+
 @dataclass(frozen=True)
 class Conversion:
     """``keys`` are those besides the sizes; ``change`` makes the stored tensors of one of transformers'."""
@@ -28,7 +32,7 @@ class Conversion:
     architecture: gguf.MODEL_ARCH
     make: Callable[[], nn.Module]
     keys: Callable[[Any], dict[str, Any]] = lambda config: {}
-    change: Callable[[str, Array, Any], Tensors] = lambda name, numbers, config: iter([(name, numbers)])
+    change: Callable[[str, Array, Any], Tensors] = _as_it_is
     extra: Callable[[], dict[str, list[float]]] = dict
 
 
@@ -120,6 +124,49 @@ def _permuted(name: str, numbers: Array, config: Any) -> Tensors:
     heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
     kind = next((kind for kind in heads if f"{kind}_proj" in name), None)
     yield name, paired(numbers, heads[kind]) if kind else numbers
+
+
+def _squeezed(name: str, numbers: Array, config: Any) -> Tensors:
+    yield name, numbers.squeeze()
+
+
+_SWAPPED = {
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "down_proj": ("down_proj",),
+    "input_linear.weight": ("gate_proj", "up_proj"),
+    "output_linear.weight": ("down_proj",),
+}
+
+
+def _with_experts(change: Callable[[str, Array, Any], Tensors] = _as_it_is) -> Callable[[str, Array, Any], Tensors]:
+    """Experts of a layer in one tensor a matrix, (E, F, C); transformers 5 has gates and ups in one as well."""
+
+    def changed(name: str, numbers: Array, config: Any) -> Tensors:
+        name = name.replace("block_sparse_moe.router.layer.", "mlp.gate.")
+        ending = next((end for end in _SWAPPED if name.endswith(f".{end}") and numbers.ndim == 3), None)
+        if ending is None:
+            yield from change(name.replace("block_sparse_moe", "mlp"), numbers, config)
+            return
+        names = _SWAPPED[ending]
+        layer = name.split("layers.")[1].split(".")[0]
+        for one, part in zip(names, np.split(numbers, len(names), axis=1), strict=True):
+            yield f"model.layers.{layer}.mlp.experts.{one}.weight", part
+
+    return changed
+
+
+def _as_gpt_oss(name: str, numbers: Array, config: Any) -> Tensors:
+    """Gate and up are in turns there, and matrices (in, out)."""
+    if ".experts." not in name:
+        yield name + (".weight" if name.endswith("sinks") else ""), numbers
+        return
+    module, kind = (name[:-5], "bias") if name.endswith("_bias") else (name, "weight")
+    turned = numbers if kind == "bias" else numbers.swapaxes(1, 2)
+    if module.endswith("gate_up_proj"):
+        yield f"{module.replace('gate_up_proj', 'gate_proj')}.{kind}", turned[:, ::2]
+        yield f"{module.replace('gate_up_proj', 'up_proj')}.{kind}", turned[:, 1::2]
+    else:
+        yield f"{module}.{kind}", turned
 
 
 def _without_pooler(name: str, numbers: Array, config: Any) -> Tensors:
@@ -378,6 +425,83 @@ CONVERSIONS: dict[str, Conversion] = {
         _model("Nemotron", num_key_value_heads=2, norm_eps=1e-4, rope_parameters=_HALF, head_dim=8),
         lambda config: {"rope.dimension_count": C // H // 2},
         _one_more,
+    ),
+    "mixtral": Conversion(
+        ARCH.LLAMA,
+        _decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rope_theta=700.0),
+        lambda config: {"expert_count": 4, "expert_used_count": 2},
+        _with_experts(_permuted),
+    ),
+    "qwen2moe": Conversion(
+        ARCH.QWEN2MOE,
+        _decoder(
+            "Qwen2Moe",
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            shared_expert_intermediate_size=28,
+            rope_theta=700.0,
+        ),
+        lambda config: {
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 20,
+            "expert_shared_feed_forward_length": 28,
+        },
+        _with_experts(_squeezed),
+    ),
+    "qwen3moe": Conversion(
+        ARCH.QWEN3MOE,
+        _decoder(
+            "Qwen3Moe",
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            norm_topk_prob=True,
+            head_dim=10,
+            rope_theta=700.0,
+        ),
+        lambda config: {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 20},
+        _with_experts(),
+    ),
+    "olmoe": Conversion(
+        ARCH.OLMOE,
+        _decoder("Olmoe", num_experts=4, num_experts_per_tok=2, clip_qkv=0.5, rope_theta=700.0),
+        lambda config: {"expert_count": 4, "expert_used_count": 2, "attention.clamp_kqv": 0.5},
+        _with_experts(),
+    ),
+    "granitemoe": Conversion(
+        ARCH.GRANITE_MOE,
+        _decoder("GraniteMoe", num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.4, rope_theta=700.0),
+        lambda config: {"expert_count": 4, "expert_used_count": 2, "residual_scale": 0.4, "attention.scale": 1.0},
+        _with_experts(_permuted),
+    ),
+    "gpt-oss": Conversion(
+        ARCH.GPT_OSS,
+        _decoder(
+            "GptOss",
+            head_dim=16,
+            sliding_window=4,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 700.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "truncate": False,
+            },
+        ),
+        lambda config: {
+            "attention.sliding_window": 4,
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": F,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+        },
+        _as_gpt_oss,
     ),
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),

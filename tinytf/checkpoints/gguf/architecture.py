@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tinytf.checkpoints.gguf.experts import GPT_OSS, GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.gguf.layernorms import (
     BERT,
     BLOOM,
@@ -24,7 +25,6 @@ from tinytf.checkpoints.gguf.llamas import (
     GEMMA2,
     GEMMA3,
     GRANITE,
-    LLAMA,
     OLMO2,
     PHI3,
     QWEN2,
@@ -37,8 +37,9 @@ from tinytf.checkpoints.table import FamilyTable, Tensors, fused
 ARCHITECTURES = {
     table.name: table
     for table in (
-        LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, PHI3, SMOLLM3,
+        MIXTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, OLMO2, PHI3, SMOLLM3,
         GRANITE, ARCEE, SEED_OSS,
+        QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
         STABLELM, NEMOTRON, BERT,
     )
@@ -48,7 +49,7 @@ ARCHITECTURES = {
 def table_of(name: str, tensors: Tensors) -> FamilyTable:
     """The table of an architecture, for a file with these tensors: queries, keys and values are joined in some."""
     table = ARCHITECTURES[name]
-    if "blk.0.attn_qkv.weight" not in tensors or table.place("blocks.0.attention.q.weight")[0] in tensors:
+    if "blk.0.attn_qkv.weight" not in tensors or table.stored["blocks.{n}.attention.q"].module == "blk.{n}.attn_qkv":
         return table
     joined = {ours: replace(how, paired=table.stored[ours].paired) for ours, how in fused("blk.{n}.attn_qkv").items()}
     return replace(table, stored={**table.stored, **joined})

@@ -51,7 +51,7 @@ def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     said = {
         "qkv_bias": "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
         "o_bias": "blk.0.attn_output.bias" in tensors,
-        "ffn_bias": "blk.0.ffn_up.bias" in tensors,
+        "ffn_bias": "blk.0.ffn_up.bias" in tensors or "blk.0.ffn_up_exps.bias" in tensors,
         "tied_head": "output.weight" not in tensors,
     }
     if found["norm"] == "layernorm":
