@@ -25,6 +25,8 @@ def markdown() -> str:
     lines = ["| step | what it is | formula | axes | in |", "|---|---|---|---|---|"]
     for name in order:
         having = [where for where, table in tables.items() if name in table.by_name]
+        if not having:
+            continue
         step = tables[having[0]].by_name[name]
         full = step.full_name(0) if step.in_layer else name
         where = "all" if len(having) == len(tables) else ", ".join(having)

@@ -1,9 +1,11 @@
 """Small models of every kind, with weights that are large enough for a wrong detail to show."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,12 +80,22 @@ KINDS: dict[str, dict[str, Any]] = {
         "by_layer": (("window", (4, 0)),),
         "tied_head": True,
     },
+    "deepseek, latent keys and values": {
+        **LLAMA,
+        "d_head": 10,
+        "d_value": 5,
+        "q_rank": 9,
+        "kv_rank": 7,
+        "rope_width": 4,
+    },
     "gpt-oss, sinks and windows by layer": {
         **LLAMA,
         "n_kv_heads": 2,
         "qkv_bias": True,
         "o_bias": True,
         "attention_sinks": True,
+        "glu_limit": 5.0,
+        "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
     },
     "pythia, side by side and turned in part": {
@@ -97,12 +109,21 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_bias": False,
         "positions": "rotary",
         "activation": "relu2",
+        "clip_qkv": 0.8,
     },
     "opt 350m, narrow embeddings after the sum": {
         "norm_order": "post",
         "d_embed": 10,
         "position_offset": 2,
         "activation": "relu",
+    },
+    "mpnet, a bias of distance": {
+        **BERT,
+        "n_token_types": 0,
+        "position_offset": 2,
+        "relative_buckets": 8,
+        "head": "mlm",
+        "head_bias": True,
     },
     "electra, narrow embeddings that are normed": {
         **BERT,
@@ -111,7 +132,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "head": "mlm",
         "head_bias": True,
     },
-    "norms of what is added": {"norm_order": "output", "positions": "rotary", "attention_divisor": 1.0},
+    "bloom, less by distance": {"positions": "alibi", "embed_norm": True, "n_heads": 6, "alibi_scale": 0.5},
+    "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
         "rope_width": 4,
@@ -124,12 +146,72 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_bias": True,
         "logit_scale": 0.7,
     },
+    "experts, two a token": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "ffn_bias": True,
+        "experts": 5,
+        "experts_per_token": 2,
+        "router_bias": True,
+    },
+    "experts beside a shared one, after a dense layer": {
+        **LLAMA,
+        "experts": 4,
+        "experts_per_token": 2,
+        "d_expert": 7,
+        "routes_renormed": False,
+        "d_shared": 9,
+        "shared_gate": True,
+        "by_layer": (("experts", (0, 4)),),
+    },
+    "experts by sigmoids, without a gate": {
+        "norm": "rmsnorm",
+        "ffn_bias": False,
+        "experts": 3,
+        "experts_per_token": 2,
+        "router": "sigmoid",
+        "routed_scale": 2.5,
+        "d_shared": 9,
+    },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
         "n_kv_heads": 2,
         "norm_order": "output",
         "qk_norm": True,
         "qk_norm_across": "all",
+    },
+    "olmo 3, windows turned as they are and the others by yarn": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "rope_theta": 500.0,
+        "rope_factor": 3.0,
+        "rope_low_frequency": 0.5,
+        "rope_high_frequency": 2.0,
+        "rope_original_context": 16,
+        "rope_attention_factor": 1.2,
+        "by_layer": (("window", (4, 0)), ("rope_scaling", ("none", "yarn"))),
+    },
+    "phi 3, long texts turned by other factors": {
+        **LLAMA,
+        "d_head": 8,
+        "rope_width": 6,
+        "rope_scaling": "longrope",
+        "rope_original_context": 6,
+        "rope_attention_factor": 1.1,
+        "rope_short_factors": (1.0, 1.1, 1.3),
+        "rope_long_factors": (1.5, 4.0, 9.0),
+    },
+    "smollm 3, layers without positions": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "by_layer": (("positions", ("rotary", "none")),),
+    },
+    "granite, what is added multiplied": {
+        **LLAMA,
+        "residual_scale": 0.3,
+        "logit_scale": 0.5,
+        "embed_scale": 3.0,
+        "attention_divisor": 3.0,
     },
     "a norm for each head": {"positions": "rotary", "n_kv_heads": 2, "qk_norm": True, "qk_norm_across": "heads"},
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
@@ -150,7 +232,7 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.dim() == 2:
+        if parameter.dim() >= 2 and not name.endswith("bias"):
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 * (1.5 if "embed" not in name else 1.0))
         elif name.endswith("weight"):
             parameter.copy_(1 + 0.3 * noise)
@@ -216,6 +298,21 @@ def asked(transformer: Transformer, mask_id: int | None = None) -> Model:
     """A model of ``transformer`` whose texts are numbers of tokens, as ``3 14 15``."""
     tokenizer: Any = Numbers(transformer.config.vocab_size, mask_id)
     return Model("test", transformer, tokenizer, "weights of a test")
+
+
+def bias_of_distance(table: np.ndarray, length: int) -> np.ndarray:
+    """What each head adds to its scores, (H, Q, K), from a table (buckets, H), one distance at a time.
+
+    Raffel et al. 2020: buckets of one distance, then wider ones up to 128, and as many again for keys after the query.
+    """
+    half, exact = len(table) // 2, len(table) // 4
+    bias = np.zeros((table.shape[1], length, length))
+    for query, key in np.ndindex(length, length):
+        apart = abs(key - query)
+        far = exact + int(math.log(max(apart, 1) / exact) / math.log(128 / exact) * (half - exact))
+        bucket = apart if apart < exact else min(far, half - 1)
+        bias[:, query, key] = table[bucket + half * (key > query)]
+    return bias
 
 
 def furthest(found: Tensor, expected: Tensor) -> float:

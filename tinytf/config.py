@@ -21,12 +21,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary", "none"),
+    "positions": ("learned", "sinusoidal", "rotary", "alibi", "none"),
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
-    "rope_scaling": ("none", "linear", "llama3"),
+    "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
     "qk_norm_across": ("head", "heads", "all"),
+    "router": ("softmax", "sigmoid"),
 }
 
 _MOST = 2**31 - 1
@@ -35,9 +36,14 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("rope_original_context", "d_embed"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "rope_theta", "rope_factor"), _ABOVE_ZERO),
-    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap"), Limits(least=0)),
+    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
+    **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
+    **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
+    **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
+    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -46,17 +52,31 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
-BY_LAYER = ("window", "attention_divisor", "rope_theta", "rope_scaling", "rope_factor")
+LATENT_EPS = 1e-6
+"""ε of the norms of latent attention, whatever that of the other norms is."""
+BY_LAYER = (
+    "window",
+    "attention_divisor",
+    "positions",
+    "rope_theta",
+    "rope_width",
+    "rope_scaling",
+    "rope_factor",
+    "experts",
+)
 """Fields that may differ from layer to layer."""
 
 
 class Rope(NamedTuple):
     """The RoPE settings: the angles of the first ``width`` dimensions of a head.
 
-    ``scaling`` stretches them to a longer context than was trained on.
-
-    ``linear`` divides every frequency by ``factor``; ``llama3`` only those whose wavelength is long compared
-    with ``original_context``, blending between original_context / high_frequency and original_context / low_frequency.
+    ``scaling`` stretches them to a longer context than the ``original_context`` that was trained on. ``linear`` divides
+    every frequency by ``factor``; ``llama3`` and ``yarn`` only those of long waves, which turn fewer than
+    ``low_frequency`` times within it, and leave those that turn more than ``high_frequency`` times as they are.
+    In between llama3 blends by the turns, yarn by the number of the pair, from a whole one to a whole one where it is
+    to ``truncate``. ``longrope`` divides each frequency by a number of its own, one of the ``factors``, or of
+    the ``long_factors`` in a text that is longer than ``original_context``. yarn and longrope multiply what is turned
+    by ``attention_factor``.
     """
 
     width: int
@@ -66,6 +86,16 @@ class Rope(NamedTuple):
     low_frequency: float
     high_frequency: float
     original_context: int
+    attention_factor: float = 1.0
+    truncate: bool = True
+    factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+    def of_text(self, length: int) -> "Rope":
+        """The settings for a text of so many tokens."""
+        if not self.long_factors or length <= self.original_context:
+            return self
+        return self._replace(factors=self.long_factors, long_factors=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +103,39 @@ class ModelConfig:
     """Everything that decides the architecture and the parameter count of a model.
 
     ``n_kv_heads`` and ``d_head`` may be left out: they become ``n_heads`` and ``d_model / n_heads``.
-    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
+    Values are ``d_value`` wide (0: as queries and keys). With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and
+    values are made of a normed vector of that width, and every key begins with ``rope_width`` dimensions that all heads
+    share and RoPE turns; with a ``q_rank`` queries are made of such a vector too.
+    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up; with a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate),
+    α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
-    The head then unembeds hidden states that it has made ``d_embed`` wide.
+    The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
+    layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
+    of scores, the same in all layers (MPNet; 0: none).
     ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
+    ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
-    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where
-    a block norms: what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the
-    residual sums (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual
-    has the feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads
-    that stream as attention does, after norm1, and there is no norm2. Scores are divided by ``attention_divisor``
-    (0: √d_head). A ``qk_norm`` is of every head, with one gain for all (``qk_norm_across`` ``head``) or one for each
-    (``heads``), or of all heads at once (``all``). ``attention_cap`` and ``logit_cap`` are soft caps on scores and on
-    logits (0: none), ``attention_sinks`` a learned logit per head that takes a share of every softmax; logits are
-    multiplied by ``logit_scale``. ``by_layer`` has the fields that differ from layer to layer, each with one value a
-    layer; ``at`` gives that of one layer.
+    masked-language-model head. Without its ``mask`` a decoder looks both ways. ``norm_order`` says where a block norms:
+    what goes into attention and the feed-forward (``pre``), what they add (``output``), ``both``, or the residual sums
+    (``post``). Norms have a ``norm_gain``, and LayerNorms a ``norm_bias`` too. A ``parallel`` residual has the
+    feed-forward read the stream that attention reads, and adds both at once; with a ``shared_norm`` it reads that
+    stream as attention does, after norm1, and there is no norm2. What is added is multiplied by ``residual_scale``
+    before. Scores are divided by ``attention_divisor`` (0: √d_head). A ``qk_norm`` is of every head, with one gain for
+    all (``qk_norm_across`` ``head``) or one for each (``heads``), or of all heads at once (``all``). ``attention_cap``
+    and ``logit_cap`` are soft caps on scores and on logits (0: none), ``attention_sinks`` a learned logit per head that
+    takes a share of every softmax; logits are multiplied by ``logit_scale``. Queries, keys and values are clipped to
+    ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
+    ``at`` gives that of one layer.
+
+    A layer with ``experts`` sends each token to ``experts_per_token`` of them, each a feed-forward of ``d_expert``
+    units (0: d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of
+    the chosen ones sum to 1, before ``routed_scale`` multiplies them. Every token goes through the shared expert of
+    ``d_shared`` units too (0: none), behind a sigmoid of its own with ``shared_gate``.
     """
 
     vocab_size: int
@@ -102,6 +146,9 @@ class ModelConfig:
     context: int
     n_kv_heads: int = 0
     d_head: int = 0
+    d_value: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
     causal: bool = True
     mask: bool = True
     norm: str = "layernorm"
@@ -110,14 +157,20 @@ class ModelConfig:
     norm_bias: bool = True
     norm_order: str = "pre"
     residual: str = "sequential"
+    residual_scale: float = 1.0
     shared_norm: bool = False
     attention_divisor: float = 0.0
     attention_cap: float = 0.0
     attention_sinks: bool = False
     logit_cap: float = 0.0
+    clip_qkv: float = 0.0
     logit_scale: float = 1.0
+    relative_buckets: int = 0
     positions: str = "learned"
     position_offset: int = 0
+    alibi_max_bias: float = 8.0
+    alibi_scale: float = 1.0
+    alibi_rounded: bool = False
     rope_theta: float = 10_000.0
     rope_width: int = 0
     rope_scaling: str = "none"
@@ -125,9 +178,24 @@ class ModelConfig:
     rope_low_frequency: float = 1.0
     rope_high_frequency: float = 4.0
     rope_original_context: int = 0
+    rope_attention_factor: float = 1.0
+    rope_truncate: bool = True
+    rope_short_factors: tuple[float, ...] = ()
+    rope_long_factors: tuple[float, ...] = ()
     window: int = 0
     activation: str = "gelu"
     gated: bool = False
+    glu_limit: float = 0.0
+    glu_alpha: float = 1.0
+    experts: int = 0
+    experts_per_token: int = 0
+    d_expert: int = 0
+    router: str = "softmax"
+    router_bias: bool = False
+    routes_renormed: bool = True
+    routed_scale: float = 1.0
+    d_shared: int = 0
+    shared_gate: bool = False
     qkv_bias: bool = True
     o_bias: bool = True
     ffn_bias: bool = True
@@ -138,6 +206,7 @@ class ModelConfig:
     head_bias: bool = False
     head_activation: str = "gelu"
     n_token_types: int = 0
+    layer_groups: int = 0
     d_embed: int = 0
     projection_bias: bool = False
     embed_scale: float = 1.0
@@ -160,10 +229,12 @@ class ModelConfig:
             object.__setattr__(self, "d_head", self.d_model // self.n_heads)
         if self.n_heads % self.n_kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
-        if self.positions == "rotary" and self.d_head % 2:
+        if self.positions == "rotary" and not self.rope_width and self.d_head % 2:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
+        if self.positions == "alibi" and not self.causal:
+            raise ConfigError("ALiBi counts back from each query, and causal is false")
         if self.position_offset and self.positions != "learned":
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.looks_ahead:
@@ -178,7 +249,19 @@ class ModelConfig:
             raise ConfigError(f"a shared norm needs a parallel residual, and it is {self.residual!r}")
         if self.residual == "parallel" and self.norm_order != "pre":
             raise ConfigError(f"a parallel residual needs norm_order 'pre', and it is {self.norm_order!r}")
+        if self.kv_rank:
+            self._require_latent()
+        elif self.q_rank:
+            raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
+        if self.glu_limit and not (self.gated and self.activation == "silu"):
+            raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        self._require_experts()
         self._require_layers()
+        if self.relative_buckets % 4:
+            raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
+        if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
+            also = " that differ by layer" if self.by_layer else ""
+            raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
         if self.head == "mlm" and self.causal:
             raise ConfigError("head 'mlm' fills masks from both sides, and causal is true", "set causal to false")
         if self.pooler and self.causal:
@@ -188,17 +271,39 @@ class ModelConfig:
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
 
+    def _require_latent(self) -> None:
+        if not 0 < self.rope_width < self.d_head:
+            said = f"a rope_width between 0 and d_head {self.d_head}, and it is {self.rope_width}"
+            raise ConfigError(f"kv_rank {self.kv_rank} needs {said}")
+        for name, wanted in (("n_kv_heads", self.n_heads), ("qkv_bias", False), ("qk_norm", False), ("clip_qkv", 0)):
+            if getattr(self, name) != wanted:
+                raise ConfigError(f"kv_rank {self.kv_rank} needs {name} {wanted}, and it is {getattr(self, name)}")
+
     def _require_scaling(self) -> None:
         if self.rope_scaling != "none" and self.positions != "rotary":
             raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rotary positions")
-        if self.rope_scaling == "llama3":
-            if not 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf:
-                raise ConfigError(
-                    f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
-                    f"rope_high_frequency {self.rope_high_frequency}"
-                )
-            if not self.rope_original_context:
-                raise ConfigError("rope_scaling 'llama3' needs rope_original_context")
+        between = 0 < self.rope_low_frequency < self.rope_high_frequency < math.inf
+        if self.rope_scaling in ("llama3", "yarn") and not between:
+            raise ConfigError(
+                f"rope_low_frequency {self.rope_low_frequency} is not between 0 and "
+                f"rope_high_frequency {self.rope_high_frequency}"
+            )
+        if self.rope_scaling in ("llama3", "yarn", "longrope") and not self.rope_original_context:
+            raise ConfigError(f"rope_scaling {self.rope_scaling!r} needs rope_original_context")
+        if self.rope_scaling == "yarn" and self.rope_theta <= 1:
+            raise ConfigError(f"rope_scaling 'yarn' needs a rope_theta above 1, and it is {self.rope_theta}")
+        for name in ("rope_short_factors", "rope_long_factors") if self.rope_scaling == "longrope" else ():
+            count, pairs = len(getattr(self, name)), (self.rope_width or self.d_head) // 2
+            if count != pairs:
+                raise ConfigError(f"{name} has {count:,} numbers for {pairs:,} pairs of dimensions")
+
+    def _require_experts(self) -> None:
+        if self.experts and not 0 < self.experts_per_token <= self.experts:
+            raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
+        if self.experts and not self.d_expert:
+            object.__setattr__(self, "d_expert", self.d_ff)
+        if self.shared_gate and not self.d_shared:
+            raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
 
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
@@ -213,8 +318,14 @@ class ModelConfig:
                 raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, BY_LAYER))
             if len(values) != self.n_layers:
                 raise ConfigError(f"by_layer has {len(values)} values of {name} for {self.n_layers} layers")
-            for value in dict.fromkeys(values):
-                replace(self, by_layer=(), **{name: value})
+            if name == "experts" and set(values) - {0, self.experts}:
+                raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
+        if "positions" in dict(pairs):
+            kinds = {self.positions, *dict(pairs)["positions"]}
+            if not {"rotary"} <= kinds <= {"rotary", "none"}:
+                raise ConfigError("positions that differ by layer are rotary in some and none in the others")
+        for values in dict.fromkeys(zip(*(values for _, values in pairs), strict=True)):
+            replace(self, **_changes(dict(zip(dict(pairs), values, strict=True))))
 
     @property
     def kind(self) -> str:
@@ -231,9 +342,30 @@ class ModelConfig:
         """How many query heads share one key and value head."""
         return self.n_heads // self.n_kv_heads
 
+    @property
+    def value_width(self) -> int:
+        """The width of a head's values, and of what it gives: that of its queries and keys unless ``d_value`` says."""
+        return self.d_value or self.d_head
+
+    @property
+    def d_own(self) -> int:
+        """The dimensions of a latent key that are a head's own; RoPE turns the others, which all heads share."""
+        return self.d_head - self.rope_width
+
     def at(self, layer: int) -> "ModelConfig":
         """The configuration of one layer."""
         return _at(self, layer) if self.by_layer else self
+
+    def group_of(self, layer: int) -> int:
+        """Which weights a layer has: a number for each group of layers that share theirs, else that of the layer."""
+        return (
+            int(layer / (self.n_layers / self.layer_groups)) if self.layer_groups else layer
+        )  # as transformers has it
+
+    def first_of(self, layer: int) -> int:
+        """The first layer that has the weights of this one."""
+        group = self.group_of(layer)
+        return next(first for first in range(layer + 1) if self.group_of(first) == group)
 
     @property
     def score_divisor(self) -> float:
@@ -265,12 +397,25 @@ class ModelConfig:
             "d_head": self.d_head,
             "head": self.n_heads,
             "kv head": self.n_kv_heads,
+            "d_value": self.value_width,
             "n_heads·d_head": self.n_heads * self.d_head,
+            "n_heads·d_value": self.n_heads * self.value_width,
             "n_kv_heads·d_head": self.n_kv_heads * self.d_head,
+            "n_kv_heads·d_value": self.n_kv_heads * self.value_width,
+            "n_heads·d_own": self.n_heads * self.d_own,
+            "d_own": self.d_own,
+            "d_shared_key": self.rope_width,
+            "q_rank": self.q_rank,
+            "kv_rank": self.kv_rank,
             "vocab": self.vocab_size,
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
+            "expert": self.experts,
+            "d_expert": self.d_expert,
+            "d_shared": self.d_shared,
+            "switch": 1,
             "sink": 1,
+            "bucket": self.relative_buckets,
         }
 
     @property
@@ -284,7 +429,21 @@ class ModelConfig:
             self.rope_low_frequency,
             self.rope_high_frequency,
             self.rope_original_context,
+            self.rope_attention_factor if self.rope_scaling in ("yarn", "longrope") else 1.0,
+            self.rope_truncate,
+            *((self.rope_short_factors, self.rope_long_factors) if self.rope_scaling == "longrope" else ()),
         )
+
+    @property
+    def rope_switch(self) -> int:
+        """The length beyond which LongRoPE turns a text by other angles, 0 where none does."""
+        scalings = {self.at(layer).rope_scaling for layer in range(self.n_layers)} if self.by_layer else ()
+        return self.rope_original_context if "longrope" in (self.rope_scaling, *scalings) else 0
+
+    @property
+    def rotary_layers(self) -> tuple[int, ...]:
+        """The layers that turn queries and keys."""
+        return tuple(layer for layer in range(self.n_layers) if self.at(layer).positions == "rotary")
 
     @property
     def final_norm(self) -> bool:
@@ -318,4 +477,10 @@ FIELDS = fields_of(ModelConfig, _LIMITS)
 
 @lru_cache(maxsize=1024)
 def _at(config: ModelConfig, layer: int) -> ModelConfig:
-    return replace(config, by_layer=(), **{name: values[layer] for name, values in config.by_layer})
+    return replace(config, **_changes({name: values[layer] for name, values in config.by_layer}))
+
+
+def _changes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that make a configuration that of one layer, with these values of what differs by layer."""
+    left_out = LEFT_OUT["positions"] if values.get("positions") == "none" else {}
+    return {**values, **left_out, "by_layer": ()}

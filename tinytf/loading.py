@@ -1,5 +1,7 @@
 """Opening a model by what a user calls it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 
 from tinytf.analysis.size import Info
@@ -48,7 +50,11 @@ def load(model: str = "tiny", *, device: str = "auto", dtype: str = "float32", s
 def open_source(source: Source, *, device: str = "auto", dtype: str = "float32", seed: int = 0) -> Model:
     """The model of a source, on a device and in a dtype. Raises as ``load`` does."""
     where = pick_device(device)
-    config, vocabulary = source.config(), source.vocabulary()
+    config = source.config()
+    with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long as the weights
+        reading = beside.submit(source.vocabulary)
+        weighed = source.weigh(DTYPES[dtype], seed)
+        vocabulary = reading.result()
     notes: tuple[str, ...] = ()
     count = vocabulary.tokenizer.vocab_size
     if count > config.vocab_size:
@@ -56,7 +62,6 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         if isinstance(source, RunSource):
             raise CheckpointError(f"{source.where}: {said}")
         notes = (said,)
-    weighed = source.weigh(DTYPES[dtype], seed)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     return Model(
         source.name,

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.gguf import gguf_tokenizer, parts_of, read_gguf
+from tinytf.checkpoints.gguf import checkpoint_of, parts_of, read_gguf, read_parts, tokenizer_of
+from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.load import Checkpoint, Opened
@@ -144,14 +145,18 @@ class GgufSource(DirectorySource):
     family = "GGUF"
 
     @cached_property
+    def header(self) -> Header:
+        return read_parts(self.path)
+
+    @cached_property
     def checkpoint(self) -> Checkpoint:
-        return read_gguf(self.path)
+        return checkpoint_of(self.header)
 
     def glance(self) -> tuple[ModelConfig, list[Path]]:
         return read_gguf(self.path, brief=True).config, parts_of(self.path)
 
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(gguf_tokenizer(self.path), "from the file's metadata")
+        return Vocabulary(tokenizer_of(self.header), "from the file's metadata")
 
 
 def find_source(model: str) -> Source:

@@ -92,10 +92,10 @@ def _direct_path(trace: Trace, position: int, token: int) -> tuple[Tensor, dict[
     post, added = (trace.config.norm_order in orders for orders in (("post",), ("both", "output")))
     for layer, block in enumerate(model.blocks):
         attn = leaf(f"L{layer}.attn", trace.step("attn", layer))
-        x = x + (_frozen(block.attn_norm, attn) if added else attn)
+        x = x + block.attn_scale(_frozen(block.attn_norm, attn) if added else attn)
         x = _frozen(block.norm1, x) if post else x
         ffn = leaf(f"L{layer}.ffn", trace.step("ffn", layer))
-        x = x + (_frozen(block.ffn_norm, ffn) if added else ffn)
+        x = x + block.ffn_scale(_frozen(block.ffn_norm, ffn) if added else ffn)
         x = _frozen(block.norm2, x) if post else x
     if trace.config.final_norm:
         x = _frozen(model.final_norm, x)
@@ -125,7 +125,7 @@ def test_each_part_is_its_vector_times_the_gradient_of_the_direct_path(name: str
     for embedding in ("embed.tokens", "embed.positions", "embed.types"):
         if embedding in leaves:
             assert part[embedding] == pytest.approx(_along(leaves[embedding]), abs=1e-12)
-    width = trace.config.d_head
+    width = trace.config.value_width
     for layer, block in enumerate(trace.model.blocks):
         attention: Any = block.attention
         concat, to = trace.step("concat", layer)[position], leaves[f"L{layer}.attn"].grad

@@ -76,7 +76,7 @@ def without(model: Transformer, name: str) -> Transformer:
     layer, _, rest = name.removeprefix("L").partition("H" if "H" in name else ".")
     block: Any = cut.blocks[int(layer)]
     if "H" in name:
-        width = model.config.d_head
+        width = model.config.value_width
         block.attention.o.weight[:, int(rest) * width : (int(rest) + 1) * width] = 0.0
         return cut
     for part, linear in (("attn", block.attention.o), ("ffn", block.ffn.down)):
@@ -152,7 +152,7 @@ def one_hook(model: Transformer, site: HookPoint, place: int | None, value: Tens
         tensor[0, where, columns] = value if place is None or value.dim() == 1 else value[place]
         return tensor
 
-    width = model.config.d_head
+    width = model.config.value_width
     module = {"head_out": block.attention.o, "in": block, "attn": block.attention, "ffn": block.ffn, "out": block}[
         site.step
     ]

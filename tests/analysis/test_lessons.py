@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, lively
+from architectures import KINDS, bias_of_distance, config_of, lively
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -80,17 +80,21 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def most_to_the_token_before(q: np.ndarray, k: np.ndarray, allowed: np.ndarray, config: ModelConfig, d: float) -> int:
+def most_to_the_token_before(q: np.ndarray, k: np.ndarray, added: np.ndarray, config: ModelConfig, d: float) -> int:
     """The head, of the four that look most clearly somewhere, with the largest mean weight left of the diagonal."""
     before, clearest = [], []
     for head, queries in enumerate(q):
         scores = queries @ k[head // config.heads_per_kv].T / d
         if config.attention_cap:
             scores = config.attention_cap * np.tanh(scores / config.attention_cap)
-        weights = np.array([softmax(row) for row in np.where(allowed, scores, -np.inf)])
+        weights = np.array([softmax(row) for row in scores + added[head]])
         before.append(np.diag(weights, -1).mean())
         clearest.append(max(before[-1], weights[1:, 0].mean(), np.diag(weights).mean()))
     return max(np.argsort(clearest)[-4:], key=lambda head: before[head])
+
+
+_SLOPE = 2 ** (-8 / 4)
+"""ALiBi's, of head 0 of 6: the first four are those of four heads (Press et al. 2022)."""
 
 
 def numbers_of(live: Live) -> dict[str, list[float]]:
@@ -98,8 +102,8 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     config, trace, row, here = live.config, live.trace, live.row, live.here
     model, length = live.model.transformer, live.length
     width, divisor = config.d_head, config.attention_divisor or math.sqrt(config.d_head)
-    q, k, v = (trace[f"L0.{name}"].double().numpy() for name in ("q", "k", "v"))
     query, key = (trace.steps.by_name["scores"].inputs[i] for i in (0, 1))
+    v = trace[f"L0.{trace.steps.by_name['head_out'].inputs[1]}"].double().numpy()
     q, k = (trace[f"L0.{name}"].double().numpy() for name in (query, key))
     allowed = np.ones((length, length), dtype=bool)
     if config.causal:
@@ -110,7 +114,13 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     scores = q[0] @ k[0].T
     scaled, cap = scores[row] / divisor, config.attention_cap
     sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
-    seen = np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf)
+    added = np.zeros((config.n_heads, 1, 1))
+    if config.relative_buckets:
+        added = bias_of_distance(trace["L0.B"].double().numpy(), length)
+    added = np.where(allowed, added, -np.inf)  # (H, Q, K)
+    if config.positions == "alibi":
+        scaled = scaled - _SLOPE * config.alibi_scale * (row - np.arange(length))
+    seen = (cap * np.tanh(scaled / cap) if cap else scaled) + added[0, row]
     weights = softmax(np.append(seen, sinks))[:length]
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
@@ -118,7 +128,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     E = model.embed.tokens.weight.detach().double().numpy()
     own = next(t.id for t in reversed(live.encoding.tokens) if not t.special and t.id != live.model.tokenizer.mask_id)
     cosines = E @ E[own] / np.maximum(np.linalg.norm(E, axis=1) * np.linalg.norm(E[own]), 1e-300)
-    blocks = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")]
+    blocks = [
+        p.numel() for name, p in model.named_parameters() if name.startswith("blocks.") and "relative" not in name
+    ]
     ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
     first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
     x = trace[first].double().numpy()[here]
@@ -135,20 +147,25 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
         "values": [float(weights @ v[0][:, 0])],
-        "heads": [most_to_the_token_before(q, k, allowed, config, divisor)],
+        "heads": [most_to_the_token_before(q, k, added, config, divisor)],
         "residual": [float(trace["L0.in"][here, int(np.abs(attn[:4]).argmax())])],
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],
         "stack": [live.model.n_parameters + sum(blocks)],
-        "cache": [2 * k.shape[0] * width * config.n_layers if config.causal else length + 1],
+        "cache": [(k[0, 0].size + v[0, 0].size) * k.shape[0] * config.n_layers if config.causal else length + 1],
     }
     if config.positions == "rotary":
+        config = config.at(config.rotary_layers[0])
         turned = config.rope_width or width
         pair = min(1, turned // 2 - 1)
         if config.rope_scaling == "none":
             right["positions"] = [here * config.rope_theta ** (-2 * pair / turned)]
+    elif config.positions == "alibi":
+        row, key = live.row, max(0, live.row - 3)
+        right["positions"] = [float(trace["L0H0.scaled"][row, key]) - _SLOPE * config.alibi_scale * (row - key)]
     else:
-        parts = [name for name in ("tokens", "types", "positions") if f"embed.{name}" in trace.steps.by_name]
+        tokens = "tokens" if config.embed_norm or not config.d_embed else "projected"
+        parts = [name for name in (tokens, "types", "positions") if f"embed.{name}" in trace.steps.by_name]
         right["positions"] = [sum(float(trace[f"embed.{name}"][here, 0]) for name in parts)]
     if config.head == "none":
         right["logits"] = [length * config.vocab_size]

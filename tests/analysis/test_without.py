@@ -38,7 +38,7 @@ PLACES = [
 
 def cut(model: Transformer, at: list[str], value: float = 0.0) -> Transformer:
     sites = hook_points(at, StepTable(model.config))
-    width = {True: model.config.d_model, False: model.config.d_head}
+    width = {True: model.config.d_model, False: model.config.value_width}
     return intervened(model, [Intervention(site, torch.full((width[site.head is None],), value)) for site in sites])
 
 
@@ -146,7 +146,7 @@ def test_an_open_model_goes_without_a_head_and_says_so() -> None:
 @pytest.mark.parametrize(("kind", "at"), [p for p in PLACES if config_of(p[0]).head != "none"], ids=str)
 def test_no_gradient_goes_through_what_was_put_there_and_the_formulas_agree(kind: str, at: list[str]) -> None:
     model = lively(config_of(kind))
-    width = {True: model.config.d_model, False: model.config.d_head}
+    width = {True: model.config.d_model, False: model.config.value_width}
     drawn = torch.Generator().manual_seed(1)
     sites = hook_points(at, StepTable(model.config))
     values = {site: torch.randn(7, width[site.head is None], generator=drawn) for site in sites}

@@ -17,6 +17,36 @@ from tinytf.sources import ASSETS
 from tinytf.text.huggingface import load_tokenizer_directory
 from tinytf.text.tokenizer import Tokenizer
 
+_OLMO = {"gated": True, "activation": "silu", **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias", "tied_head"), False)}
+_COMMAND_R = {
+    **LLAMA,
+    "norm": "layernorm",
+    "norm_bias": False,
+    "residual": "parallel",
+    "shared_norm": True,
+    "logit_scale": 0.3,
+    "qk_norm": True,
+    "qk_norm_across": "heads",
+    "n_kv_heads": 2,
+}
+_PHI = {"positions": "rotary", "residual": "parallel", "shared_norm": True, "tied_head": False, "head_bias": True}
+_NEMOTRON = {"positions": "rotary", "activation": "relu2", "n_kv_heads": 2}
+_FOURFOLD = {"d_ff": 96, "context": 2048}
+_MPT = {
+    "positions": "alibi",
+    "norm_bias": False,
+    "clip_qkv": 0.7,
+    "attention_divisor": 3.0,
+    **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias"), False),
+}
+_FALCON = {
+    "rope_width": 0,
+    "norm_bias": True,
+    "ffn_bias": False,
+    "head_bias": False,
+    "logit_scale": 1.0,
+    "n_kv_heads": 2,
+}
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
 _DIVISORS = (("attention_divisor", (6**0.5, 24**0.5)),)
 _WINDOWS = (("window", (0, 4)),)
@@ -34,6 +64,9 @@ WRITTEN = {
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
+    "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
+    "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
+    "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
     "llama, biases": ("Llama", config_of("llama, grouped", qkv_bias=True, o_bias=True, ffn_bias=True, tied_head=True)),
@@ -44,7 +77,27 @@ WRITTEN = {
     "qwen3": ("Qwen3", config_of("qwen3, normed queries and wide heads")),
     "pythia": ("GPT-NeoX", config_of("pythia, side by side and turned in part")),
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
+    "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
+    "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
+    "nemotron": ("Nemotron", ModelConfig(**{**SIZES, **_NEMOTRON})),
+    "phi": ("Phi", ModelConfig(**{**SIZES, **_PHI, "rope_width": 4})),
+    "stablelm": ("StableLM", ModelConfig(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2})),
+    "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
+    "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
+    "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
+    "mixtral": ("Mixtral", config_of("experts, two a token", ffn_bias=False, router_bias=False)),
+    "qwen3 moe": (
+        "Qwen3-MoE",
+        config_of(
+            "experts beside a shared one, after a dense layer",
+            d_shared=0,
+            shared_gate=False,
+            d_expert=8,
+            qk_norm=True,
+            window=3,
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
-from reference import FAMILIES, pair
+from reference import FAMILIES, is_encoder, pair
 from torch import Tensor
 
 from tinytf.errors import UsageError
@@ -11,8 +11,9 @@ from tinytf.model.cache import KVCache
 from tinytf.model.transformer import Transformer
 from tinytf.steps.work import cache_bytes_per_token
 
-DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)]
-DECODER_FAMILIES = [name for name in FAMILIES if not name.startswith(("bert", "roberta", "distilbert"))]
+LONGROPE = "phi 3, long texts turned by other factors"
+DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True) and kind != LONGROPE]
+DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name)]
 
 
 def in_pieces(model: Transformer, ids: Tensor, lengths: list[int], real: Tensor | None = None) -> Tensor:
@@ -35,6 +36,16 @@ def test_cached_logits_are_the_uncached_ones(kind: str, lengths: list[int], core
     expected = model(ids)
     model.use_attention(core)
     assert furthest(in_pieces(model, ids, lengths), expected) < 1e-5
+
+
+@torch.no_grad()
+def test_keys_that_longrope_turned_as_those_of_a_short_text_are_refused_in_a_long_one() -> None:
+    model = lively(config_of(LONGROPE))
+    ids, short = some_ids(model.config), model.config.rope_switch
+    assert furthest(in_pieces(model, ids[:, :short], [4, 2]), model(ids[:, :short])) < 1e-5
+    assert furthest(in_pieces(model, ids, [short + 1, 1, 3]), model(ids)) < 1e-5
+    with pytest.raises(UsageError, match="a text of 7 tokens is turned by other angles than the cached keys"):
+        in_pieces(model, ids, [5, 1, 1, 4])
 
 
 @torch.no_grad()

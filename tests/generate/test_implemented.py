@@ -26,6 +26,13 @@ from tinytf.steps.operations.scale import scale_scores
 from tinytf.steps.operations.scores import attention_scores
 
 ROPE = {**LLAMA, "rope_scaling": "llama3", "rope_factor": 8.0, "rope_original_context": 16}
+YARN = {**ROPE, "rope_scaling": "yarn", "rope_low_frequency": 0.5, "rope_high_frequency": 2.0}
+LONGROPE = {
+    **ROPE,
+    "rope_scaling": "longrope",
+    "rope_short_factors": (1.0, 1.1, 1.3),
+    "rope_long_factors": (1.5, 4.0, 9.0),
+}
 UNUSUAL: dict[str, dict[str, Any]] = {
     "norm_eps": {"norm_eps": 0.3},
     "window": {"window": 3},
@@ -37,12 +44,15 @@ UNUSUAL: dict[str, dict[str, Any]] = {
     "rope_low_frequency": {**ROPE, "rope_low_frequency": 0.2},
     "rope_high_frequency": {**ROPE, "rope_high_frequency": 9.0},
     "rope_original_context": {**ROPE, "rope_original_context": 30},
+    "rope_attention_factor": {**YARN, "rope_attention_factor": 1.5},
+    "rope_short_factors": LONGROPE,
+    "rope_long_factors": {**LONGROPE, "rope_long_factors": (2.0, 2.5, 3.0)},
     "logit_scale": {"logit_scale": 0.3},
     "norm_gain": {"norm_bias": False},
     "shared_norm": {"residual": "parallel"},
 }
 """A value away from the default for each number that is said to be implemented, and what a field needs to matter."""
-NEEDED = {"linear": {"positions": "rotary", "rope_factor": 3.0}, "llama3": ROPE}
+NEEDED = {"linear": {"positions": "rotary", "rope_factor": 3.0}, "llama3": ROPE, "yarn": YARN, "longrope": LONGROPE}
 CLAIMED = [
     *((name, {**UNUSUAL.get(name, {}), **NEEDED.get(str(word), {}), name: word})
       for name, words in IMPLEMENTED.items() if not callable(words) for word in words),

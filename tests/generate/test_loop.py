@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from architectures import KINDS, config_of, lively
-from reference import FAMILIES, pair
+from reference import FAMILIES, is_encoder, pair
 
 from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
@@ -22,7 +22,7 @@ from tinytf.model.transformer import Transformer
 from tinytf.text.train import train_bpe
 
 DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True)]
-DECODER_FAMILIES = [name for name in FAMILIES if not name.startswith(("bert", "roberta", "distilbert"))]
+DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name)]
 PROMPT = [3, 17, 5, 9]
 
 

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from architectures import KINDS, config_of, encoding_of, lively
 from torch import Tensor, nn
 
-from tinytf.gradients.by_hand import passed_on, step_gradients
+from tinytf.gradients.by_hand import comes_again, passed_on, step_gradients
 from tinytf.gradients.loss import Targets
+from tinytf.model.experts import Experts
+from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
-from tinytf.steps.operations.lookup import TOKEN_TABLE
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -56,7 +57,7 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
 
     The matrix of a tied head comes with the embeddings, where its second part is known.
     """
-    of_token_table: Tensor | None = None
+    parts: dict[str, Tensor] = {}  # of parameters that several steps share
     for site, gradient in step_gradients(trace, targets):
         if gradient is None:
             yield site.name, torch.zeros_like(site.value)
@@ -66,11 +67,9 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
             continue
         yield site.name, gradient
         for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
-            if name == TOKEN_TABLE and site.step.is_vocabulary:
-                of_token_table = found
-            else:
-                both = name == TOKEN_TABLE and of_token_table is not None
-                yield name, found + of_token_table if both else found
+            parts[name] = found + parts.get(name, 0.0)
+            if not comes_again(site, name):
+                yield name, parts[name]
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -96,6 +95,9 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     def into_heads(tensor: Tensor) -> Tensor:
         return tensor[0].reshape(len(ids), -1, config.d_head).transpose(0, 1)
 
+    def by_head(tensor: Tensor) -> Tensor:
+        return tensor[0].reshape(len(ids), config.n_heads, -1).transpose(0, 1)
+
     def output(module: nn.Module, name: str, reshape: Reshape = first) -> None:
         def hook(module: nn.Module, args: Any, result: Tensor) -> Tensor:
             if not result.requires_grad:  # sinusoidal positions are a constant of the model
@@ -120,6 +122,28 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         return tensor
 
     model.use_attention("steps", tap)
+    model.use_experts("steps")
+
+    def feed_forward(module: FeedForward, name: str) -> None:
+        output(module.up, f"{name}.hidden")
+        if module.gate is not None:
+            output(module.gate, f"{name}.gate")
+        input(module.down, f"{name}.act")
+
+    def of_experts(module: Experts, at: str) -> None:
+        def tap(step: str, tensor: Tensor) -> Tensor:
+            if step != "ffn.chosen":
+                caught[at + step] = tensor, first
+            return tensor
+
+        output(module.router, at + "ffn.router")
+        module.core.tap = tap
+        if module.shared is not None:
+            feed_forward(module.shared, at + "shared")
+            output(module.shared, at + "shared.out")
+        if module.shared_score is not None:
+            output(module.shared_score, at + "shared.score")
+            output(module.switch, at + "shared.added")
 
     output(model.embed.tokens, "embed.tokens")
     if model.embed.positions is not None:
@@ -137,13 +161,21 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     for layer, block in enumerate(model.blocks):
         at = f"L{layer}."
         input(block, at + "in")
-        for name in ("q", "k", "v"):
+        if config.kv_rank:
+            for name in ("q_a", "q_a_norm") if config.q_rank else ():
+                output(getattr(block.attention, name), at + name)
+            for name in ("kv_a", "kv_a_norm", "k_shared"):
+                output(getattr(block.attention, name), at + name)
+            for name, module in (("q", "q"), ("k_own", "k"), ("v", "v")):
+                output(getattr(block.attention, module), at + name, by_head)
+            output(block.attention.join, at + "k")
+        for name in () if config.kv_rank else ("q", "k", "v"):
             output(getattr(block.attention, name), at + name, into_heads)
         if config.qk_norm:
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)
-        if config.positions == "rotary":
+        if config.at(layer).positions == "rotary":
             input(block.attention.core, at + "q_rot", at + "k_rot")
         input(block.attention.o, at + "concat")
         output(block.attention, at + "attn")
@@ -157,12 +189,15 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         if order in ("both", "output"):
             output(block.attn_norm, at + "attn_norm")
             output(block.ffn_norm, at + "ffn_norm")
+        if config.residual_scale != 1:
+            output(block.attn_scale, at + "attn_scaled")
+            output(block.ffn_scale, at + "ffn_scaled")
         if order == "post":
             input(block.norm2, at + "sum")
-        output(block.ffn.up, at + "ffn.hidden")
-        if config.gated:
-            output(block.ffn.gate, at + "ffn.gate")
-        input(block.ffn.down, at + "ffn.act")
+        if isinstance(block.ffn, Experts):
+            of_experts(block.ffn, at)
+        else:
+            feed_forward(block.ffn, at + "ffn")
         output(block.ffn, at + "ffn")
         if order != "post":
             output(block, at + "out")
@@ -181,6 +216,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     for hook in hooks:
         hook.remove()
     model.use_attention("fused")
+    model.use_experts("fused")
     return logits, caught
 
 

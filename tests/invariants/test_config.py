@@ -28,7 +28,7 @@ REFUSED = [
     ({"pooler": True}, "a pooler reads the first token, which in a causal model has seen nothing else"),
     ({"head": "none", "head_bias": True}, "head_bias is true, and head is 'none'"),
     ({"norm": "layrnorm"}, "norm 'layrnorm' is not one of layernorm, rmsnorm"),
-    ({"positions": "alibi"}, "positions 'alibi' is not one of learned, sinusoidal, rotary, none"),
+    ({"positions": "relative"}, "positions 'relative' is not one of learned, sinusoidal, rotary, alibi, none"),
     ({"n_layers": 0}, "n_layers 0 is below 1"),
     ({"d_ff": 2.5}, "d_ff is 2.5, and has to be a whole number"),
     ({"context": True}, "context is True, and has to be a whole number"),
@@ -48,6 +48,18 @@ REFUSED = [
         "rope_low_frequency 5.0 is not between 0 and rope_high_frequency 4.0",
     ),
     ({"positions": "rotary", "rope_factor": 0.0}, "rope_factor 0.0 is not above 0"),
+    (
+        {"positions": "rotary", "rope_scaling": "yarn", "rope_original_context": 8, "rope_theta": 1.0},
+        "rope_scaling 'yarn' needs a rope_theta above 1, and it is 1.0",
+    ),
+    (
+        {"positions": "rotary", "rope_scaling": "longrope", "rope_original_context": 8, "rope_short_factors": (1.0,)},
+        "rope_short_factors has 1 numbers for 3 pairs of dimensions",
+    ),
+    (
+        {"by_layer": (("positions", ("learned", "none")),)},
+        "positions that differ by layer are rotary in some and none in the others",
+    ),
 ]
 
 
@@ -164,7 +176,7 @@ def test_the_formula_counts_the_parameters_of_every_combination():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_state_on_disk_holds_each_parameter_once(kind):
     model = Transformer.initialised(config_of(kind), 0)
-    assert sum(tensor.numel() for tensor in model.state_dict().values()) == parameter_count(model.config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameter_count(model.config)
 
 
 def test_one_seed_gives_one_model():

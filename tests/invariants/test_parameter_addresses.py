@@ -22,12 +22,18 @@ def parameter(text: str, kind: str) -> ParameterAddress:
     return found
 
 
+BIAS = "attention.relative.weight"
+
+
 def addresses(kind: str) -> list[str]:
     """Every parameter of a kind."""
     config = config_of(kind)
-    own = [(name, step) for name, (step, one) in StepTable(config).parameters.items() if not one.absent]
+    table = StepTable(config)
+    own = [(name, step) for name, (step, one) in table.parameters.items() if not one.absent]
+    inside = [(i, name, step) for i in range(config.n_layers) for name, step in own if step.in_layer]
     outside = [name for name, step in own if not step.in_layer]
-    return outside + [f"L{i}.{name}" for i in range(config.n_layers) for name, step in own if step.in_layer]
+    own_places = [(i, name) for i, name, step in inside if i == 0 or not step.shared]
+    return outside + [f"L{i}.{name}" for i, name in own_places if table.has_parameter(name, i)]
 
 
 @kinds
@@ -70,12 +76,14 @@ def test_what_a_shell_completes_are_names_of_parameters(kind: str) -> None:
 @kinds
 def test_a_parameter_is_that_of_the_model_and_a_matrix_is_read_from_in_to_out(kind: str) -> None:
     model = lively(config_of(kind))
-    tables = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight")
+    tables = [f"embed.{name}.weight" for name in ("tokens", "positions", "types")] + [f"blocks.0.{BIAS}"]
     for text in addresses(kind):
         one = parameter(text, kind)
         path = one.path(one.layers[0] if one.layers else None)
         own = dict(model.named_parameters())[path]
-        assert torch.equal(one.tensor(model), own.T if own.dim() == 2 and path not in tables else own), text
+        assert torch.equal(
+            one.tensor(model), own.mT if own.dim() >= 2 and path not in tables and "bias" not in path else own
+        ), text
         assert len(one.axes) == own.dim()
 
 
@@ -85,15 +93,18 @@ def test_a_linear_step_is_its_input_times_its_address(kind: str) -> None:
     model = lively(config_of(kind)).double()
     trace = record(model, encoding_of([3, 1, 2]))
     biased = {text for text in addresses(kind) if ".b" in text or text == "b_U"}
-    for letter, step in (("W_Q", "q"), ("W_K", "k"), ("W_V", "v")):
+    for letter, step in (("W_Q", "q"), ("W_K", "k_own" if trace.config.kv_rank else "k"), ("W_V", "v")):
         bias = letter.replace("W", "b")
         source, layer = trace.steps.sources(trace.steps.at(step, 1), 1)[0]
         x = trace.step(source, layer)
-        for head in range(4):
+        for head in range(model.config.n_heads):
             made = x @ trace[f"L1H{head}.{letter}"]
             made = made + trace[f"L1H{head}.{bias}"] if f"L1.{bias}" in biased else made
             assert torch.allclose(made, trace[f"L1H{head}.{step}"], atol=1e-12), (letter, head)
-    out = sum((trace[f"L1H{head}.head_out"] @ trace[f"L1H{head}.W_O"] for head in range(4)), torch.zeros(()))
+    out = sum(
+        (trace[f"L1H{head}.head_out"] @ trace[f"L1H{head}.W_O"] for head in range(model.config.n_heads)),
+        torch.zeros(()),
+    )
     out = out + trace["L1.b_O"] if "L1.b_O" in biased else out
     assert torch.allclose(out, trace["L1.attn"], atol=1e-12)
 

@@ -1,5 +1,6 @@
 """Pairs of one tiny random model with odd settings: transformers' own, and what tinytf opens of its directory."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _DISTILBERT: dict[str, Any] = {
     "max_position_embeddings": T,
 }
 _LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
+_PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 700.0,
@@ -44,9 +46,19 @@ _LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "sliding_window": 4}
+
 
 def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
+
+
+def _electra(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.ElectraConfig(**{**_BERT, **settings}))
+
+
+def _albert(kind: str, **settings: Any) -> nn.Module:
+    return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
@@ -78,9 +90,37 @@ def _gptj(**settings: Any) -> nn.Module:
     return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
 
 
+def _codegen(**settings: Any) -> nn.Module:
+    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**_GPT2, **settings}))
+
+
+def _bloom(**settings: Any) -> nn.Module:
+    given = {"vocab_size": V, "hidden_size": C, "n_layer": N, "n_head": H, **_ENDS, **settings}
+    return transformers.BloomForCausalLM(transformers.BloomConfig(**given))
+
+
+def _mpt(*, n_heads: int = H, tie_word_embeddings: bool = True, **attention: Any) -> nn.Module:
+    given = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": n_heads, "max_seq_len": T}
+    config = transformers.MptConfig(**given, tie_word_embeddings=tie_word_embeddings, attn_config=attention)
+    return transformers.MptForCausalLM(config)
+
+
+def _falcon(**settings: Any) -> nn.Module:
+    # eager from the start, since it cannot be switched later; with ALiBi that adds the bias twice
+    kind = "sdpa" if settings.get("alibi") else "eager"
+    config = transformers.FalconConfig(**{**_BERT, **_ENDS, **settings}, attn_implementation=kind)
+    return transformers.FalconForCausalLM(config)
+
+
 def _gemma2(**settings: Any) -> nn.Module:
     caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "sliding_window": 4, "head_dim": 10}
     return _decoder("Gemma2", **{**caps, "pad_token_id": 0, "num_hidden_layers": N, **settings})
+
+
+def _deepseek(version: int, **settings: Any) -> nn.Module:
+    widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
+    dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
+    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
@@ -108,6 +148,15 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),
+    "xlm-roberta": lambda: transformers.XLMRobertaForMaskedLM(transformers.XLMRobertaConfig(**_ROBERTA)),
+    "camembert": lambda: transformers.CamembertForMaskedLM(transformers.CamembertConfig(**_ROBERTA, pad_token_id=1)),
+    "electra": lambda: _electra("ElectraForMaskedLM", embedding_size=10, hidden_act="relu"),
+    "electra, as wide as the stream": lambda: _electra(
+        "ElectraForMaskedLM", embedding_size=C, tie_word_embeddings=False, type_vocab_size=3
+    ),
+    "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
+    "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -135,13 +184,68 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "codegen": lambda: _codegen(rotary_dim=4, n_inner=F),
+    "codegen, eight heads and tied": lambda: _codegen(n_embd=32, n_head=8, rotary_dim=4, tie_word_embeddings=True),
+    "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
+    "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
+    "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),
+    "command r, queries and keys normed": lambda: _decoder(
+        "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
+    ),
+    "nemotron": lambda: _decoder("Nemotron", head_dim=8, norm_eps=1e-3),
+    "nemotron, biases everywhere": lambda: _decoder(
+        "Nemotron",
+        attention_bias=True,
+        mlp_bias=True,
+        hidden_act="gelu",
+        rope_parameters={**_PART, "rope_theta": 700.0},
+    ),
+    "phi": lambda: _decoder("Phi", hidden_size=32, layer_norm_eps=1e-3),
+    "phi, queries and keys normed": lambda: _decoder(
+        "Phi", qk_layernorm=True, hidden_act="relu", rope_parameters=_PART
+    ),
+    "stablelm": lambda: _decoder("StableLm", hidden_size=32, use_qkv_bias=True),
+    "stablelm, side by side and tied": lambda: _decoder(
+        "StableLm", use_parallel_residual=True, tie_word_embeddings=True, rope_parameters=_PART
+    ),
+    "bloom": lambda: _bloom(),
+    "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
+    "mpt": lambda: _mpt(clip_qkv=0.9),
+    "mpt, six heads and untied": lambda: _mpt(n_heads=6, tie_word_embeddings=False, softmax_scale=0.6),
+    "falcon": lambda: _falcon(ffn_hidden_size=F, rope_theta=700.0),
+    "falcon, one after the other and less by distance": lambda: _falcon(
+        parallel_attn=False, multi_query=False, alibi=True, bias=True, num_attention_heads=6
+    ),
+    "falcon 40b": lambda: _falcon(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False),
+    "falcon 2": lambda: _falcon(
+        new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, activation="relu", bias=True
+    ),
     "gemma 2": lambda: _gemma2(),
     "gemma 2, windows everywhere and untied": lambda: _gemma2(
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
+    "mixtral": lambda: _decoder("Mixtral", num_local_experts=5, sliding_window=4, rope_theta=500.0),
+    "mixtral, three a token": lambda: _decoder(
+        "Mixtral", num_local_experts=4, num_experts_per_tok=3, hidden_act="gelu", head_dim=10, tie_word_embeddings=True
+    ),
+    "qwen3 moe": lambda: _decoder(
+        "Qwen3Moe", **_EXPERTS, head_dim=10, norm_topk_prob=True, mlp_only_layers=[1], use_sliding_window=True
+    ),
+    "qwen3 moe, every second layer": lambda: _decoder(
+        "Qwen3Moe", **_EXPERTS, decoder_sparse_step=2, attention_bias=True
+    ),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
+    "deepseek v3, latent": lambda: _deepseek(3),
+    "deepseek v2, queries not compressed": lambda: _deepseek(
+        2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
 }
+
+
+def is_encoder(family: str) -> bool:
+    """By its name: making it takes a moment."""
+    return bool(re.match(r"(distil|al|camem)?bert|(xlm-)?roberta|electra|mpnet", family))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from architectures import asked, furthest
 from reference import FAMILIES, Pair, pair
+from torch import nn
 
 from tinytf.api import Model
 from tinytf.generate.decoder import Decoder
@@ -54,7 +55,7 @@ def test_a_cell_of_every_step_is_explained(model, trace) -> None:
         if not step.axes or layer not in (None, 0, trace.config.n_layers - 1):
             continue
         cell = ("4", "2")[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
-        where = Address(step, None if layer is None else (layer,), (1,) if step.has_heads else None, cell)
+        where = Address(step, None if layer is None else (layer,), (1,) if step.is_split else None, cell)
         found = model.explain(trace, where)[0]
         assert found.holds, f"{where} is {found.recorded}, and explained as {found.total}"
 
@@ -84,6 +85,9 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
     without = copy.deepcopy(models.ours).double()
     width = without.blocks[1].attention.o.weight.shape[1] // config.n_heads
     with torch.no_grad():
+        without.blocks[1].attention.o.weight = nn.Parameter(
+            without.blocks[1].attention.o.weight.clone()
+        )  # of this layer
         without.blocks[1].attention.o.weight[:, 2 * width : 3 * width] = 0.0
         before, after = (
             one(torch.tensor([IDS]))[0, found.position].log_softmax(-1) for one in (model.transformer, without)

@@ -199,7 +199,7 @@ def test_a_vocabulary_without_room_says_both_numbers(trainer, size, least):
         (None, "there is no tokenizer.json in"),
         ("{", "is not a tokenizer"),
         ("[]", "is not a tokenizer"),
-        (json.dumps({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}), "is not a tokenizer"),
+        (json.dumps({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 7}}), "is not a tokenizer"),
     ],
 )
 def test_a_file_that_is_no_tokenizer_is_refused(content, message, tmp_path):

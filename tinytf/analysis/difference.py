@@ -253,7 +253,7 @@ class _Run:
                 self._skip([f"L{layer}"], f"the {which} model has no layer {layer}")
                 continue
             both = here[0], here[1]
-            self._compare(_union(*(trace.steps.layer_steps for trace in both)), both, layer)
+            self._compare(_union(*(trace.steps.in_layer(layer) for trace in both)), both, layer)
             self._attention(both, layer)
         both = next(walks[0]), next(walks[1])
         self.hidden = both[0].last_hidden, both[1].last_hidden

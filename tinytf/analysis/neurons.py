@@ -216,7 +216,8 @@ class Readout:
         table, head = table_of(model.config), model.config.head
         self.has_directions = model.head is not None
         self.direct = head == "lm" and not table.stream_norms and not model.config.logit_cap
-        self.gain = gain_of(model.final_norm).double() * model.config.logit_scale
+        scale = model.config.logit_scale * model.config.residual_scale
+        self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
         narrowing = next((step for step in table.after if step.axes[-1:] == ("d_embed",)), None)
         if narrowing is not None and self.has_directions:
@@ -231,12 +232,15 @@ class Readout:
         elif self.direct:
             centred = ", centred" if self.centres else ""
             gained = ", times the final norm's gain" if model.config.norm_gain else ""
-            scaled = "" if model.config.logit_scale == 1 else f", times {model.config.logit_scale:.4g}"
+            scaled = "" if scale == 1 else f", times {scale:.4g}"
             self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            between = "head's dense layer and norm between" if head == "mlm" else "norms that come after each sum"
-            self.reading = f"{rows} through the unembedding, without the {between}"
+            through = "the head's dense layer and the unembedding" if head == "mlm" and narrowing else "the unembedding"
+            between = "norms that come after each sum"
+            if head == "mlm":
+                between = "head's norm between" if narrowing else "head's dense layer and norm between"
+            self.reading = f"{rows} through {through}, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 
     def directions(self, units: Sequence[Unit], top: int) -> tuple[Direction, ...]:

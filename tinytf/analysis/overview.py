@@ -14,8 +14,8 @@ from tinytf.analysis.heads import LABELS, MEASURES, choosing, entropy_share
 from tinytf.analysis.lens import most_probable
 from tinytf.analysis.prediction import Prediction
 from tinytf.report import Data
-from tinytf.steps.operations import Add, Sight
-from tinytf.steps.table import Place, Step, StepTable
+from tinytf.steps.operations import Sight
+from tinytf.steps.table import Place, Step
 from tinytf.trace.site import Site
 from tinytf.trace.trace import Trace
 
@@ -183,17 +183,11 @@ def _norm(trace: Trace, place: Place, rows: list[int]) -> float:
 
 
 def _added(trace: Trace, step: Step, layer: int, rows: list[int]) -> Added:
-    """What a step adds, after any norm that it goes through, against the other summand that is the stream."""
-    table, last = trace.steps, step
-    total = _next(table, step, layer)
-    while not isinstance(total.operation, Add):
-        last, total = total, _next(table, total, layer)
+    """What a step adds, after any norm and scale that it goes through, against the summand that is the stream."""
+    table = trace.steps
+    *_, last, total = step, *table.to_stream(step)
     stream = next(place for place in table.sources(total, layer) if table.at(*place).role == "residual")
     return Added(step.name, _norm(trace, (last.name, layer), rows), _norm(trace, stream, rows))
-
-
-def _next(table: StepTable, step: Step, layer: int) -> Step:
-    return next(later for later, within, _ in table.consumers((step.name, layer)) if within == layer)
 
 
 def _heads(trace: Trace, layer: int, positions: Sequence[int]) -> Tensor:

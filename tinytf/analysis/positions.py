@@ -67,7 +67,7 @@ class Positions(Report):
 
 @torch.no_grad()
 def positions(model: TextModel) -> Positions:
-    """The positions of a model, of its first layer where layers differ. Raises UsageError where it has none."""
+    """The positions of a model, of the first layer with RoPE where they differ. Raises UsageError where it has none."""
     return replace(positions_of(model.transformer), about=About(model))
 
 
@@ -79,7 +79,12 @@ def positions_of(model: Transformer) -> Positions:
     if isinstance(module, LearnedPositions):
         return _learned(model.config, module)
     if model.config.positions == "rotary":
-        return _rotary(model.config.at(0))
+        return _rotary(model.config.at(model.config.rotary_layers[0]))
+    if model.config.positions == "alibi":
+        raise UsageError(
+            "the positions of this model are distances alone: scores fall by a slope of each head (ALiBi)",
+            "tinytf explain TEXT 'L0H0.biased[2,0]' shows one",
+        )
     raise UsageError("this model has no positions", "tinytf info shows what a model has")
 
 
@@ -98,19 +103,22 @@ def _sinusoidal(config: ModelConfig, module: SinusoidalPositions) -> Positions:
 
 def _rotary(config: ModelConfig) -> Positions:
     """The pairs of RoPE: at position p pair i turns by p·θ^(−2i/width), stretched by the scaling (Su et al. 2021)."""
-    rope, length = config.rope, min(LENGTH, config.context)
+    length = min(LENGTH, config.context)
+    rope = config.rope.of_text(length)
     half = rope.width // 2
     tables = rotary_table(length, rope, torch.device("cpu"), torch.float32)
     turned = rotate(torch.cat((torch.ones(length, half), torch.zeros(length, half)), dim=-1), *tables)  # (P, width)
+    turned = turned / rope.attention_factor
     table = {"sines": turned[:, half:], "cosines": turned[:, :half]}
     frequencies = rotary_frequencies(rope).double().tolist()
-    if rope.scaling != "llama3":
+    if rope.scaling in ("none", "linear"):
         divisor = rope.factor if rope.scaling == "linear" else 1.0
         frequencies = [rope.theta ** (-2 * pair / rope.width) / divisor for pair in range(half)]
     waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
     similarity = tuple(sum(math.cos(k * f) for f in frequencies) / half for k in DISTANCES if k < length)
-    said = {"none": "", "linear": f" / {rope.factor:g}", "llama3": f", long waves / {rope.factor:g}"}[rope.scaling]
-    formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){said}"
+    long = f", long waves / {rope.factor:g}"
+    said = {"none": "", "linear": f" / {rope.factor:g}", "llama3": long, "yarn": long, "longrope": " / its own factor"}
+    formula = f"di and di+{half} of q and k turn by pos · {rope.theta:g}^(−2i/{rope.width}){said[rope.scaling]}"
     return Positions("rotary", formula, config.context, table, waves, similarity, _checked(table, frequencies))
 
 

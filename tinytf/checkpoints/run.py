@@ -18,7 +18,7 @@ from tinytf.text.tokenizer import Tokenizer
 
 def save_run(directory: Path, model: Transformer, tokenizer: Tokenizer) -> None:
     """Write the model and its tokenizer; each file appears whole, the configuration last."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.named_parameters()}
     write_run(directory, model.config, tensors, tokenizer)
 
 

@@ -17,6 +17,10 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
+def _numbers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_number, value))
+
+
 _EITHER = (True, False)
 
 IMPLEMENTED: Mapping[str, Values] = {
@@ -46,12 +50,16 @@ IMPLEMENTED: Mapping[str, Values] = {
     "n_token_types": _whole,
     "embed_scale": _number,
     "embed_norm": _EITHER,
-    "rope_scaling": ("none", "linear", "llama3"),
+    "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
     "rope_theta": _number,
     "rope_factor": _number,
     "rope_low_frequency": _number,
     "rope_high_frequency": _number,
     "rope_original_context": _whole,
+    "rope_attention_factor": _number,
+    "rope_truncate": _EITHER,
+    "rope_short_factors": _numbers,
+    "rope_long_factors": _numbers,
 }
 """The values, or a test of them, that the fast decoder implements. What is not listed is implemented at its default."""
 
@@ -59,11 +67,22 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "glu_limit": "a clamped gate",
+    "glu_alpha": "a clamped gate",
+    "kv_rank": "latent attention",
+    "q_rank": "queries of a rank",
+    "d_value": "values of another width",
     "logit_cap": "capped logits",
+    "clip_qkv": "clipped queries, keys and values",
+    "positions": "ALiBi",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
+    "relative_buckets": "scores with a bias of distance",
+    "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
+    "experts": "experts",
+    "residual_scale": "a scale on what attention and the feed-forward add",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
 """What a value that is not implemented is called, by its field."""
@@ -74,8 +93,16 @@ UNRELATED: Mapping[str, Values] = {
         ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "context"), _whole
     ),
     "dropout": _number,  # of training
+    "alibi_max_bias": _number,
+    "alibi_scale": _number,
+    "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
+    # of experts, which are not implemented themselves
+    **dict.fromkeys(("experts_per_token", "d_expert", "d_shared"), _whole),
+    **dict.fromkeys(("router_bias", "routes_renormed", "shared_gate"), _EITHER),
+    "router": ("softmax", "sigmoid"),
+    "routed_scale": _number,
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
 }
 """Fields that do not change what is computed. They still hold one number for all layers: a list is not implemented."""

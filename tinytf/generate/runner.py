@@ -87,7 +87,7 @@ class Runner:
             self.cache.select(rows)
         if full:
             self._slide()
-        if full or self.cache is None:
+        if full or self.cache is None or self._is_turned:
             return self._ready(self._whole())
         return self._ready(self._next(self.cache, torch.tensor(ids, device=self._device)))
 
@@ -147,6 +147,11 @@ class Runner:
         finally:
             torch.set_num_threads(threads)
 
+    @property
+    def _is_turned(self) -> bool:
+        """Whether the text has become so long that LongRoPE turns it by other angles than the keys in the cache."""
+        return self.cache is not None and self.cache.is_turned(len(self.texts[0]))
+
     def _slide(self) -> None:
         kept = max(1, (self.model.config.context + 1) // 2)
         self.dropped += len(self.texts[0]) - kept
@@ -157,9 +162,14 @@ class Runner:
     def _whole(self) -> Tensor:
         """Compute what is not in the cache yet, and the last token again where it is looked at: logits (B, V)."""
         ids = torch.tensor(self.texts, device=self._device)  # (B, T)
+        length, turn = ids.shape[1], self.model.config.rope_switch
         if self.cache is not None:
+            if self._is_turned:
+                self.cache.clear()
             ids = ids[:, self.cache.position :]
-        size = self.chunk if self.chunk and self.cache is not None else ids.shape[1]
+        size = self.chunk if self.chunk and self.cache is not None else length
+        if 0 < turn < length:  # the first piece is turned as the whole text is
+            size = max(size, turn + 1)
         with evaluating(self.model), torch.inference_mode():
             for piece in ids.split(size, dim=1):
                 hidden = self.model.hidden(piece, cache=self.cache)

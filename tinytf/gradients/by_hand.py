@@ -76,7 +76,7 @@ def agreement(trace: GradientTrace) -> Agreement:
     """
     steps: dict[str, Matched] = {}
     parameters: dict[str, Matched] = {}
-    of_token_table: Tensor | None = None
+    parts: dict[str, Tensor] = {}  # of parameters that a step further up is made with too
 
     def known(site: Site) -> Tensor:
         return trace.grad.step(site.step.name, site.layer)
@@ -87,13 +87,18 @@ def agreement(trace: GradientTrace) -> Agreement:
         gradient = known(site)
         steps[site.name] = _compared(site.name, by_hand, gradient)
         for name, found in site.operation.parameter_gradients(site, passed_on(site, gradient)):
-            if name == TOKEN_TABLE and site.step.is_vocabulary:
-                of_token_table = found
+            found = found + parts.pop(name, 0.0)
+            if comes_again(site, name):
+                parts[name] = found
                 continue
-            if name == TOKEN_TABLE and of_token_table is not None:
-                found = found + of_token_table
             parameters[name] = _compared(name, found, trace.parameters[name], gradient)
     return Agreement(steps, parameters, allowed(GRADIENT, trace.last_hidden.dtype))
+
+
+def comes_again(site: Site, parameter: str) -> bool:
+    """Whether a step before this one has the same parameter: tied embeddings, or a layer that shares its weights."""
+    shared = site.layer is not None and not site.path.startswith(f"blocks.{site.layer}.")
+    return shared or (parameter == TOKEN_TABLE and site.step.is_vocabulary)
 
 
 def _compared(name: str, by_hand: Tensor, gradient: Tensor, *scales: Tensor) -> Matched:
@@ -127,7 +132,7 @@ def step_gradients(
             pending[step.name, None] = at_positions(trace.step(step.name), targets, cross_entropy)
         gradient = pending.pop((step.name, layer), None)
         yield site, gradient
-        if gradient is None:
+        if gradient is None or not step.to_loss:
             continue
         passed = passed_on(site, gradient if known is None else known(site))
         for source, found in zip(site.sources, site.operation.input_gradients(site, passed), strict=True):
@@ -141,7 +146,7 @@ def passed_on(site: Site, gradient: Tensor) -> Tensor:
     if site.trace.is_exchanged(name, layer):
         return torch.zeros_like(gradient)
     gone = [head for head in range(len(gradient)) if site.trace.is_exchanged(name, layer, head)]
-    if not site.step.has_heads or not gone:
+    if not site.step.is_split or not gone:
         return gradient
     gradient = gradient.clone()
     gradient[gone] = 0.0

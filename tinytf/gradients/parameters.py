@@ -107,6 +107,8 @@ def _each(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
 def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
     config = trace.config
     for layer in range(config.n_layers):
+        if config.first_of(layer) != layer:
+            continue  # its weights are those of a layer before
         at = f"blocks.{layer}.attention."
         for head in range(config.n_heads):
             parts = [
@@ -123,7 +125,7 @@ def _by_head(trace: GradientTrace, lr: float) -> Iterator[ParameterRow]:
 
 def _part(trace: GradientTrace, name: str, lr: float, axis: int, head: int, share: float) -> ParameterRow:
     """The rows or columns of one key-value or query head, weighted by the ``share`` of one query head."""
-    width = trace.config.d_head
+    width = trace.parameters[name].shape[axis] // round(trace.config.n_heads * share)
     gradient, weight = (
         tensor.narrow(axis, head * width, width) for tensor in (trace.parameters[name], trace.model.get_parameter(name))
     )

@@ -118,7 +118,7 @@ def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *
 
     def as_steps(tensors: Collection[Tensor]) -> dict[str, Tensor]:
         pairs = zip(caught, tensors, strict=True)
-        steps = {name: as_step(by_name[name], tensor.detach(), model.config.d_head) for name, tensor in pairs}
+        steps = {name: as_step(by_name[name], tensor.detach(), model.config) for name, tensor in pairs}
         _put_heads(steps, model)
         return steps
 
@@ -136,7 +136,7 @@ def _put_heads(tensors: dict[str, Tensor], model: Transformer) -> None:
         heads, concat = f"L{layer}.head_out", f"L{layer}.concat"
         gone = [head for head in range(model.config.n_heads) if f"L{layer}H{head}.head_out" in model.exchanged]
         if gone and heads in tensors:
-            side_by_side = tensors[concat].unflatten(-1, (-1, model.config.d_head)).transpose(0, 1)  # (H, T, D)
+            side_by_side = tensors[concat].unflatten(-1, (model.config.n_heads, -1)).transpose(0, 1)  # (H, T, D)
             tensors[heads] = tensors[heads].clone()
             tensors[heads][gone] = side_by_side[gone]
 

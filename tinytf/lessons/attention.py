@@ -36,6 +36,8 @@ def qkv(live: Live) -> Lesson:
         return f"Q {q}, K and V {kv}" if shared else q
 
     what = "the shape of Q, and of K and V" if shared else "the shape of Q, of K and of V"
+    if config.value_width != width:
+        what = "the shape of Q and of K"
     query, key = shape(_TEXTS, heads, length, width), shape(_TEXTS, groups, length, width)
     wrong = [said(query, query), said(key, query), said(query, shape(_TEXTS, heads, length, max(1, width // 2)))]
     for sizes in ((_TEXTS, heads, length, config.d_model), (_TEXTS, heads, length, length), (heads, length, width)):
@@ -158,7 +160,7 @@ def softmax(live: Live) -> Lesson:
 
 def values(live: Live) -> Lesson:
     row, keys = live.row, live.strongest(3)
-    weights, column = live.at("L0H0.weights")[row, keys], live.at("L0H0.v")[keys, 0]
+    weights, column = live.at("L0H0.weights")[row, keys], live.at(f"L0H0.{live.steps['head_out'].inputs[1]}")[keys, 0]
     total = float(live.at(f"L0H0.head_out[{row},0]"))
     rest = total - float((weights * column).sum())
     missing = len(live.seen(row)) - len(keys)
@@ -240,7 +242,7 @@ def _which_head(live: Live, drawn: Sequence[int], previous: Sequence[float]) -> 
 
 def concat(live: Live) -> Lesson:
     config, here, ask = live.config, live.here, live.ask("concat")
-    count, width = config.n_heads, config.d_head
+    count, width = config.n_heads, config.value_width
     head, dimension = ask.random.randrange(count), ask.random.randrange(width)
     place = head * width + dimension
     columns = sorted({0, width - 1, place, width % (count * width), count * width - 1})

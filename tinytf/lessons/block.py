@@ -27,7 +27,7 @@ def residual(live: Live) -> Lesson:
     parts = {"in": "x", **{name: name for name in total.inputs[1:]}, total.name: total.formula}
     rows = tuple((said, float(np.linalg.norm(live.at(f"L0.{name}")[here]))) for name, said in parts.items())
     attends = f"attention({'norm1(x)' if steps['q'].inputs == ('norm1',) else 'x'})"
-    line = f"attn_norm({attends})" if added == "attn_norm" else attends
+    line = attends if added == "attn" else f"{added}({attends})"
     fed = f" + ffn({steps['ffn.hidden'].inputs[0]}(x))"
     return live.lesson(
         "residual",
@@ -113,18 +113,23 @@ def feed_forward(live: Live) -> Lesson:
 
 
 def stack(live: Live) -> Lesson:
-    total, layers, one = live.model.n_parameters, live.config.n_layers, live.parameters("blocks.0")
-    right = total + layers * one
+    total, shared = live.model.n_parameters, live.config.layer_groups
+    last = f"blocks.{live.config.first_of(live.config.n_layers - 1)}."  # what all layers share is named in the first
+    one = sum(part.numel() for name, part in live.model.transformer.named_parameters() if name.startswith(last))
+    own = shared or live.config.n_layers
+    of, deeper = (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
+    right = total + own * one
     question = live.ask("stack").number(
-        f"This model has {total:,} parameters, {one:,} of them in each of its {layers} "
-        f"block{'s' if layers > 1 else ''}. How many parameters does a model twice as deep have?",
+        f"This model has {total:,} parameters, {one:,} of them in each of its {own} "
+        f"{'group' if shared else 'block'}{'s' if own > 1 else ''}{of}. "
+        f"How many parameters does a model {deeper} have?",
         right,
-        [2 * total, total + one, total + 2 * layers * one, total, layers * one],
-        f"{total:,} + {layers} × {one:,} = {right:,}: embeddings and head exist once, however deep the model is.",
+        [2 * total, total + one, total + 2 * own * one, total, own * one],
+        f"{total:,} + {own} × {one:,} = {right:,}: embeddings and head exist once, however deep the model is.",
     )
     out = live.trace.steps.output
     rows: list[tuple[Figure, ...]] = []
-    for layer in range(layers):
+    for layer in range(live.config.n_layers):
         x, attn, ffn, after = (live.at(f"L{layer}.{name}")[live.here] for name in ("in", "attn", "ffn", out))
         sizes = [float(np.linalg.norm(v)) for v in (x, attn, ffn, after)]
         cosine = float(x @ after / max(sizes[0] * sizes[-1], 1e-30))
@@ -133,7 +138,7 @@ def stack(live: Live) -> Lesson:
         "stack",
         question,
         LiveTable(("block", "parameters", "in", "attention", "ffn", "out", "cosine"), tuple(rows), keep="spread"),
-        last=layers - 1,
+        last=live.config.n_layers - 1,
         out=out,
         end="final norm" if live.config.final_norm else "the last norm2",
     )

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from tinytf.analysis.neighbours import neighbours as nearest_tokens
 from tinytf.lessons.lesson import SEEN, Figure, Lesson, LiveTable, bracketed, figure
 from tinytf.lessons.live import Live
+from tinytf.steps.operations import Alibi
 from tinytf.steps.operations.rotate import rotary_frequencies
 
 _NEAREST = 5
@@ -30,7 +31,7 @@ def tokens(live: Live) -> Lesson:
 
 def embeddings(live: Live) -> Lesson:
     config, here = live.config, live.here
-    vocab, width, scale = config.vocab_size, config.d_model, config.embed_scale
+    vocab, width, scale = config.vocab_size, config.embed_width, config.embed_scale
     column = live.at("embed.tokens")[:, 0].tolist()
     value = column.pop(here)
     question = live.ask("embeddings").number(
@@ -53,7 +54,7 @@ def embeddings(live: Live) -> Lesson:
 
 def neighbours(live: Live) -> Lesson:
     """The nearest embeddings of a word of the text, among the words beside it and among all."""
-    encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.d_model
+    encoding, vocab, width = live.encoding, live.config.vocab_size, live.config.embed_width
     words = [i for i, one in enumerate(encoding.tokens) if not one.special and one.id != live.model.tokenizer.mask_id]
     place = words[-1] if words else live.here
     own = encoding.ids[place]
@@ -92,14 +93,16 @@ def _first_numbers(live: Live, ids: Sequence[int]) -> tuple[tuple[Figure, ...], 
 
 
 def positions(live: Live) -> Lesson:
-    return _rotary(live) if live.config.positions == "rotary" else _added(live)
+    kinds = {"rotary": _rotary, "alibi": _alibi}
+    return kinds.get(live.config.positions, _added)(live)
 
 
 def _added(live: Live) -> Lesson:
     """Learned and sinusoidal positions are added to the embeddings; the question is about one such sum."""
     here, learned = live.here, live.config.positions == "learned"
     name = "embed.sum" if live.config.embed_norm else "embed.out"
-    words = {"embed.tokens": "the token", "embed.types": "its type", "embed.positions": "its position"}
+    token = live.steps[name].inputs[0]  # projected where embeddings are narrower than the stream
+    words = {token: "the token", "embed.types": "its type", "embed.positions": "its position"}
     values = {said: float(live.at(f"{step}[{here},0]")) for step, said in words.items() if step in live.steps}
     first, *others = values.values()
     place, total = others[-1], math.fsum(values.values())
@@ -121,12 +124,12 @@ def _added(live: Live) -> Lesson:
         variant=live.config.positions,
         also=[f"{step}[{here}]" for step in words if step in live.steps and step != "embed.positions"],
         sum=name,
-        waves=live.config.d_model // 2,
+        waves=live.config.summed_width // 2,
     )
 
 
 def _rotary(live: Live) -> Lesson:
-    rope = live.config.at(0).rope
+    rope = live.config.at(live.config.rotary_layers[0]).rope.of_text(len(live.encoding.ids))
     turns = rotary_frequencies(rope).double().tolist()
     half, pair = len(turns), min(1, len(turns) - 1)
     place, turn, before = live.here, turns[pair], min(2, live.here)
@@ -152,3 +155,20 @@ def _rotary(live: Live) -> Lesson:
         last=half - 1,
         partner=2 * half - 1,
     )
+
+
+def _alibi(live: Live) -> Lesson:
+    """The score of the query with a key some tokens back, less the slope of head 0 for each."""
+    row, key, step = live.row, max(0, live.row - 3), live.steps["biased"]
+    operation = step.operation
+    assert isinstance(operation, Alibi)
+    slope, back = operation.slopes()[0] * operation.scale, row - key
+    score = float(live.at(f"L0H0.{step.inputs[0]}[{row},{key}]"))
+    question = live.ask("positions").number(
+        f"Query {row}, {live.token(row)}, has score {figure(score)} with key {key}, {live.token(key)}. Head 0 takes "
+        f"{figure(slope)} off for each token of distance. What remains?",
+        score - slope * back,
+        [score + slope * back, score - slope, score * slope, score - back, score - slope * (back + 1)],
+        f"The distance is {back}: {figure(score)} − {back} × {figure(slope)} = {figure(score - slope * back)}.",
+    )
+    return live.lesson("positions", question, variant="alibi", key=key, source=step.inputs[0])

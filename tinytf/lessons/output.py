@@ -103,7 +103,11 @@ def cache(live: Live) -> Lesson:
     if not live.config.causal:
         return _no_cache(live)
     config, transformer, count = live.config, live.model.transformer, live.length
-    layers, groups, width = config.n_layers, config.n_kv_heads, config.d_head
+    layers, groups, width = config.n_layers, config.n_kv_heads, f"{config.d_head}"
+    both = f"2 × {layers} × {groups} × {width}"
+    if config.value_width != config.d_head:
+        both = f"{layers} × {groups} × ({width} + {config.value_width})"
+        width = f"{width} for its keys and {config.value_width} for its values"
     each = cache_bytes_per_token(config, 1)
     size = next(transformer.parameters()).itemsize
     question = live.ask("cache").number(
@@ -111,7 +115,7 @@ def cache(live: Live) -> Lesson:
         f"head{'s' if groups > 1 else ''} of {width}. How many numbers is that?",
         each,
         [each // 2, 3 * each // 2, each // layers, layers * config.d_model * config.d_model, each * count],
-        f"Keys and values: 2 × {layers} × {groups} × {width} = {each:,} numbers, {each * size:,} bytes per token. The "
+        f"Keys and values: {both} = {each:,} numbers, {each * size:,} bytes per token. The "
         f"last token computed with the cache differs from the whole pass by at most {_cached_difference(live):.1e}.",
     )
     rows = []

@@ -114,7 +114,7 @@ def _no_backward(live: Live) -> Lesson:
 def first_step(live: Live) -> Update:
     """AdamW's first step for one weight, made by torch on a copy of its matrix: where its gradient is largest."""
     found = live.gradients.parameters
-    wanted = f"blocks.{live.config.n_layers - 1}.ffn.down.weight"
+    wanted = f"blocks.{live.config.first_of(live.config.n_layers - 1)}.ffn.down.weight"
     if not bool(found[wanted].any()):
         wanted = max(found, key=lambda name: float(found[name].abs().max()))
     copy = nn.Module()

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tinytf.config import ModelConfig
+from tinytf.config import LATENT_EPS, ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import make_head_norm
+from tinytf.model.parts import Embedding, make_clip, make_head_norm
+from tinytf.steps.operations.join import join_keys
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.steps.table import Step, table_of
@@ -58,7 +59,7 @@ class SteppedCore(nn.Module):
         self.scores = next(step.inputs[0] for step in steps if step.is_distribution)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {"v": v}
+        values = dict(zip(self.steps[0].inputs, (q, k), strict=True)) | {self.steps[-1].inputs[-1]: v}
         for step, module in zip(self.steps, self.modules_of, strict=True):
             assert step.operation is not None, "a step of the core has an operation"
             taken = (values[name] for name in step.inputs)
@@ -93,7 +94,7 @@ class Sink(nn.Module):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.logit = nn.Parameter(torch.empty(n_heads))
+        self.weight = nn.Parameter(torch.empty(n_heads))
 
 
 class SelfAttention(nn.Module):
@@ -102,10 +103,8 @@ class SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.d_head = config.d_head
-        self.q = Linear(config.d_model, config.n_heads * config.d_head, bias=config.qkv_bias)
-        self.k = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
-        self.v = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
-        self.o = Linear(config.n_heads * config.d_head, config.d_model, bias=config.o_bias)
+        self._make_projections(config)
+        self.o = Linear(config.n_heads * config.value_width, config.d_model, bias=config.o_bias)
         self.q_norm = make_head_norm(config, config.n_heads)
         self.k_norm = make_head_norm(config, config.n_kv_heads)
         # Where the norms stand: tuples, so that each is registered under one name alone.
@@ -113,10 +112,18 @@ class SelfAttention(nn.Module):
         of_one = config.qk_norm_across == "head"
         self.joint_norms: tuple[nn.Module, nn.Module] = none if of_one else norms
         self.head_norms: tuple[nn.Module, nn.Module] = norms if of_one else none
+        self.q_clip, self.k_clip, self.v_clip = (make_clip(config) for _ in range(3))
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
         self.sink = Sink(config.n_heads) if config.attention_sinks else None
+        self.relative = Embedding(config.relative_buckets, config.n_heads) if config.relative_buckets else None
         self.core: nn.Module = make_core(config, within=self)
+
+    def _make_projections(self, config: ModelConfig) -> None:
+        self.n_kv_heads = config.n_kv_heads
+        self.q = Linear(config.d_model, config.n_heads * config.d_head, bias=config.qkv_bias)
+        self.k = Linear(config.d_model, config.n_kv_heads * config.d_head, bias=config.qkv_bias)
+        self.v = Linear(config.d_model, config.n_kv_heads * config.value_width, bias=config.qkv_bias)
 
     @torch.no_grad()
     def look_back(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -142,6 +149,13 @@ class SelfAttention(nn.Module):
         """(B, T, H·D) -> (B, H, T, D)."""
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, D), keys (B, G, T, D) and values (B, G, T, D) of x (B, T, C), before they are rotated."""
+        (norm_queries, norm_keys), (norm_each_query, norm_each_key) = self.joint_norms, self.head_norms
+        q = self.q_clip(norm_each_query(self.split_heads(norm_queries(self.q(x)))))
+        k = self.k_clip(norm_each_key(self.split_heads(norm_keys(self.k(x)))))
+        return q, k, self.v_clip(self.v(x).unflatten(-1, (self.n_kv_heads, -1)).transpose(1, 2))
+
     def forward(
         self,
         x: Tensor,
@@ -150,10 +164,7 @@ class SelfAttention(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Attention of tokens whose first is at position ``start``: (B, T, C) -> (B, T, C)."""
-        (norm_queries, norm_keys), (norm_each_query, norm_each_key) = self.joint_norms, self.head_norms
-        q = norm_each_query(self.split_heads(norm_queries(self.q(x))))  # (B, H, T, D)
-        k = norm_each_key(self.split_heads(norm_keys(self.k(x))))  # (B, G, T, D)
-        v = self.split_heads(self.v(x))  # (B, G, T, D)
+        q, k, v = self.project(x)  # (B, H, T, D), (B, G, T, D)
         if self.rope is not None:
             waves = rotary_table(start + x.shape[1], self.rope, x.device, q.dtype)
             cosine, sine = (wave[start:] for wave in waves)  # (T, width)
@@ -162,3 +173,42 @@ class SelfAttention(nn.Module):
             k, v = cache.extend(k, v)  # (B, G, past + T, D)
         heads = self.core(q, k, v, padding_mask)  # (B, H, T, D)
         return self.o(heads.transpose(1, 2).flatten(2))  # (B, T, H·D) -> (B, T, C)
+
+
+class JoinedKeys(nn.Module):
+    """The part of a key that all heads share, put before each head's own."""
+
+    def forward(self, shared: Tensor, own: Tensor) -> Tensor:
+        return join_keys(shared, own)
+
+
+class LatentAttention(SelfAttention):
+    """Attention whose keys and values, and queries where they have a rank, are made of a shorter, normed vector.
+
+    A key begins with dimensions that all heads share, which alone are rotated (DeepSeek-V2, 2024, section 2.1).
+    """
+
+    def _make_projections(self, config: ModelConfig) -> None:
+        c, heads, rank = config.d_model, config.n_heads, config.kv_rank
+        self.n_heads = heads
+        self.q_a: nn.Module = Linear(c, config.q_rank, bias=False) if config.q_rank else nn.Identity()
+        self.q_a_norm: nn.Module = nn.RMSNorm(config.q_rank, LATENT_EPS) if config.q_rank else nn.Identity()
+        self.q = Linear(config.q_rank or c, heads * config.d_head, bias=False)
+        self.kv_a, self.kv_a_norm = Linear(c, rank, bias=False), nn.RMSNorm(rank, LATENT_EPS)
+        self.k_shared = Linear(c, config.rope_width, bias=False)
+        self.k = Linear(rank, heads * config.d_own, bias=False)
+        self.v = Linear(rank, heads * config.value_width, bias=False)
+        self.join = JoinedKeys()
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        latent = self.kv_a_norm(self.kv_a(x))  # (B, T, rank)
+        q, own, v = (
+            made.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, T, H·D) -> (B, H, T, D)
+            for made in (self.q(self.q_a_norm(self.q_a(x))), self.k(latent), self.v(latent))
+        )
+        return q, self.join(self.k_shared(x), own), v
+
+
+def make_attention(config: ModelConfig) -> SelfAttention:
+    """The attention of one layer."""
+    return LatentAttention(config) if config.kv_rank else SelfAttention(config)

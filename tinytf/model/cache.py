@@ -27,8 +27,9 @@ class LayerUse:
 class KVCache:
     """Room for the keys and values of ``capacity`` tokens in every layer, (B, G, T_max, D) each, allocated at once.
 
-    ``position`` is how many tokens it holds. Keys are stored once per group, after RoPE. Raises UsageError for an
-    encoder, where a token also sees later ones, and for a capacity that is not between 1 and the context.
+    ``position`` is how many tokens it holds, ``reached`` how many it held at most since it was empty. Keys are stored
+    once per group, after RoPE. Raises UsageError for an encoder, where a token also sees later ones, and for a capacity
+    that is not between 1 and the context.
     """
 
     def __init__(
@@ -43,16 +44,19 @@ class KVCache:
         require_decoder(config)
         if config.looks_ahead:
             raise UsageError("without its mask every token sees those after it, so nothing can be cached")
+        self._switch = config.rope_switch
         self.capacity = config.context if capacity is None else capacity
         if not 1 <= self.capacity <= config.context:
             raise UsageError(
                 f"a cache of {self.capacity:,} tokens is not between 1 and the model's context of {config.context:,}"
             )
-        shape = (batch, config.n_kv_heads, self.capacity, config.d_head)
-        _require_memory(2 * config.n_layers * math.prod(shape) * dtype.itemsize, shape, torch.device(device))
-        self.position = 0
+        shape, widths = (batch, config.n_kv_heads, self.capacity), (config.d_head, config.value_width)
+        needed = config.n_layers * math.prod(shape) * sum(widths) * dtype.itemsize
+        _require_memory(needed, batch, self.capacity, torch.device(device))
+        self.position = self.reached = 0
         self.layers = [
-            LayerCache(self, *torch.zeros(2, *shape, device=device, dtype=dtype)) for _ in range(config.n_layers)
+            LayerCache(self, *(torch.zeros(*shape, width, device=device, dtype=dtype) for width in widths))
+            for _ in range(config.n_layers)
         ]
 
     @property
@@ -61,9 +65,9 @@ class KVCache:
 
     def require_memory(self, texts: int) -> None:
         """Raise MemoryShortage where the cache of this many texts would not fit into the free memory."""
-        batch, groups, tokens, width = self.layers[0].keys.shape
-        added = 2 * len(self.layers) * (texts - batch) * groups * tokens * width * self.layers[0].keys.itemsize
-        _require_memory(added, (texts, groups, tokens, width), self.layers[0].keys.device)
+        one = self.layers[0]
+        each = (one.keys.nbytes + one.values.nbytes) // self.batch
+        _require_memory(len(self.layers) * (texts - self.batch) * each, texts, self.capacity, one.keys.device)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep the texts of ``rows``, in that order; a row may be named several times."""
@@ -74,7 +78,7 @@ class KVCache:
 
     def clear(self) -> None:
         """Forget every token; the memory stays."""
-        self.position = 0
+        self.position = self.reached = 0
 
     def require_room(self, batch: int, tokens: int) -> None:
         """Raise UsageError where ``tokens`` more do not fit, or for another number of texts."""
@@ -86,16 +90,21 @@ class KVCache:
                 "make a larger one, up to the model's context",
             )
 
+    def is_turned(self, length: int) -> bool:
+        """Whether LongRoPE turns a text of ``length`` by other angles than the keys that are held."""
+        return 0 < self.reached <= self._switch < length
+
     def advance(self, tokens: int) -> None:
         """Count the tokens that every layer has stored; until then an interrupted pass leaves the cache as it was."""
         self.position += tokens
+        self.reached = max(self.reached, self.position)
 
     def use(self) -> list[LayerUse]:
         """How much of every layer's memory is in use."""
         found = []
         for number, layer in enumerate(self.layers):
             batch, groups, capacity, width = layer.keys.shape
-            each = 2 * batch * groups * width * layer.keys.itemsize
+            each = (layer.keys.nbytes + layer.values.nbytes) // capacity
             taken = self.position
             shape = (batch, groups, capacity, width)
             found.append(LayerUse(number, shape, taken, each * taken, each * capacity, each))
@@ -128,10 +137,10 @@ class LayerCache:
         return self.keys[:, :, :end], self.values[:, :, :end]
 
 
-def _require_memory(needed: int, shape: tuple[int, int, int, int], device: torch.device) -> None:
+def _require_memory(needed: int, texts: int, tokens: int, device: torch.device) -> None:
     if needed >= UNASKED and needed > (free := free_bytes(device)):
         raise MemoryShortage(
-            f"a cache of {shape[2]:,} tokens for {shape[0]} text{'s' if shape[0] > 1 else ''} takes {in_gib(needed)}, "
+            f"a cache of {tokens:,} tokens for {texts} text{'s' if texts > 1 else ''} takes {in_gib(needed)}, "
             f"and {in_gib(free)} are free",
             "ask for fewer tokens or texts, or use --no-cache",
         )

@@ -1,7 +1,7 @@
 """Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations.clamped_glu import clamped_glu
 from tinytf.steps.operations.rotate import table_length
 
 NORMS: dict[str, Callable[..., nn.Module]] = {
@@ -31,13 +32,15 @@ class HeadwiseNorm(nn.Module):
         super().__init__()
         self.d_head, self.eps = config.d_head, config.norm_eps
         self.norm = F.layer_norm if config.norm == "layernorm" else F.rms_norm
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if "bias" in config.norm_parameters else None
+        learned = config.norm_parameters
+        self.weight = nn.Parameter(torch.empty(width)) if "gain" in learned else None
+        self.bias = nn.Parameter(torch.empty(width)) if "bias" in learned else None
 
     def forward(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (-1, self.d_head))  # (…, H·D) -> (…, H, D)
-        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2) * self.weight
-        return normed if self.bias is None else normed + self.bias
+        normed = self.norm(heads, (self.d_head,), eps=self.eps).flatten(-2)
+        gained = normed if self.weight is None else normed * self.weight
+        return gained if self.bias is None else gained + self.bias
 
 
 def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
@@ -48,6 +51,22 @@ def make_head_norm(config: ModelConfig, n_heads: int) -> nn.Module:
         return make_norm(config, config.d_head)
     width = n_heads * config.d_head
     return HeadwiseNorm(config, width) if config.qk_norm_across == "heads" else make_norm(config, width)
+
+
+class Clipping(nn.Module):
+    """Keeps every number within ±``limit``."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(-self.limit, self.limit)
+
+
+def make_clip(config: ModelConfig) -> nn.Module:
+    """What clips queries, keys or values."""
+    return Clipping(config.clip_qkv) if config.clip_qkv else nn.Identity()
 
 
 @lru_cache(maxsize=8)
@@ -108,20 +127,40 @@ class SinusoidalPositions(nn.Module):
         return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
 
 
+def _open(activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:
+    return activation(gate) * up
+
+
+class Scaled(nn.Module):
+    """A multiplication by one number that is not learned."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
 class FeedForward(nn.Module):
     """Two linear maps with an activation between, act(x·W₁ + b₁)·W₂ + b₂.
 
-    The gated form is (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU (Shazeer 2020).
+    There are d_ff units, or ``width``. The gated form is (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU
+    (Shazeer 2020).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, width: int | None = None) -> None:
         super().__init__()
-        self.up = Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
-        self.down = Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
-        self.gate = Linear(config.d_model, config.d_ff, bias=config.ffn_bias) if config.gated else None
+        width = width or config.d_ff
+        self.up = Linear(config.d_model, width, bias=config.ffn_bias)
+        self.down = Linear(width, config.d_model, bias=config.ffn_bias)
+        self.gate = Linear(config.d_model, width, bias=config.ffn_bias) if config.gated else None
         self.activation = ACTIVATIONS[config.activation]
+        self.open: Callable[[Tensor, Tensor], Tensor] = partial(_open, self.activation)
+        if config.glu_limit:
+            self.open = partial(clamped_glu, alpha=config.glu_alpha, limit=config.glu_limit)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        return self.down(self.open(self.gate(x), self.up(x)))

@@ -3,21 +3,24 @@
 Shapes: B batch, T tokens, C d_model, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.attention import SelfAttention, Tap, make_core
+from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.experts import Experts, make_experts
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     Embedding,
     FeedForward,
     LearnedPositions,
+    Scaled,
     SinusoidalPositions,
     make_norm,
 )
@@ -64,8 +67,9 @@ class Block(nn.Module):
     """Attention and feed-forward, each with a residual connection; an order of norms is which slots are filled.
 
     ``norm1`` and ``norm2`` stand ``before`` attention and feed-forward (GPT-2, Llama), or ``after`` each residual sum
-    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2). A ``parallel`` feed-forward reads
-    what attention reads (GPT-NeoX), with a ``shared`` norm after the same norm1 (GPT-J).
+    (the paper, BERT); ``attn_norm`` and ``ffn_norm`` norm what is added (Gemma 2), which ``attn_scale`` and
+    ``ffn_scale`` multiply (Granite). A ``parallel`` feed-forward reads what attention reads (GPT-NeoX), with a
+    ``shared`` norm after the same norm1 (GPT-J).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -73,11 +77,14 @@ class Block(nn.Module):
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
         self.norm1 = make_norm(config) if before or after else none
-        self.attention = SelfAttention(config)
+        self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
-        self.ffn = FeedForward(config)
+        self.ffn = Experts(config) if config.experts else FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
+        self.attn_scale, self.ffn_scale = (
+            none if config.residual_scale == 1 else Scaled(config.residual_scale) for _ in range(2)
+        )
         self.dropout = nn.Dropout(config.dropout)
         # The slots by place: tuples, so that a norm is registered under one name alone.
         self.before = (self.norm1, self.norm2) if before else (none, none)
@@ -88,10 +95,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, start: int, padding_mask: Tensor | None, cache: LayerCache | None = None) -> Tensor:
         (into_attention, into_ffn), (after_attention, after_ffn) = self.before, self.after
         read = into_attention(x)
-        attn = self.attn_norm(self.attention(read, start, padding_mask, cache))
+        attn = self.attn_scale(self.attn_norm(self.attention(read, start, padding_mask, cache)))
         mid = after_attention(x + self.dropout(attn))
-        ffn = self.ffn_norm(self.ffn(read if self.shared else into_ffn(x if self.parallel else mid)))
-        return after_ffn(mid + self.dropout(ffn))
+        ffn = self.ffn(read if self.shared else into_ffn(x if self.parallel else mid))
+        return after_ffn(mid + self.dropout(self.ffn_scale(self.ffn_norm(ffn))))
 
 
 _NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))
@@ -170,6 +177,7 @@ class Transformer(nn.Module):
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
         heads = {"lm": NarrowLanguageModelHead if config.d_embed else LanguageModelHead, "mlm": MaskedLanguageModelHead}
         self.head = heads[config.head](config) if config.head != "none" else None
+        self.share_layers()
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
         # full names of the steps that an intervention replaces, such as L3H5.head_out: what is recorded there is not
@@ -188,19 +196,40 @@ class Transformer(nn.Module):
         with torch.device("meta"):
             model = cls(config)
         model.to_empty(device="cpu")
+        model.share_layers()
         generator = torch.Generator().manual_seed(seed)
         std = config.d_model**-0.5
         residual = std / (2 * config.n_layers) ** 0.5
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() == 2:
-                    adds = name.endswith(("attention.o.weight", "ffn.down.weight"))
+                if parameter.dim() >= 2 and not name.endswith("bias"):
+                    adds = name.endswith(("attention.o.weight", ".down.weight"))
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             if config.positions == "rotary" and config.qkv_bias:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
+
+    def share_layers(self) -> None:
+        """Give the layers that share parameters those of the first one that has them."""
+        table = table_of(self.config)
+        for layer, block in enumerate(self.blocks if table.shares else ()):
+            for path, module in block.named_modules():
+                first = self.blocks[table.first_with(path, layer)]
+                for leaf, _ in [] if first is block else list(module.named_parameters(recurse=False)):
+                    setattr(module, leaf, getattr(first.get_submodule(path), leaf))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's, but that layers which share their weights need those of the first one alone."""
+        table, found = table_of(self.config), dict(state_dict)
+        for name, _ in self.named_parameters(remove_duplicate=False) if table.shares else ():
+            if name.startswith("blocks."):
+                _, layer, rest = name.split(".", 2)
+                found[name] = found[f"blocks.{table.first_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
+        loaded = super().load_state_dict(found, strict, assign)
+        self.share_layers()
+        return loaded
 
     def _attentions(self) -> Iterator[SelfAttention]:
         return (module for module in self.modules() if isinstance(module, SelfAttention))
@@ -211,6 +240,12 @@ class Transformer(nn.Module):
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():
             attention.core = make_core(attention.config, tap, stepwise=core == "steps", within=attention)
+
+    def use_experts(self, core: str, tap: Tap | None = None) -> None:
+        """Run the experts of every block ``fused``, or by ``steps`` with an optional tap."""
+        for experts in self.modules():
+            if isinstance(experts, Experts):
+                experts.core = make_experts(experts.config, tap, stepwise=core == "steps")
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""
@@ -229,7 +264,8 @@ class Transformer(nn.Module):
 
         ``padding_mask`` (B, T) is True for a real token. With a ``cache`` the ids come after those that are in it,
         and are added to it (without gradients: use torch.no_grad); a padding mask then covers both. Raises UsageError
-        beyond the context, or beyond the room of the cache.
+        beyond the context, beyond the room of the cache, and where a text that is in the cache gets longer than
+        ``config.rope_switch``.
         """
         length, start = ids.shape[1], 0 if cache is None else cache.position
         if start + length > self.config.context:
@@ -239,6 +275,11 @@ class Transformer(nn.Module):
             )
         if cache is not None:
             cache.require_room(len(ids), length)
+            if cache.is_turned(start + length):
+                raise UsageError(
+                    f"a text of {start + length:,} tokens is turned by other angles than the cached keys",
+                    "clear the cache, and compute the whole text again",
+                )
         x = self.embed(ids, token_types, start)
         layers = [None] * len(self.blocks) if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):

@@ -38,7 +38,7 @@ def left_out(model: Transformer, parts: Sequence[str]) -> Transformer:
         raise UsageError("the model has steps ablated already", "name all that it should go without at once")
     with torch.device("meta"):
         other = Transformer(config)
-    for name in [name for name, _ in other.named_parameters()]:
+    for name in [name for name, _ in other.named_parameters(remove_duplicate=False)]:
         path, _, leaf = name.rpartition(".")
         setattr(other.get_submodule(path), leaf, model.get_parameter(name))
     other.rooms = model.rooms

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from tinytf.config import ModelConfig
+from tinytf.config import LATENT_EPS, ModelConfig
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,8 +50,10 @@ class Step:
     with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
     the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
     the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
-    themselves. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
-    depends on a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
+    themselves; ``in_experts`` are those that a mixture of experts runs itself. A ``from_stream`` step is the residual
+    stream after the layer before. ``to_loss`` is false where no loss depends on a step. A ``shared`` step has the same
+    parameters in every layer. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different
+    tensor.
     """
 
     name: str
@@ -71,8 +73,10 @@ class Step:
     matrix: str = "W"
     seen: Seen | None = None
     core: bool = False
+    in_experts: bool = False
     from_stream: bool = False
     to_loss: bool = True
+    shared: bool = False
     operation: "Operation | None" = None
     reads: str = ""
 
@@ -83,15 +87,36 @@ class Step:
     @property
     def parameter(self) -> str:
         """What addresses call its matrix, table or gain, which have a letter of their own or are called after it."""
-        if self.make in (_norm, _head_norm):
+        if self.make in (_norm, _head_norm, _latent_norm):
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
-        return f"ffn.{self.matrix}" if self.role == "ffn" else self.matrix
+        return f"{self.name.partition('.')[0]}.{self.matrix}" if self.role == "ffn" else self.matrix
 
     @property
     def has_heads(self) -> bool:
         return "head" in self.axes or "kv head" in self.axes
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether it has a tensor for each expert."""
+        return self.axes[:1] == ("expert",)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether an address may name a part of it: a head, or an expert."""
+        return self.has_heads or self.of_experts
+
+    @property
+    def letter(self) -> str:
+        """What stands before the number of a part in an address: L3H5, L3E5."""
+        return "E" if self.of_experts else "H"
+
+    def part_numbers(self, config: ModelConfig) -> range:
+        """The parts that have a tensor of their own; query heads that share a key head count once."""
+        if self.of_experts:
+            return range(config.experts)
+        return range(0, config.n_heads, config.heads_per_kv if "kv head" in self.axes else 1)
 
     @property
     def is_tensor(self) -> bool:
@@ -103,6 +128,11 @@ class Step:
         return self.axes[-2:] == ("query", "key")
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether it is a map to look at: of queries and keys, or of tokens and experts."""
+        return self.is_map or self.axes == _ROUTES
+
+    @property
     def is_vocabulary(self) -> bool:
         """Whether it has a number for every token of the vocabulary, computed only for the positions asked for."""
         return self.axes[-1:] == ("vocab",)
@@ -111,6 +141,11 @@ class Step:
     def is_distribution(self) -> bool:
         """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether it only decides: it has no gradient, and none goes through it."""
+        return self.axes == _ROUTES and not self.to_loss
 
     @property
     def in_stream(self) -> bool:
@@ -125,7 +160,7 @@ class Step:
     @property
     def replaceable(self) -> bool:
         """Whether a tap may replace it: not where it is only seen as the input of a module."""
-        return self.core or (self.seen is not None and self.seen.argument is None)
+        return self.core or self.in_experts or (self.seen is not None and self.seen.argument is None)
 
 
 def _order(*orders: str) -> Predicate:
@@ -136,6 +171,10 @@ def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
 
+def _clipped(config: ModelConfig) -> bool:
+    return config.clip_qkv > 0
+
+
 def _has_head(config: ModelConfig) -> bool:
     return config.head != "none"
 
@@ -144,8 +183,24 @@ def _capped_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_cap > 0
 
 
+def _mixed(config: ModelConfig) -> bool:
+    return config.experts > 0
+
+
+def _dense(config: ModelConfig) -> bool:
+    return not _mixed(config)
+
+
+def _shared(config: ModelConfig) -> bool:
+    return _mixed(config) and config.d_shared > 0
+
+
 def _scaled_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_scale != 1
+
+
+def _scaled_residual(config: ModelConfig) -> bool:
+    return config.residual_scale != 1
 
 
 def _mlm(config: ModelConfig) -> bool:
@@ -167,12 +222,28 @@ def _head_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.HeadNorm(config.norm == "layernorm", config.norm_eps, config.norm_parameters, joint)
 
 
+def _latent(config: ModelConfig) -> bool:
+    return config.kv_rank > 0
+
+
+def _latent_norm(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Norm(False, LATENT_EPS, ("gain",))
+
+
 def _qkv(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.qkv_bias)
 
 
+def _clip(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Clip(config.clip_qkv)
+
+
 def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.ffn_bias)
+
+
+def _expert(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.ExpertLinear(config.ffn_bias)
 
 
 def _tokens_widened(config: ModelConfig) -> bool:
@@ -191,6 +262,15 @@ def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.projection_bias)
 
 
+def _activate(o: "ModuleType", config: ModelConfig) -> "Operation":
+    limit = config.glu_limit
+    return o.ClampedGlu(config.glu_alpha, limit) if limit else o.Activate(config.activation)
+
+
+def _scale_added(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.Multiply(config.residual_scale)
+
+
 def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
@@ -205,15 +285,27 @@ _EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
 """As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
+_VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
 _SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
+_ROUTES = ("token", "expert")
+_OF_EXPERTS = ("expert", "token", "d_expert")
+_SHARED = ("token", "d_shared")
 _VOCABULARY = ("token", "vocab")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
 _NO_MLM = "only a masked-language-model head has this step"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
+_NO_SHARED = "no expert takes every token in this model"
+_NO_DENSE = "this layer has experts in the place of one feed-forward; see expert.hidden"
+_NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
+_NOT_LATENT = "keys and values are made of the stream directly in this model"
+_NO_Q_RANK = "queries are made of the stream directly in this model"
 _NO_QK_NORM = "queries and keys are not normed in this model"
+
+_NOT_CLIPPED = "queries, keys and values are not clipped in this model"
 
 RENAMED = {"heads": "head_out"}
 """Former names, which scripts and recordings may still use, to the present ones."""
@@ -223,6 +315,7 @@ CHAINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<q>": ("q", _HEADS),
     "<k>": ("k", _KV),
     "<map>": ("attention", _MAP),
+    "<v>": ("v", _VALUES),
     "<attn>": ("attention", _WIDE),
     "<ffn>": ("ffn", _WIDE),
 }
@@ -259,16 +352,40 @@ STEPS: tuple[Step, ...] = (
          seen=Seen("", 0), from_stream=True),
     Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
-    Step("q", "queries", "{attn_in}·W_Q{qkv_bias}", _HEADS, ("<residual>",), "q", recorded=True, alias="attn.hook_q",
+    Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
+         when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
+    Step("q_a_norm", "queries, compressed and normed", "RMSNorm(q_a)", ("token", "q_rank"), ("q_a",), "q",
+         when=lambda c: c.q_rank > 0, absent=_NO_Q_RANK, make=_latent_norm, module="attention.q_a_norm",
+         seen=Seen("attention.q_a_norm")),
+    Step("q", "queries", "{q_in}·W_Q{qkv_bias}", _HEADS, ("<into q>",), "q", recorded=True, alias="attn.hook_q",
          make=_qkv, module="attention.q", matrix="W_Q", seen=Seen("attention.q")),
+    Step("kv_a", "keys and values, compressed", "{attn_in}·W_KVA", ("token", "kv_rank"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.kv_a", matrix="W_KVA",
+         seen=Seen("attention.kv_a")),
+    Step("kv_a_norm", "keys and values, compressed and normed", "RMSNorm(kv_a)", ("token", "kv_rank"), ("kv_a",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_latent_norm, module="attention.kv_a_norm",
+         seen=Seen("attention.kv_a_norm")),
+    Step("k_shared", "keys, the part of all heads", "{attn_in}·W_KR", ("token", "d_shared_key"), ("<residual>",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k_shared", matrix="W_KR",
+         seen=Seen("attention.k_shared")),
+    Step("k_own", "keys, the part of each head", "kv_a_norm·W_K", ("kv head", "token", "d_own"), ("kv_a_norm",), "k",
+         when=_latent, absent=_NOT_LATENT, make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("k", "keys, both parts", "[k_shared | k_own]", _KV, ("k_shared", "k_own"), "k", recorded=True, when=_latent,
+         alias="attn.hook_k", make=lambda o, _: o.Join(), seen=Seen("attention.join")),
     Step("k", "keys", "{attn_in}·W_K{qkv_bias}", _KV, ("<residual>",), "k", recorded=True, alias="attn.hook_k",
-         make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
-    Step("v", "values", "{attn_in}·W_V{qkv_bias}", _KV, ("<residual>",), "v", recorded=True, alias="attn.hook_v",
+         when=lambda c: not _latent(c), make=_qkv, module="attention.k", matrix="W_K", seen=Seen("attention.k")),
+    Step("v", "values", "{v_in}·W_V{qkv_bias}", _VALUES, ("<into v>",), "v", recorded=True, alias="attn.hook_v",
          make=_qkv, module="attention.v", matrix="W_V", seen=Seen("attention.v")),
     Step("q_norm", "queries, normed", "{norm}(q) {across}", _HEADS, ("<q>",), "q", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.q_norm", seen=Seen("attention.q_norm")),
     Step("k_norm", "keys, normed", "{norm}(k) {across}", _KV, ("<k>",), "k", when=lambda c: c.qk_norm,
          absent=_NO_QK_NORM, make=_head_norm, module="attention.k_norm", seen=Seen("attention.k_norm")),
+    Step("q_clip", "queries, clipped", "q within ±{clip_qkv}", _HEADS, ("<q>",), "q", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.q_clip")),
+    Step("k_clip", "keys, clipped", "k within ±{clip_qkv}", _KV, ("<k>",), "k", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.k_clip")),
+    Step("v_clip", "values, clipped", "v within ±{clip_qkv}", _VALUES, ("<v>",), "v", when=_clipped,
+         absent=_NOT_CLIPPED, make=_clip, seen=Seen("attention.v_clip")),
     Step("q_rot", "queries, rotated", "q turned by its position", _HEADS, ("<q>",), "q", when=_rotary,
          absent="{no_rotary}", alias="attn.hook_rot_q", make=lambda o, c: o.Rotate(c.rope),
          seen=Seen("attention.core", 0)),
@@ -282,6 +399,13 @@ STEPS: tuple[Step, ...] = (
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
+    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", _MAP, ("<map>",), "attention",
+         core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
+         make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True),
+    Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
+         "attention", core=True, when=lambda c: c.positions == "alibi",
+         absent="attention scores do not fall with distance in this model",
+         make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
     Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
          when=lambda c: not c.looks_ahead,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
@@ -294,9 +418,9 @@ STEPS: tuple[Step, ...] = (
     Step("weights", "attention weights beside the sink", "softmax({map})·(1 − sink), each row sums to 1 − sink", _MAP,
          ("<map>", "sink"), "attention", when=lambda c: c.attention_sinks, alias="attn.hook_pattern",
          make=lambda o, _: o.SunkSoftmax(), core=True),
-    Step("head_out", "weighted values", "weights·v", _HEADS, ("weights", "v"), "v", recorded=True, alias="attn.hook_z",
-         make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
-    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_head"), ("head_out",),
+    Step("head_out", "weighted values", "weights·{values}", ("head", "token", "d_value"), ("weights", "<v>"), "v",
+         recorded=True, alias="attn.hook_z", make=lambda o, _: o.Mix(), seen=Seen("attention.core"), core=True),
+    Step("concat", "heads side by side", "[head 0 | … | head {last_head}]", ("token", "n_heads·d_value"), ("head_out",),
          "v", make=lambda o, _: o.Concat(), seen=Seen("attention.o", 0)),
     Step("attn", "attention output", "concat·W_O{o_bias}", _WIDE, ("concat",), "attention", recorded=True,
          alias="hook_attn_out", make=lambda o, c: o.Linear(c.o_bias), module="attention.o", matrix="W_O",
@@ -304,6 +428,8 @@ STEPS: tuple[Step, ...] = (
     Step("attn_norm", "attention output, normed", "{norm}(attn)", _WIDE, ("attn",), "attention",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln1_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="attn_norm", seen=Seen("attn_norm")),
+    Step("attn_scaled", "attention output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<attn>",), "attention",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("attn_scale")),
     Step("mid", "residual after attention", "{inputs}", _WIDE, ("in", "<attn>"), alias="hook_resid_mid",
          when=_sequential, absent="attention and feed-forward read the same stream in this model, side by side",
          make=lambda o, _: o.Add(), seen=Seen("<mid>", 0)),
@@ -314,18 +440,66 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
          alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
-         seen=Seen("ffn.up")),
+         recorded=True, when=_dense, absent=_NO_DENSE, alias="{hidden_alias}", make=_ffn, module="ffn.up",
+         matrix="{w_up}", seen=Seen("ffn.up")),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
+         recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
-         make=lambda o, c: o.Activate(c.activation), seen=Seen("ffn.down", 0)),
+         when=_dense, absent=_NO_DENSE, make=_activate, seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
-         alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
+         when=_dense, absent=_NO_DENSE, alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}",
+         seen=Seen("ffn")),
+    Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
+         matrix="W_router", seen=Seen("ffn.router")),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of router, else 0", _ROUTES, ("ffn.router",),
+         "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
+         to_loss=False),
+    Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, in_experts=True,
+         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
+    Step("expert.hidden", "expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+         ("<residual>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
+         matrix="{w_up}", in_experts=True),
+    Step("expert.gate", "expert, gate", "{ffn_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+         ("<residual>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
+         module="ffn.experts.gate", matrix="W_gate", in_experts=True),
+    Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *_WIDE),
+         ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
+         matrix="{w_down}", in_experts=True),
+    Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *_WIDE), ("expert.out", "ffn.routes"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, _: o.Weigh(), in_experts=True),
+    Step("ffn", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", recorded=True,
+         when=lambda c: _mixed(c) and not _shared(c), alias="hook_mlp_out", make=lambda o, _: o.SumExperts(),
+         seen=Seen("ffn")),
+    Step("ffn.mixed", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
+    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}",
+         seen=Seen("ffn.shared.up")),
+    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
+         matrix="W_gate", seen=Seen("ffn.shared.gate")),
+    Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_activate, seen=Seen("ffn.shared.down", 0)),
+    Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", _WIDE, ("shared.act",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}", seen=Seen("ffn.shared")),
+    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
+         module="ffn.shared_score", matrix="W_score", seen=Seen("ffn.shared_score")),
+    Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", _WIDE, ("shared.out", "shared.score"), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch(),
+         seen=Seen("ffn.switch")),
+    Step("ffn", "experts and shared expert", "{inputs}", _WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
+         when=_shared, alias="hook_mlp_out", make=lambda o, _: o.Add(), seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
+    Step("ffn_scaled", "feed-forward output, scaled", "{inputs} · {residual_scale}", _WIDE, ("<ffn>",), "ffn",
+         when=_scaled_residual, absent=_NOT_SCALED, make=_scale_added, seen=Seen("ffn_scale")),
     Step("out", "block output", "{inputs}", _WIDE, ("<added>",), recorded=True, when=_order("pre", "both", "output"),
          alias="hook_resid_post", make=lambda o, _: o.Add(), seen=Seen("")),
     Step("sum", "residual after feed-forward", "{inputs}", _WIDE, ("norm1", "<ffn>"), when=_order("post"), absent=
@@ -371,9 +545,12 @@ STEPS: tuple[Step, ...] = (
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
-    act = ACTIVATION_NAMES[config.activation]
     added = [name.partition(".")[2] for name in _embeddings(config)]
-    unplaced = "this model has no positions" if config.positions == "none" else ""
+    unplaced = {
+        "none": "this model has no positions",
+        "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
+    }.get(config.positions, "")
+    attn_in = "n" if _order("pre", "both")(config) else "x"
     return {
         "norm": _NORM[config.norm],
         "across": _ACROSS[config.qk_norm_across],
@@ -385,12 +562,15 @@ def _words(config: ModelConfig) -> dict[str, str]:
         else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
-        "attn_in": "n" if _order("pre", "both")(config) else "x",
+        "attn_in": attn_in,
+        "q_in": "q_a_norm" if config.q_rank else attn_in,
+        "v_in": "kv_a_norm" if _latent(config) else attn_in,
         "qkv_bias": " + b" if config.qkv_bias else "",
         "o_bias": " + b" if config.o_bias else "",
         "scale": f"scores / {config.score_divisor_words}"
         + ("" if config.attention_divisor else f" = scores / {config.score_divisor:.4g}"),
         "attention_cap": f"{config.attention_cap:g}",
+        "residual_scale": f"{config.residual_scale:g}",
         "logit_cap": f"{config.logit_cap:g}",
         "logit_scale": f"{config.logit_scale:.4g}",
         "no_norm2": "attention and the feed-forward share norm1 in this model"
@@ -403,10 +583,17 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_1": " + b₁" if bias else "",
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
-        "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
+        "act": _act_words(config),
+        "no_gate": _NO_DENSE if _mixed(config) else "the feed-forward of this model has no gate",
+        "per_token": str(config.experts_per_token),
+        "router_bias": " + b" if config.router_bias else "",
+        "routes": _routes_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
+        "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
+        "clip_qkv": f"{config.clip_qkv:g}",
+        "values": "v_clip" if config.clip_qkv else "v",
         "last_head": str(config.n_heads - 1),
         "projection_bias": " + b" if config.projection_bias else "",
         "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
@@ -420,13 +607,37 @@ def _words(config: ModelConfig) -> dict[str, str]:
     }
 
 
+def _act_words(config: ModelConfig) -> str:
+    """What is made of gate and hidden units."""
+    act = ACTIVATION_NAMES[config.activation]
+    if config.glu_limit:
+        return f"(hidden + 1) ⊙ gate·σ({config.glu_alpha:g}·gate), both up to {config.glu_limit:g}"
+    return f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)"
+
+
+def _routes_words(config: ModelConfig) -> str:
+    """What weighs the chosen experts: a softmax over them, say, times a scale."""
+    times = "" if config.routed_scale == 1.0 else f"{config.routed_scale:g}·"
+    score = "softmax" if config.router == "softmax" else "σ"
+    if not config.routes_renormed:
+        return f"{times}{score}(router) of the chosen, else 0"
+    if config.router == "softmax":
+        return f"{times}softmax(router of the chosen), else 0"
+    return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
+
+
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
     return {
         "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
+        "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
+        "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
+        "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
+        "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
         "<final>": ("final.norm",) if config.final_norm else ("norm2",),
         "<logits>": (_unembedded(config) or ("final.norm" if config.final_norm else "norm2"),),
@@ -455,7 +666,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if not step.when(config):
             continue
         names = [one for name in step.inputs for one in several.get(name, (name,))]
-        inputs = tuple(_nearest(above, *CHAINS[name]) if name in CHAINS else name for name in names)
+        inputs = tuple(_nearest(above, *CHAINS[name], config) if name in CHAINS else name for name in names)
         words["inputs"] = " + ".join("x" if name == "in" else name for name in inputs)
         words["map"] = inputs[0] if step.core else ""
         seen = step.seen
@@ -466,7 +677,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         resolved = replace(
             step,
             formula=step.formula.format_map(words),
-            axes=_axes(step, config),
+            axes=_axes(step.axes, config),
             inputs=inputs,
             alias=step.alias.format_map(words),
             matrix=step.matrix.format_map(words),
@@ -480,12 +691,14 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         yield replace(step, axes=tuple("head" if axis == "kv head" and shared else axis for axis in step.axes))
 
 
-def _axes(step: Step, config: ModelConfig) -> tuple[str, ...]:
-    """The axes of a row, with those of the embeddings by their names in this model."""
+def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
+    """Axes with those of embeddings and of values by their names in this model."""
     widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
-    return tuple(
-        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in step.axes
+    named = (
+        "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
     )
+    same = config.value_width == config.d_head
+    return tuple(axis.replace("d_value", "d_head") if same else axis for axis in named)
 
 
 def _absent(config: ModelConfig) -> Iterator[Step]:
@@ -496,15 +709,16 @@ def _absent(config: ModelConfig) -> Iterator[Step]:
     for step in STEPS:
         if step.module and step.make and not step.when(config):
             made = step.make(operations, config)
-            yield replace(step, axes=_axes(step, config), matrix=step.matrix.format_map(words), operation=made)
+            yield replace(step, axes=_axes(step.axes, config), matrix=step.matrix.format_map(words), operation=made)
 
 
 def _parameters(step: Step) -> "tuple[Parameter, ...]":
     return step.operation.parameters(step) if step.operation else ()
 
 
-def _nearest(above: list[Step], role: str, axes: tuple[str, ...]) -> str:
-    return next(step.name for step in reversed(above) if step.role == role and step.axes == axes)
+def _nearest(above: list[Step], role: str, axes: tuple[str, ...], config: ModelConfig) -> str:
+    named = _axes(axes, config)
+    return next(step.name for step in reversed(above) if step.role == role and step.axes == named)
 
 
 @lru_cache(maxsize=64)
@@ -582,6 +796,28 @@ class StepTable:
 
         return tuple(step for step in self.layer_steps if streams(step))
 
+    def first_with(self, module: str, layer: int) -> int:
+        """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
+        return 0 if module in self._shared else self.config.first_of(layer)
+
+    @property
+    def shares(self) -> bool:
+        """Whether layers share parameters."""
+        return bool(self._shared or self.config.layer_groups)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        return frozenset(step.module for step in self.layer_steps if step.shared)
+
+    def to_stream(self, added: Step) -> tuple[Step, ...]:
+        """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""
+        from tinytf.steps.operations import Add
+
+        way = [added]
+        while not isinstance(way[-1].operation, Add):
+            way.append(next(step for step in self.layer_steps if way[-1].name in step.inputs))
+        return tuple(way[1:])
+
     def at(self, name: str, layer: int | None) -> Step:
         """A step as it is in one layer; where that layer has none, as it is in any."""
         name = RENAMED.get(name, name)
@@ -589,6 +825,10 @@ class StepTable:
 
     def has(self, name: str, layer: int | None) -> bool:
         return (name, layer) in self.by_place
+
+    def in_layer(self, layer: int) -> tuple[Step, ...]:
+        """The steps of one layer, in their order."""
+        return tuple(step for step, within in self.rows if within == layer)
 
     def sources(self, step: Step, layer: int | None) -> tuple[Place, ...]:
         """The steps that ``step`` is computed from, that of the layer below included, in the order of its formula."""
@@ -624,6 +864,11 @@ class StepTable:
             (later.is_map and later.is_distribution) or self.only_through_maps(later, within) for later, within in after
         )
 
+    def has_parameter(self, name: str, layer: int) -> bool:
+        """Whether a layer has the parameter of that name."""
+        step = self.by_place.get((self.parameters[name][0].name, layer))
+        return step is not None and any(one.name == name and not one.absent for one in _parameters(step))
+
     def synonym(self, name: str) -> str | None:
         """The step that ``name`` means in this architecture, or its present name, where that is another step."""
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
@@ -643,9 +888,10 @@ class StepTable:
             found |= {one.name: (step, one) for one in _parameters(step)}
         return found
 
-    def why_absent(self, name: str) -> str | None:
-        """Why a step of the table does not exist in this model; None for a name that no model has."""
-        reasons = [step.absent.format_map(_words(self.config)) for step in STEPS if step.name == name]
+    def why_absent(self, name: str, layer: int | None = None) -> str | None:
+        """Why a step of the table does not exist in this model, or layer; None for a name that no model has."""
+        words = _words(self.config if layer is None else self.config.at(layer))
+        reasons = [step.absent.format_map(words) for step in STEPS if step.name == name]
         return next((reason for reason in reasons if reason), None)
 
     def aliases(self) -> dict[str, Step]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tinytf.config import ModelConfig
-from tinytf.steps.table import table_of
+from tinytf.steps.table import Step, table_of
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,19 @@ def step_work(config: ModelConfig, length: int, *, cached: bool) -> StepWork:
     body = one.projections + one.attention + one.feed_forward
     return StepWork(
         length,
-        keys_values=tokens * config.n_layers * config.d_model * 2 * config.n_kv_heads * config.d_head,
+        keys_values=sum(_made(config, step, tokens) for step, layer in table_of(config).rows if layer is not None),
         attention=tokens * one.attention // 2,
         whole=(tokens * body + one.head) // 2,
     )
 
 
+def _made(config: ModelConfig, step: Step, tokens: int) -> int:
+    """The multiply-adds of a step that keys or values are made by."""
+    if step.role not in ("k", "v") or step.core or step.operation is None:
+        return 0
+    return step.operation.multiply_adds(config, step, tokens, 0)
+
+
 def cache_bytes_per_token(config: ModelConfig, bytes_per_number: int) -> int:
-    """Keys and values of one token in all layers: 2 · layers · key-value heads · d_head · bytes."""
-    return 2 * config.n_layers * config.n_kv_heads * config.d_head * bytes_per_number
+    """Keys and values of one token in all layers: layers · key-value heads · (d_head + d_value) · bytes."""
+    return config.n_layers * config.n_kv_heads * (config.d_head + config.value_width) * bytes_per_number

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,12 +16,14 @@ from tinytf.files import TOKENIZER, read_bytes
 from tinytf.text.printable import printable
 
 BYTE_LEVEL, SENTENCEPIECE, CHARACTERS = "byte-level BPE", "SentencePiece BPE", "characters"
+UNIGRAM = "SentencePiece Unigram"
 
 # (type of the model, any of these in the library's own description of it and of the parts around it, what we call it)
 _KINDS = (
     ("BPE", ('"ByteLevel"',), BYTE_LEVEL),
     ("BPE", ('"Metaspace"', "▁", '"ByteFallback"', "byte_fallback=True"), SENTENCEPIECE),
     ("BPE", ("",), "BPE"),
+    ("Unigram", ("",), UNIGRAM),
     ("WordPiece", ("",), "WordPiece"),
     ("WordLevel", (r'"Regex":"[\\s\\S]"',), CHARACTERS),
     ("WordLevel", ("",), "words"),
@@ -97,7 +99,11 @@ def _sentencepiece_bytes(piece: str) -> bytes:
     return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode()
 
 
-_PIECE_BYTES: dict[str, Callable[[str], bytes]] = {BYTE_LEVEL: _byte_level_bytes, SENTENCEPIECE: _sentencepiece_bytes}
+_PIECE_BYTES: dict[str, Callable[[str], bytes]] = {
+    BYTE_LEVEL: _byte_level_bytes,
+    SENTENCEPIECE: _sentencepiece_bytes,
+    UNIGRAM: _sentencepiece_bytes,
+}
 
 
 def _kind_of(library: tokenizers.Tokenizer) -> str:
@@ -172,6 +178,10 @@ class Tokenizer:
 
     @cached_property
     def _unknown_id(self) -> int | None:
+        if self.kind == UNIGRAM:  # it does not tell the name: a character that no text has shows it
+            with suppress(Exception):
+                pieces = self.library.model.tokenize("\U0010fffe")
+                return pieces[0].id if len(pieces) == 1 else None
         name = getattr(self.library.model, "unk_token", None)
         return self.library.token_to_id(name) if name else None
 

@@ -101,18 +101,23 @@ def _gpt_neox(settings: Settings, names: Names) -> Parts:
     return Parts(level, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
 
-def by_words(numbers: str, prefix: bool = False) -> Any:
-    """Byte-level after the expression of GPT-4's tokenizer, with ``numbers`` for what is one piece of a number."""
-    words = (
+def words_and(numbers: str) -> str:
+    """The expression of GPT-4's tokenizer, with ``numbers`` for what is one piece of a number."""
+    return (
         rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     )
+
+
+def byte_level_after(*expressions: str, prefix: bool = False) -> Any:
+    """Byte-level after these expressions, each of which cuts what those before left."""
+    splits = [pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in expressions]
     level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(words), behavior="isolated"), level])
+    return pre_tokenizers.Sequence([*splits, level])
 
 
 def _qwen2(settings: Settings, names: Names) -> Parts:
-    words = by_words(r"\p{N}", bool(settings.get("add_prefix_space")))
+    words = byte_level_after(words_and(r"\p{N}"), prefix=bool(settings.get("add_prefix_space")))
     return Parts(words, decoders.ByteLevel(), normalizers.NFC(), _NO_AFFIXES)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tinytf.config import ModelConfig
 from tinytf.model.attention import SelfAttention, Tap
+from tinytf.model.experts import Experts
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
 
@@ -27,7 +29,7 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
-                hook = partial(_keep, keep, step, layer, model.config.d_head)
+                hook = partial(_keep, keep, step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
         yield
 
@@ -40,14 +42,20 @@ def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
 
 
 def _keep(
-    keep: dict[str, Tensor], step: Step, layer: int | None, d_head: int, module: nn.Module, args: Any, result: Tensor
+    keep: dict[str, Tensor],
+    step: Step,
+    layer: int | None,
+    config: ModelConfig,
+    module: nn.Module,
+    args: Any,
+    result: Tensor,
 ) -> None:
     assert step.seen is not None
     argument = step.seen.argument
-    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], d_head)
+    keep[step.full_name(layer)] = as_step(step, result if argument is None else args[argument], config)
 
 
-def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
+def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
     """A tensor of the running model as a trace holds it: without the batch axis.
 
     Queries, keys and values are split into heads: (1, T, H·D) -> (H, T, D). A tensor without a batch axis (positions)
@@ -56,21 +64,23 @@ def as_step(step: Step, tensor: Tensor, d_head: int) -> Tensor:
     if tensor.dim() == 2:
         return tensor.detach().clone()
     if step.has_heads and tensor.dim() == 3:
-        return tensor[0].unflatten(-1, (-1, d_head)).transpose(0, 1)
+        heads = config.n_kv_heads if "kv head" in step.axes else config.n_heads
+        return tensor[0].unflatten(-1, (heads, -1)).transpose(0, 1)
     return tensor[0]
 
 
 @contextmanager
 def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
-    """Run attention step by step through ``tap``, in evaluation mode; every module is restored afterwards."""
+    """Run attention and experts step by step through ``tap``, in evaluation mode; all is restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    cores = [(module, module.core) for module in model.modules() if isinstance(module, SelfAttention)]
+    cores = [(module, module.core) for module in model.modules() if isinstance(module, (SelfAttention, Experts))]
     try:
         model.eval().use_attention("steps", tap)
+        model.use_experts("steps", tap)
         yield
     finally:
-        for attention, core in cores:
-            attention.core = core
+        for module, core in cores:
+            module.core = core
         for module, training in flags:
             module.training = training
 
@@ -85,9 +95,11 @@ def tapped(model: Transformer, tap: Callable[[str, Tensor], Tensor]) -> Iterator
     with ExitStack() as stack:
         stack.enter_context(stepwise(model, lambda _, tensor: tensor))
         for number, block in enumerate(model.blocks):
-            block.attention.core.tap = partial(_tap_core, tap, number)  # type: ignore[union-attr]
+            for part in (block.attention, block.ffn):
+                if isinstance(part, (SelfAttention, Experts)):
+                    part.core.tap = partial(_tap_core, tap, number)  # type: ignore[assignment]
         for step, layer in table_of(model.config).rows:
-            if step.seen is None or step.core:
+            if step.seen is None or step.core or step.in_experts:
                 continue
             module, argument, name = module_of(model, step, layer), step.seen.argument, step.full_name(layer)
             if argument is None:

@@ -16,9 +16,8 @@ from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import Step, StepTable
-from tinytf.trace.address import ADDRESS, Address, parse_address, read_numbers, span
+from tinytf.trace.address import ADDRESS, PARTS, Address, parse_address, read_numbers, span
 
-_HEADS = ("n_heads·d_head", "n_kv_heads·d_head")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _PATH = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
@@ -44,7 +43,14 @@ class ParameterAddress:
     def whole_axes(self) -> tuple[str, ...]:
         """The axes without the cell."""
         axes = self.parameter.axes
-        return axes if self.heads is None else tuple("d_head" if axis in _HEADS else axis for axis in axes)
+        if self.heads is None:
+            return axes
+        return tuple(axis.partition("·")[2] if is_split(axis) else axis for axis in axes if axis != "expert")
+
+    @property
+    def letter(self) -> str:
+        """H where its parts are of heads, E of experts."""
+        return "E" if "expert" in self.parameter.axes[:1] else "H"
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -62,7 +68,7 @@ class ParameterAddress:
 
     def __str__(self) -> str:
         place = "" if self.layers is None else f"L{span(self.layers)}"
-        place += "" if self.heads is None else f"H{span(self.heads)}"
+        place += "" if self.heads is None else f"{self.letter}{span(self.heads)}"
         cell = f"[{','.join(self.cell)}]" if self.cell else ""
         return ".".join(part for part in (place, self.parameter.name) if part) + cell
 
@@ -75,7 +81,7 @@ class ParameterAddress:
 
     def path(self, layer: int | None) -> str:
         """Its name among the model's parameters."""
-        block = "" if layer is None else f"blocks.{layer}."
+        block = "" if layer is None else f"blocks.{0 if self.step.shared else layer}."
         return f"{block}{self.step.module}.{self.parameter.attribute}"
 
     def tensor(self, model: Transformer, find_token: FindToken | None = None) -> Tensor:
@@ -90,15 +96,23 @@ class ParameterAddress:
 
     def _single(self, model: Transformer, layer: int | None, head: int | None, find_token: FindToken | None) -> Tensor:
         tensor, config = model.get_parameter(self.path(layer)).detach(), model.config
-        tensor = tensor.t() if self.parameter.transposed else tensor
+        tensor = tensor.transpose(-2, -1) if self.parameter.transposed else tensor
+        if head is not None and self.letter == "E":
+            tensor, head = tensor[head], None
         for axis, name in enumerate(self.parameter.axes):
-            if head is not None and name in _HEADS:
-                own = head // config.heads_per_kv if name == "n_kv_heads·d_head" else head
-                tensor = tensor.narrow(axis, own * config.d_head, config.d_head)
+            if head is not None and is_split(name):
+                own = head // config.heads_per_kv if name.startswith("n_kv_heads") else head
+                width = config.sizes[name.partition("·")[2]]
+                tensor = tensor.narrow(axis, own * width, width)
         # from the last axis, so that the first ones keep their numbers
         for axis, word in zip(reversed(self._taken), reversed(self.cell), strict=True):
             tensor = tensor.select(axis, _index(word, self.whole_axes[axis], tensor.shape[axis], find_token))
         return tensor
+
+
+def is_split(axis: str) -> bool:
+    """Whether an axis holds heads side by side."""
+    return axis.startswith(("n_heads·", "n_kv_heads·"))
 
 
 def _index(word: str, axis: str, size: int, find_token: FindToken | None) -> int:
@@ -143,19 +157,26 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         raise AddressError(f"this model has no {name}: {one.absent}")
     config = table.config
     layers = read_numbers(match["layers"], config.n_layers, "layer")
-    heads = read_numbers(match["heads"], config.n_heads, "head")
+    letter = match["letter"] or "H"
+    heads = read_numbers(match["heads"], config.experts if letter == "E" else config.n_heads, PARTS[letter])
     last = config.n_layers - 1
     if step.in_layer and layers is None:
         raise AddressError(f"{name} is a parameter of every layer", f"say which: L0.{name} … L{last}.{name}")
     if not step.in_layer and layers is not None:
         raise AddressError(f"{name!r} is not inside a layer", f"write {name} alone")
-    split = [axis for axis in one.axes if axis in _HEADS]
-    if heads is not None and not split:
-        raise AddressError(f"{name} is not split into heads", f"its axes are {', '.join(one.axes)}")
+    if layers is not None:
+        there = tuple(layer for layer in layers if table.has_parameter(name, layer))
+        if not there:
+            why = table.why_absent(step.name, layers[0]) or "another layer has it"
+            raise AddressError(f"layer {layers[0]} has no {name}: {why}")
+        layers = there
+    split = [axis for axis in one.axes if is_split(axis) or axis == "expert"]
+    if heads is not None and (not split or (letter == "E") != (split == ["expert"])):
+        raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(one.axes)}")
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
     if len(cell) > len(one.axes):
         raise AddressError(f"{name} has {len(one.axes)} axes, {', '.join(one.axes)}; {text!r} names {len(cell)}")
-    if heads is not None and split == ["n_kv_heads·d_head"]:
+    if heads is not None and split and split[0].startswith("n_kv_heads"):
         said = f"{config.heads_per_kv} query heads share one {step.title.split(',')[0].rstrip('s')} head"
     return ParameterAddress(step, one, layers, heads, cell, said)
 
@@ -176,18 +197,18 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
     from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
     from tinytf.checkpoints.huggingface.load import FAMILIES
 
-    layers = range(table.config.n_layers)
     own = [ParameterAddress(step, one) for step, one in table.parameters.values() if not one.absent]
     paths = {
         one.path(i): replace(one, layers=None if i is None else (i,))
         for one in own
-        for i in (layers if one.step.in_layer else (None,))
+        for i in (range(table.config.n_layers) if one.step.in_layer else (None,))
+        if i is None or table.first_with(one.step.module, i) == i
     }
     found = {
         path: where
         for kind in (*FAMILIES.values(), *ARCHITECTURES.values())
         for path, where in paths.items()
-        if kind.has(path) and kind.place(path)[0] == kind.plain(name)
+        if kind.has(path) and kind.place(path, table.config)[0] == kind.plain(name)
     }
     if len(found) > 1:
         raise AddressError(f"{name} is several parameters", f"name one: {', '.join(map(str, found.values()))}")

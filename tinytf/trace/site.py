@@ -68,7 +68,7 @@ class Site:
     def input(self, number: int = 0, heads: tuple[int, ...] | None = None) -> Tensor:
         """One tensor that the step was computed from; only some query heads of it, if it has heads."""
         name, layer = self.sources[number]
-        return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).has_heads else None)
+        return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).is_split else None)
 
     def inputs(self, heads: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
         """All tensors that it was computed from, in the order of the formula."""
@@ -81,13 +81,16 @@ class Site:
 
     @property
     def path(self) -> str:
-        """The name of the module with the step's parameters; empty where it has none."""
+        """The name of the module with the step's parameters, of the first layer that has them; empty without any."""
         path = self.step.module
-        return f"blocks.{self.layer}.{path}" if path and self.layer is not None else path
+        if not path or self.layer is None:
+            return path
+        return f"blocks.{self.trace.steps.first_with(path, self.layer)}.{path}"
 
     @property
     def module(self) -> Any:
-        return self.trace.model.get_submodule(self.path)
+        path = self.step.module
+        return self.trace.model.get_submodule(path if self.layer is None else f"blocks.{self.layer}.{path}")
 
     @property
     def weight(self) -> Tensor:

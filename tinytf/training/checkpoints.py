@@ -67,7 +67,7 @@ class RunState:
         def stored(tensor: Tensor) -> Tensor:
             return whole(tensor.detach()).cpu().contiguous()
 
-        weights = {name: stored(tensor) for name, tensor in model.state_dict().items()}
+        weights = {name: stored(tensor) for name, tensor in model.named_parameters()}
         tensors = {
             f"{name}.{moment}": stored(optimiser.state[parameter][moment])
             for name, parameter in model.named_parameters()

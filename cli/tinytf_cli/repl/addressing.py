@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tinytf.errors import AddressError
 from tinytf.steps.table import StepTable
 from tinytf.trace.address import parse_address
+from tinytf.trace.parameters import is_split
 from tinytf_cli.repl.session import Session
 
 _PLACE = re.compile(r"(L(?:[0-9]+(?:-[0-9]+)?|\*))(H(?:[0-9]+(?:-[0-9]+)?|\*))?")
@@ -59,7 +60,7 @@ def parameters(session: Session, begun: str) -> Iterator[Offer]:
     layer, head = place.groups(default="") if place else ("", "")
     before = f"{layer}{head}." if layer else ""
     for known, (step, one) in table.parameters.items():
-        split = any(axis.endswith("·d_head") for axis in one.axes)
+        split = any(is_split(axis) for axis in one.axes)
         here = bool(layer) == step.in_layer and (split or not head) and begun.startswith(before)
         if here and not one.absent and f"{before}{known}".startswith(begun):
             yield Offer(f"{before}{known}", f"parameter of {step.title}")
@@ -76,8 +77,10 @@ def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
         return
     for number in range(table.config.n_heads):
         yield Offer(f"{layer}H{number}", f"head {number}")
+    for number in range(table.config.experts):
+        yield Offer(f"{layer}E{number}", f"expert {number}")
     for step in table.layer_steps:
-        if step.has_heads or not head:
+        if not head or (step.is_split and step.letter == head[0]):
             yield Offer(f"{layer}{head}.{step.name}", step.title)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tinytf.generate.compared import RUNS
 from tinytf.generate.report import CacheComparison
-from tinytf.steps.work import step_work
+from tinytf.steps.work import cache_bytes_per_token, step_work
 from tinytf_cli.numbers import count, in_bytes, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -64,8 +64,10 @@ class CachedView(LiveView[CacheComparison]):
                 ),
             ]
         )
-        each = f"{in_bytes(found.bytes_per_token)} a token: 2 · {config.n_layers} layers · {config.n_kv_heads} heads"
-        yield note(f"{each} · {config.d_head} numbers; timed in turns")
+        widths = f"({config.d_head} + {config.value_width})"
+        each = f"{config.n_layers} layers · {config.n_kv_heads} heads · "
+        each = f"{each}{widths}" if config.value_width != config.d_head else f"2 · {each}{config.d_head}"
+        yield note(f"{in_bytes(found.bytes_per_token)} a token: {each} numbers; timed in turns")
 
     def _steps(self) -> Iterator[Block]:
         found, rows = self.whole, [self.steps[place] for place in spread(len(self.steps), _ROWS)]
@@ -95,14 +97,16 @@ class CachedView(LiveView[CacheComparison]):
         said = ", ".join(f"{of} {letter} = {size:,}" for (letter, size), of in zip(letters.items(), words, strict=True))
         cached, plain = step_work(config, t, cached=True), step_work(config, t, cached=False)
         yield Heading(f"the formulas at t = {t:,}", said, "k")
-        keys, scores = "L·C·2·G·D", "L·2·H·D"
-        numbers = 2 * layers * config.n_kv_heads * config.d_head * t
+        wide = config.value_width != config.d_head
+        both = f"(D + {config.value_width})" if wide else "2·D"
+        keys, scores = "(their matrices)" if config.kv_rank else f"L·C·G·{both}", f"L·H·{both}"
+        numbers = cache_bytes_per_token(config, 1) * t
         rows = [
             ("keys and values", f"t·{keys}", plain.keys_values, keys, cached.keys_values),
             ("scores and values", f"t²·{scores}", plain.attention, f"t·{scores}", cached.attention),
             ("whole step", "", plain.whole, "", cached.whole),
             ("order of attention", "L·t²·C", layers * t * t * c, "L·t·C", layers * t * c),
-            ("numbers kept", "", 0, "t·L·2·G·D", numbers),
+            ("numbers kept", "", 0, f"t·L·G·{both}", numbers),
         ]
         columns = [Column("", [row[0] for row in rows], said="part")]
         for title, place in (("without the cache", 1), ("with it", 3)):

@@ -142,7 +142,7 @@ class GradView:
         chosen, config = self.found, self.trace.config
         note = f"of {config.n_layers} layers and {config.n_heads} heads; --layer and --head choose, --full shows all"
         yield Heading(f"block L{layer}, head {chosen.head}", note)
-        for step in reversed(self.trace.steps.layer_steps):
+        for step in reversed(self.trace.steps.in_layer(layer)):
             yield from gradient_blocks(self.found, step, layer, chosen.head, dims=self.dims, rows=rows, asked=False)
 
     def _address(self, where: Address, rows: int | None) -> Iterator[Block]:

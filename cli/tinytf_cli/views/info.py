@@ -27,15 +27,38 @@ _ACROSS = {
 }
 
 
+def _latent(config: ModelConfig) -> str:
+    """Of latent attention the widths of values and of what keys and values, and queries, are made of."""
+    ranks = f", of {config.kv_rank} numbers a token" + (f" (queries {config.q_rank})" if config.q_rank else "")
+    return f", values {config.value_width}{ranks}" if config.kv_rank else ""
+
+
+def _both_widths(config: ModelConfig) -> str:
+    """The widths of a key and of a value, in letters."""
+    return "2·d_head" if config.value_width == config.d_head else f"({config.d_head} + {config.value_width})"
+
+
 def _positions(config: ModelConfig) -> str:
+    kinds = Counter(_positions_of(config.at(layer)) for layer in range(config.n_layers))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{words} in {count} of the layers" for words, count in kinds.items())
+
+
+def _positions_of(config: ModelConfig) -> str:
     if config.positions == "rotary":
+        factor, since = f"{config.rope_factor:g}", f"from {config.rope_original_context:,}"
         scaling = {
             "none": "",
-            "linear": f", all frequencies / {config.rope_factor:g}",
-            "llama3": f", long waves / {config.rope_factor:g} (llama3, from {config.rope_original_context:,})",
+            "linear": f", all frequencies / {factor}",
+            "llama3": f", long waves / {factor} (llama3, {since})",
+            "yarn": f", long waves / {factor} (yarn, {since})",
+            "longrope": f", each frequency by its own factor (longrope, others {since} tokens on)",
         }
         turned = f", {config.rope.width} of {config.d_head} dimensions" if config.rope.width < config.d_head else ""
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
+    if config.positions == "alibi":
+        return f"ALiBi, slopes down to 2^−{config.alibi_max_bias:g}"
     return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
 
 
@@ -99,16 +122,16 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
+        of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
         head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
             "family": self.found.family,
             "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
-            "widths": f"d_model {c.d_model}, d_head {c.d_head}, d_ff {c.d_ff}",
+            "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}",
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
-            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}"
-            + (_ACROSS[c.qk_norm_across] if c.qk_norm else ""),
+            "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,
             "feed-forward": c.activation + (", gated" if c.gated else ""),
             "biases": ", ".join(biases) or "none",
             "head": head + tied,
@@ -140,13 +163,17 @@ class InfoView:
             ("weights, fp32", in_bytes(memory["fp32"]), "4 bytes per parameter"),
             ("weights, bf16", in_bytes(memory["bf16"]), "2 bytes per parameter"),
             ("compute per token", _flops(work.total), f"at {c.context:,} tokens; multiply-add = 2 FLOP"),
-            ("  projections", _flops(work.projections), "L · 2 · d_model · (2·H + 2·G)·d_head"),
-            ("  attention", _flops(work.attention), "L · 4 · H·d_head · visible tokens"),
+            (
+                "  projections",
+                _flops(work.projections),
+                "L · 2 · (their matrices)" if c.kv_rank else "L · 2 · d_model · (2·H + 2·G)·d_head",
+            ),
+            ("  attention", _flops(work.attention), f"L · 2 · H·{_both_widths(c)} · visible tokens"),
             ("  feed-forward", _flops(work.feed_forward), f"L · 2 · {3 if c.gated else 2} · d_model · d_ff"),
             ("  head", _flops(work.head), "2 · d_model · V"),
         ]
         if c.causal:
             cache = self.found.cache_bytes["fp32"]
-            rows.append(("KV cache per token, fp32", in_bytes(cache), "2 · L · G · d_head · 4 bytes"))
+            rows.append(("KV cache per token, fp32", in_bytes(cache), f"L · G · {_both_widths(c)} · 4 bytes"))
             rows.append(("KV cache, full context", in_bytes(cache * c.context), f"× {c.context:,} tokens"))
         return rows

@@ -134,7 +134,7 @@ class _Drawn:
             return [self.model.tokenizer.shown(i) for i in numbers]
         if name in ("position", "type"):
             return [f"{name} {i}" for i in numbers]
-        return [dimension(name, i, self.model.config.d_head) for i in numbers]
+        return [dimension(name, i, self.model.config) for i in numbers]
 
 
 _WAYS: dict[str, Callable[[_Drawn], Iterator[Block]]] = {

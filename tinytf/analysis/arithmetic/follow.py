@@ -128,5 +128,5 @@ def _place(cell: Cell, label: Callable[[int], str]) -> str:
         if axis in ("token", "query", "key"):
             words.append(f"{axis} {number} {cell.token(number)}")
         else:
-            words.append(label(number) if axis == "vocab" else dimension(axis, number, cell.trace.config.d_head))
+            words.append(label(number) if axis == "vocab" else dimension(axis, number, cell.trace.config))
     return ", ".join(words)

@@ -125,6 +125,11 @@ _GEMMA3 = replace(
     stored={**_GEMMA2.stored, **_QK_NORMS},
 )
 
+
+def _residual(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    return {"residual": "parallel" if keys.flag("use_parallel_residual", True) else "sequential"}
+
+
 _FUSED = fused("blk.{n}.attn_qkv")
 _GPT2 = FamilyTable(
     name="gpt2",
@@ -142,14 +147,13 @@ _NEOX = FamilyTable(
         LAYER_NORM,
         *ROTARY,
         _SCALING,
-        Group(lambda keys, found, tensors: {"residual": _RESIDUALS[keys.flag("use_parallel_residual", True)]}),
+        Group(_residual),
     ),
     fixed={"norm": "layernorm", "positions": "rotary"},
     stored={**_STORED, **_FUSED},
     only={key: values for key, values in ONLY.items() if key != "use_parallel_residual"},
     harmless=HARMLESS,
 )
-_RESIDUALS = {True: "parallel", False: "sequential"}
 
 
 def _token_types(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
+from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint
 from tinytf.checkpoints.table import FamilyTable
 from tinytf.config import ModelConfig
@@ -22,7 +23,12 @@ def read_gguf(path: Path, brief: bool = False) -> Checkpoint:
     Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
     implemented.
     """
-    header = read_parts(path, brief)
+    return checkpoint_of(read_parts(path, brief), brief)
+
+
+def checkpoint_of(header: Header, brief: bool = False) -> Checkpoint:
+    """The same of a header that was read."""
+    path = header.path
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")
     with faults_of(path):
@@ -47,7 +53,8 @@ def _architecture_of(header: Header) -> FamilyTable:
     name = keys.text("general.architecture")
     if name not in ARCHITECTURES:
         raise CheckpointError(
-            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files",
+            f"{header.path}: the architecture {quoted(name)} is not one that tinytf opens from GGUF files: "
+            f"{lacking(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
     return ARCHITECTURES[name]

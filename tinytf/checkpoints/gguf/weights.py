@@ -1,7 +1,9 @@
 """The tensors of a GGUF file: read in pieces, and dequantised by the ``gguf`` library."""
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Container, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -14,7 +16,8 @@ from tinytf.checkpoints.load import damaged
 from tinytf.errors import CheckpointError
 from tinytf.fields import quoted
 
-_PIECE = 2**18  # numbers at a time: few enough that intermediate results of dequantising stay in the cache
+_PIECE = 2**16  # numbers at a time: intermediate results stay in the cache, and their memory with the process
+_MOST_THREADS = 8
 
 
 class GgufWeights:
@@ -35,9 +38,11 @@ class GgufWeights:
         """One tensor, in float32."""
         return read_tensor(self._tensors[name])
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by name, in ``dtype``."""
-        return ((name, read_tensor(tensor, dtype)) for name, tensor in self._tensors.items())
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+            for name, tensor in self._tensors.items():
+                yield name, read_tensor(tensor, dtype, threads.map)
 
 
 @cache
@@ -51,22 +56,33 @@ def _is_read(kind: Any) -> bool:
     return True
 
 
-def read_tensor(stored: StoredTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The numbers of a tensor. Apart from the result, only a few of its rows are in memory at a time."""
+def read_tensor(
+    stored: StoredTensor,
+    dtype: torch.dtype = torch.float32,
+    each: Callable[[Callable[[int], None], range], Iterable[None]] = map,
+) -> Tensor:
+    """The numbers of a tensor. Apart from the result, only a few of its rows are in memory at a time.
+
+    ``each`` applies a function to the first row of every piece, and may do so in threads.
+    """
     path, (*rows_of, width) = stored.path, stored.shape
     rows = math.prod(rows_of)
     row_bytes = stored.n_bytes // rows
+    step = max(1, _PIECE // width)
     result = torch.empty(rows, width, dtype=dtype)
+
+    def fill(first: int) -> None:
+        piece = result[first : first + step]
+        data = np.fromfile(path, np.uint8, len(piece) * row_bytes, offset=stored.start + first * row_bytes)
+        if data.size != len(piece) * row_bytes:
+            raise damaged(path, f"it ends within {quoted(stored.name)}", "truncated")
+        with np.errstate(all="ignore"):  # scales that are no numbers make weights that are none: those are said
+            numbers = gguf_library().quants.dequantize(data, stored.kind)
+        piece.copy_(torch.from_numpy(numbers).view_as(piece))
+
     try:
-        with path.open("rb") as file:
-            file.seek(stored.start)
-            for piece in result.split(max(1, _PIECE // width)):
-                data = np.fromfile(file, dtype=np.uint8, count=len(piece) * row_bytes)
-                if data.size != len(piece) * row_bytes:
-                    raise damaged(path, f"it ends within {quoted(stored.name)}", "truncated")
-                with np.errstate(all="ignore"):  # scales that are no numbers make weights that are none: those are said
-                    numbers = gguf_library().quants.dequantize(data, stored.kind)
-                piece.copy_(torch.from_numpy(numbers).view_as(piece))
+        for _ in each(fill, range(0, rows, step)):
+            pass
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     return result.view(stored.shape)

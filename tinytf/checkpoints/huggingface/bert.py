@@ -1,5 +1,6 @@
-"""BERT, RoBERTa and DistilBERT: post-norm encoders with learned positions and a normed embedding sum."""
+"""BERT, RoBERTa, ELECTRA and DistilBERT: post-norm encoders with learned positions and a normed embedding sum."""
 
+from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
@@ -112,6 +113,138 @@ ROBERTA = Family(
     spellings=BERT.spellings,
     outside=("lm_head.",),
 )
+MPNET = replace(
+    ROBERTA,
+    name="MPNet",
+    model_type="mpnet",
+    prefix="mpnet.",
+    classes={"none": "MPNetModel", "mlm": "MPNetForMaskedLM"},
+    only={"relative_attention_num_buckets": (32,)},
+    needs=("relative_buckets",),
+    fixed={**_FIXED, "relative_buckets": 32, "position_offset": 2},
+    settings=(
+        *SIZES,
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Key("layer_norm_eps", "norm_eps", 1e-12),
+        Key("tie_word_embeddings", "tied_head", True),
+        Group(
+            lambda fields, found, tensors: {"context": fields.whole("max_position_embeddings") - 2},
+            lambda config: {"max_position_embeddings": config.context + 2},
+        ),
+        Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
+        _head("lm_head.dense.weight", "gelu"),
+    ),
+    stored={
+        **_BODY,
+        "blocks.{n}.attention.relative": Stored("encoder.relative_attention_bias"),
+        "blocks.{n}.attention.q": Stored("encoder.layer.{n}.attention.attn.q"),
+        "blocks.{n}.attention.k": Stored("encoder.layer.{n}.attention.attn.k"),
+        "blocks.{n}.attention.v": Stored("encoder.layer.{n}.attention.attn.v"),
+        "blocks.{n}.attention.o": Stored("encoder.layer.{n}.attention.attn.o"),
+        "blocks.{n}.norm1": Stored("encoder.layer.{n}.attention.LayerNorm"),
+        "head.dense": Stored("lm_head.dense"),
+        "head.norm": Stored("lm_head.layer_norm"),
+        "head.decoder": Stored("lm_head.decoder"),
+    },
+)
+"""Song et al. 2020: RoBERTa with a bias of scores by distance, the same in all layers."""
+XLM_ROBERTA = replace(
+    ROBERTA,
+    name="XLM-RoBERTa",
+    model_type="xlm-roberta",
+    classes={"none": "XLMRobertaModel", "mlm": "XLMRobertaForMaskedLM"},
+)
+CAMEMBERT = replace(
+    ROBERTA,
+    name="CamemBERT",
+    model_type="camembert",
+    classes={"none": "CamembertModel", "mlm": "CamembertForMaskedLM"},
+)
+
+
+def _read_width(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Embeddings of another width than the stream are projected to it."""
+    width = fields.whole("embedding_size", 128, least=1)
+    narrow = width != found["d_model"]
+    return {"d_embed": width if narrow else 0, "projection_bias": narrow}
+
+
+def _read_groups(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    groups = fields.whole("num_hidden_groups", 1, least=1)
+    return {"layer_groups": 0 if groups == found["n_layers"] else groups}
+
+
+ELECTRA = replace(
+    BERT,
+    name="ELECTRA",
+    model_type="electra",
+    prefix="electra.",
+    classes={"none": "ElectraModel", "mlm": "ElectraForMaskedLM"},
+    settings=(
+        *_SETTINGS,
+        Key("max_position_embeddings", "context"),
+        Group(_read_width, lambda config: {"embedding_size": config.embed_width}),
+        _head("generator_predictions.dense.weight", "gelu"),
+    ),
+    harmless=("summary_last_dropout",),
+    stored={
+        **_BODY,
+        "embed.projection": Stored("embeddings_project"),
+        "head.dense": Stored("generator_predictions.dense"),
+        "head.norm": Stored("generator_predictions.LayerNorm"),
+        "head.decoder": Stored("generator_lm_head"),
+    },
+    left=(*BERT.left, Left(r"discriminator_predictions\..*", "the head that finds replaced tokens", said=True)),
+    copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
+    outside=("generator_",),
+)
+_ALBERT_LAYER = "encoder.albert_layer_groups.{n}.albert_layers.0"
+ALBERT = replace(
+    BERT,
+    name="ALBERT",
+    model_type="albert",
+    prefix="albert.",
+    classes={"none": "AlbertModel", "mlm": "AlbertForMaskedLM"},
+    only={**_ONLY, "inner_group_num": (1,)},
+    needs=("n_token_types", "d_embed"),
+    settings=(
+        *SIZES,
+        Key("hidden_act", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
+        Key("layer_norm_eps", "norm_eps", 1e-12),
+        Key("type_vocab_size", "n_token_types", 2),
+        Key("tie_word_embeddings", "tied_head", True),
+        Key("max_position_embeddings", "context"),
+        Key("embedding_size", "d_embed", 128),
+        Group(_read_groups, lambda config: {"num_hidden_groups": config.layer_groups or config.n_layers}),
+        Group(lambda fields, found, tensors: {"pooler": "pooler.weight" in tensors, "projection_bias": True}),
+        _head("predictions.dense.weight"),
+    ),
+    harmless=("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
+    stored={
+        **_EMBEDDINGS,
+        "embed.types": Stored("embeddings.token_type_embeddings"),
+        "embed.projection": Stored("encoder.embedding_hidden_mapping_in"),
+        "blocks.{n}.attention.q": Stored(f"{_ALBERT_LAYER}.attention.query"),
+        "blocks.{n}.attention.k": Stored(f"{_ALBERT_LAYER}.attention.key"),
+        "blocks.{n}.attention.v": Stored(f"{_ALBERT_LAYER}.attention.value"),
+        "blocks.{n}.attention.o": Stored(f"{_ALBERT_LAYER}.attention.dense"),
+        "blocks.{n}.norm1": Stored(f"{_ALBERT_LAYER}.attention.LayerNorm"),
+        "blocks.{n}.ffn.up": Stored(f"{_ALBERT_LAYER}.ffn"),
+        "blocks.{n}.ffn.down": Stored(f"{_ALBERT_LAYER}.ffn_output"),
+        "blocks.{n}.norm2": Stored(f"{_ALBERT_LAYER}.full_layer_layer_norm"),
+        "pooler": Stored("pooler"),
+        "head.dense": Stored("predictions.dense"),
+        "head.norm": Stored("predictions.LayerNorm"),
+        "head.decoder": Stored("predictions.decoder"),
+    },
+    left=(*BERT.left, Left(r"sop_classifier\..*", "the head for the order of sentences", said=True)),
+    copies={
+        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "predictions.bias": "predictions.decoder.bias",
+    },
+    outside=("predictions.",),
+)
+"""Lan et al. 2020: narrow embeddings, and groups of layers that share their weights."""
 DISTILBERT = Family(
     name="DistilBERT",
     model_type="distilbert",

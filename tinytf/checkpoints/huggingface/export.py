@@ -67,7 +67,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     not empty.
     """
     config = replace(model.config, dropout=0.0)
-    state: Mapping[str, Tensor] = model.state_dict()
+    state: Mapping[str, Tensor] = dict(model.named_parameters())  # those that layers share, once
     try:
         family, written = _family_for(config)
     except UsageError:
@@ -142,7 +142,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         written = family.write(config)
         if written is None:
             continue
-        tensors = {family.place(name)[0]: name for name in parameters if family.has(name)}
+        tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
         again = family.read(Fields(written, Path("config.json")), tensors)
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:
@@ -161,8 +161,9 @@ def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) ->
     """The tensors under the names that transformers stores, joint ones joined."""
     parts: dict[str, list[tuple[Stored, Tensor]]] = {}
     for name, tensor in state.items():
-        plain, how = family.place(name)
-        parts.setdefault(plain, []).append((how, tensor.detach().cpu()))
+        for plain, how in family.places(name, len(tensor), config):
+            piece = tensor if how.expert is None else tensor[how.expert]
+            parts.setdefault(plain, []).append((how, piece.detach().cpu()))
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([tensor for _, tensor in pieces], config)

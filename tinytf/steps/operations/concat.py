@@ -16,18 +16,18 @@ class Concat(Operation):
         return side_by_side(inputs[0])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
-        return (into_heads(g, site.config.d_head),)
+        return (into_heads(g, site.config.value_width),)
 
     def code(self, site: Site) -> str:
         return f"{site.variable} = {site.names[0]}.transpose(0, 1).flatten(1)"
 
     def arithmetic(self, cell: Cell) -> Working:
-        head, width = divmod(cell.index[1], cell.site.config.d_head)
+        head, width = divmod(cell.index[1], cell.site.config.value_width)
         taken = cell.source(0, cell.index[0], width, head=head)
         return Working(((taken, 2),), single(f"head {head} d{width}", [(taken.step.name, taken.value)], (taken,)))
 
     def summand(self, to: Consumer) -> Summand:
-        width, head = to.site.config.d_head, to.row.head or 0
+        width, head = to.site.config.value_width, to.row.head or 0
         first, last = head * width, (head + 1) * width
         g = Quantity(f"{to.symbol}[{first}…{last - 1}]", to.g[to.row.place, first:last])
         return Summand(g.name, g.values, (f"the columns of head {head}",), inputs=(g,))

@@ -18,7 +18,6 @@ from tinytf.steps.operations.norm import (
 )
 from tinytf.steps.operations.operation import (
     Consumer,
-    Parameter,
     Quantity,
     into_heads,
     of_query_heads,
@@ -45,9 +44,8 @@ class HeadNorm(Norm):
     def _axes(self) -> Axes:
         return _HEADS_OF_A_TOKEN if self.joint else ROW
 
-    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
-        axis = f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"
-        return tuple(Parameter(one.name, one.attribute, (axis,), absent=one.absent) for one in super().parameters(step))
+    def _axis(self, step: "Step") -> str:
+        return f"{'n_kv_heads' if 'kv head' in step.axes else 'n_heads'}·{step.axes[-1]}"
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         made = into_heads(site.module(side_by_side(site.input())), site.config.d_head)
@@ -56,12 +54,12 @@ class HeadNorm(Norm):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         gradient = layer_norm_gradient if self.centred else rms_norm_gradient
         gain = gain_of(site.module)
-        gain = gain.view(len(g), 1, -1) if gain.dim() else gain  # (H·D,) -> (H, 1, D)
-        return (gradient(g, site.input(), gain, self.eps, self._axes),)
+        by_head = gain.view(len(g), 1, -1) if gain.dim() else gain  # (H·D,) -> (H, 1, D)
+        return (gradient(g, site.input(), by_head, self.eps, self._axes),)
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        normed, _ = (layer_normed if self.centred else rms_normed)(site.input(), self.eps, self._axes)
         if "gain" in self.learned:
-            normed, _ = (layer_normed if self.centred else rms_normed)(site.input(), self.eps, self._axes)
             yield f"{site.path}.weight", summed(side_by_side(g * normed)).to(g.dtype)
         if "bias" in self.learned:
             yield f"{site.path}.bias", summed(side_by_side(g))
@@ -69,11 +67,12 @@ class HeadNorm(Norm):
     def code(self, site: Site) -> str:
         norm, x, d_head = "layer_norm" if self.centred else "rms_norm", site.names[0], site.config.d_head
         if self.joint:
-            given = ", ".join([f"({side_by_side(site.value).shape[-1]},)", *self.operands(site)])
+            given = ", ".join([f"({len(site.value) * d_head},)", *self.operands(site)])
             normed = f"F.{norm}({x}.transpose(0, 1).flatten(1), {given}, eps={self.eps})"
             return f"{site.variable} = {normed}.unflatten(-1, (-1, {d_head})).transpose(0, 1)"
-        gain, *bias = (f"{name}.view(-1, 1, {d_head})" for name in self.operands(site))
-        return f"{site.variable} = " + " + ".join([f"F.{norm}({x}, ({d_head},), eps={self.eps}) * {gain}", *bias])
+        parameters = (f"{name}.view(-1, 1, {d_head})" for name in self.operands(site))
+        learned = "".join(f" {sign} {name}" for sign, name in zip("*+", parameters, strict=False))
+        return f"{site.variable} = F.{norm}({x}, ({d_head},), eps={self.eps}){learned}"
 
     def _row(self, own: Cell) -> tuple[Tensor, int]:
         config, (token, width) = own.site.config, own.index
@@ -87,6 +86,6 @@ class HeadNorm(Norm):
         head = to.shared_head if "kv head" in to.site.step.axes else to.row.head or 0
         here = slice(head * len(g.values), (head + 1) * len(g.values))
         if not self.joint:
-            return g, x, gain[here], slice(None)
+            return g, x, gain[here] if gain.dim() else gain, slice(None)
         whole = (one[:, to.row.place].flatten() for one in (to.g, to.site.input()))  # (H, T, D) -> (H·D,)
         return Quantity(g.name, next(whole)), Quantity(x.name, next(whole)), gain, here

@@ -20,6 +20,7 @@ from tinytf.steps.operations.operation import (
     of_query_heads,
     side_by_side,
     summed,
+    width_of,
 )
 from tinytf.steps.operations.protocols import Cell, Site
 from tinytf.steps.operations.working import Term, Value, Working, product
@@ -56,7 +57,7 @@ class Linear(Operation):
         made = site.module(site.input())
         if not site.step.has_heads:
             return made
-        return of_query_heads(into_heads(made, site.config.d_head), site, heads)
+        return of_query_heads(into_heads(made, width_of(site)), site, heads)
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """g·W: (T, out) -> (T, in)."""
@@ -76,8 +77,8 @@ class Linear(Operation):
         product = self._product(site, site.names[0])
         if not site.step.has_heads:
             return f"{site.variable} = {product}"
-        heads = len(site.weight) // site.config.d_head
-        return f"{site.variable} = ({product}).unflatten(-1, ({heads}, {site.config.d_head})).transpose(0, 1)"
+        heads, width = len(site.weight) // width_of(site), width_of(site)
+        return f"{site.variable} = ({product}).unflatten(-1, ({heads}, {width})).transpose(0, 1)"
 
     def _product(self, site: Site, x: str) -> str:
         matrix, *bias = self.operands(site)
@@ -88,12 +89,12 @@ class Linear(Operation):
         token, out = (cell.index[0], cell.index[-1]) if len(cell.index) > 1 else (0, cell.index[0])
         if cell.head is not None:
             head = cell.head // config.heads_per_kv if "kv head" in site.step.axes else cell.head
-            out += head * config.d_head
+            out += head * width_of(site)
         first = cell.source(0, token, 0)
         series = product(
             (first.step.name, site.step.matrix),
             (first.row(), site.weight[out].cpu().double()),
-            lambda i: dimension(first.step.axes[-1], i, config.d_head),
+            lambda i: dimension(first.step.axes[-1], i, config),
             lambda i: (cell.source(0, token, i),),
         )
         bias = site.module.bias

@@ -61,4 +61,4 @@ class Mix(Operation):
         return from_columns(to, to.site.input(0), to.g, f"weightsᵀ·{to.symbol}", to.site.source_steps[0].name)
 
     def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
-        return tokens * keys * config.n_heads * config.d_head
+        return tokens * keys * config.n_heads * config.value_width

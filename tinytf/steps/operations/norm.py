@@ -72,9 +72,13 @@ class Norm(Operation):
         without = " and no ".join(one for one in names if one not in self.learned)
         lacking = alone or f"norms have no {without} in this model"
         return tuple(
-            Parameter(*name, step.axes[-1:], absent="" if one in self.learned else lacking)
+            Parameter(*name, (self._axis(step),), absent="" if one in self.learned else lacking)
             for one, name in names.items()
         )
+
+    def _axis(self, step: "Step") -> str:
+        """The axis of gain and bias."""
+        return step.axes[-1]
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
         return site.module(*site.inputs(heads))

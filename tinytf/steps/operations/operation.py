@@ -50,7 +50,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Row:
-    """Which row of a step: of the query head ``head`` where the step has heads, the token or query ``place``."""
+    """Which row of a step: of the query head or expert ``head`` where it is split, the token or query ``place``."""
 
     step: "Step"
     layer: int | None
@@ -59,7 +59,7 @@ class Row:
 
     def of(self, tensor: Tensor, step: "Step", heads_per_kv: int) -> Tensor:
         """This row of a tensor with the axes of ``step``; a shared key head serves each of its query heads."""
-        if not step.has_heads:
+        if not step.is_split:
             return tensor[self.place]
         head = self.head or 0
         return tensor[head // heads_per_kv if "kv head" in step.axes else head, self.place]
@@ -118,13 +118,15 @@ class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
     The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
-    that it makes pass ``side_by_side`` in the model, (T, H·D).
+    that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
+    and have no gradient.
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
+    deciding: ClassVar[tuple[int, ...]] = ()
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -137,7 +139,11 @@ class Operation(ABC):
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
 
     def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
-        """The step in the attention core, from its inputs and, where it has parameters, the ``module`` with them."""
+        """The step in a stepped core, from its inputs and, where it has parameters, the ``module`` with them."""
+        return self.forward(*inputs)
+
+    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+        """The step of one expert, ``number``, for the tokens that are sent to it."""
         return self.forward(*inputs)
 
     def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
@@ -151,6 +157,10 @@ class Operation(ABC):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         """The gradients of the inputs from that of the step, each in its own shape. No autograd."""
         return ()
+
+    def side(self, number: int, x: Tensor) -> Tensor | None:
+        """On which side of its kinks each number of an input lies; None where the operation has none there."""
+        return None
 
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The gradients of the parameters that the step was computed with, by their names in the model."""
@@ -230,10 +240,18 @@ def repeat_groups(x: Tensor, n_heads: int) -> Tensor:
     return x if groups == n_heads else x.repeat_interleave(n_heads // groups, dim=-3)
 
 
-def dimension(axis: str, number: int, d_head: int) -> str:
+def width_of(site: Site) -> int:
+    """The size of the last axis of a step."""
+    return site.config.sizes[site.step.axes[-1]]
+
+
+def dimension(axis: str, number: int, config: ModelConfig) -> str:
     """What one number of a row is called: ``d17``, ``unit 203`` of a feed-forward, ``head 2 d5`` of heads in a row."""
-    if axis == "d_ff":
+    if axis in ("d_ff", "d_expert", "d_shared"):
         return f"unit {number}"
-    if axis == "n_heads·d_head":
-        return f"head {number // d_head} d{number % d_head}"
+    if axis == "expert":
+        return f"expert {number}"
+    if axis.startswith("n_heads·"):
+        head, within = divmod(number, config.sizes[axis.partition("·")[2]])
+        return f"head {head} d{within}"
     return f"d{number}"

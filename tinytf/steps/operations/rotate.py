@@ -22,11 +22,37 @@ def _stretched(frequency: Tensor, rope: Rope) -> Tensor:
     return (1 - keep) * frequency / rope.factor + keep * frequency
 
 
+def yarn_range(rope: Rope) -> tuple[float, float]:
+    """Between which pairs YaRN goes over from frequencies that stay to those that are divided (Peng et al. 2023)."""
+
+    def pair(turns: float) -> float:  # the one whose wave turns so often within the original context
+        return rope.width * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    first, last = pair(rope.high_frequency), pair(rope.low_frequency)
+    if rope.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rope.width - 1)
+    return first, last if last != first else last + 0.001
+
+
+def _yarn(frequency: Tensor, rope: Rope) -> Tensor:
+    first, last = yarn_range(rope)
+    divided = ((torch.arange(len(frequency)).float() - first) / (last - first)).clamp(0.0, 1.0)
+    return divided * frequency / rope.factor + (1 - divided) * frequency
+
+
 ROPE_SCALINGS: dict[str, Callable[[Tensor, Rope], Tensor]] = {
     "none": lambda frequency, _: frequency,
     "linear": lambda frequency, rope: frequency / rope.factor,
     "llama3": _stretched,
+    "yarn": _yarn,
+    "longrope": lambda frequency, rope: frequency / torch.tensor(rope.factors),
 }
+
+
+def _start_and_length(rope: Rope) -> tuple[float, float]:
+    first, last = yarn_range(rope)
+    return first, last - first
 
 
 ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
@@ -37,6 +63,11 @@ ROPE_SCALING_CODE: dict[str, Callable[[Rope], list[str]]] = {
         f"keep = ((turns - {rope.low_frequency}) / {rope.high_frequency - rope.low_frequency}).clamp(0, 1)",
         f"turn = (1 - keep) * turn / {rope.factor} + keep * turn",
     ],
+    "yarn": lambda rope: [
+        "divided = ((torch.arange({}) - {}) / {}).clamp(0, 1)".format(rope.width // 2, *_start_and_length(rope)),
+        f"turn = divided * turn / {rope.factor} + (1 - divided) * turn",
+    ],
+    "longrope": lambda rope: [f"turn = turn / torch.tensor({list(rope.factors)})"],
 }
 """The same as lines of PyTorch."""
 
@@ -60,12 +91,16 @@ def _rotary(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -
     with torch.inference_mode(False), torch.no_grad():
         angle = torch.arange(length).float()[:, None] * rotary_frequencies(rope)  # (T, width/2)
         angle = torch.cat((angle, angle), dim=-1)  # (T, width): both halves turn by the same angles
-        return angle.cos().to(device=device, dtype=dtype), angle.sin().to(device=device, dtype=dtype)
+        waves = (angle.cos(), angle.sin())
+        if rope.attention_factor != 1:
+            waves = (waves[0] * rope.attention_factor, waves[1] * rope.attention_factor)
+        cosine, sine = (wave.to(device=device, dtype=dtype) for wave in waves)
+        return cosine, sine
 
 
 def rotary_table(length: int, rope: Rope, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary angles, each (length, rope.width); half rotation."""
-    cosine, sine = _rotary(table_length(length), rope, device, dtype)
+    """Cosines and sines of the rotary angles of a text of ``length``, each (length, rope.width); half rotation."""
+    cosine, sine = _rotary(table_length(length), rope.of_text(length), device, dtype)
     return cosine[:length], sine[:length]
 
 
@@ -82,7 +117,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def rotation_gradient(g: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turned back by the same angles: the transpose of a rotation is its inverse."""
+    """Turned back by the same angles: a rotation is transposed by turning its sine round."""
     return rotate(g, cosine, -sine)
 
 
@@ -105,14 +140,15 @@ class Rotate(Operation):
         return (rotation_gradient(g, *self._waves(g)),)
 
     def code(self, site: Site) -> str:
-        rope, x = self.rope, site.names[0]
+        rope, x = self.rope.of_text(len(site.ids)), site.names[0]
         lines = [f"turn = 1 / {rope.theta} ** (torch.arange(0, {rope.width}, 2) / {rope.width})"]
         lines += ROPE_SCALING_CODE[rope.scaling](rope)
         lines.append("angle = torch.arange(T)[:, None] * turn")
+        times = "" if rope.attention_factor == 1 else f" * {rope.attention_factor}"
         whole = rope.width == site.config.d_head
         lines.append(f"a, b = {x}{'' if whole else f'[..., :{rope.width}]'}.chunk(2, dim=-1)")
-        lines.append("cos, sin = angle.cos(), angle.sin()")
         rest = "" if whole else f", {x}[..., {rope.width}:]"
+        lines.append(f"cos, sin = angle.cos(){times}, angle.sin(){times}")
         return "\n".join([*lines, f"{site.variable} = torch.cat((a * cos - b * sin, b * cos + a * sin{rest}), dim=-1)"])
 
     def arithmetic(self, cell: Cell) -> Working:
@@ -124,16 +160,16 @@ class Rotate(Operation):
         pair = width % half
         other = width + half if width < half else width - half
         kept, mixed = cell.source(0, token, width), cell.source(0, token, other)
-        frequency = float(rotary_frequencies(self.rope)[pair])
+        rope = self.rope.of_text(len(cell.site.ids))
+        frequency = float(rotary_frequencies(rope)[pair])
         like = cell.site.value
-        cosine, sine = (
-            float(wave[token, width]) for wave in rotary_table(token + 1, self.rope, like.device, like.dtype)
-        )
+        cosine, sine = (float(wave[token, width]) for wave in rotary_table(token + 1, rope, like.device, like.dtype))
+        of = "of the angle" + ("" if rope.attention_factor == 1 else f", times {rope.attention_factor:.4g}")
         before = (
             Value("frequency", frequency, f"radians a token, of the pair d{pair} and d{pair + half}"),
             Value("angle", token * frequency, f"position {token} × frequency"),
-            Value("cos", cosine, "of the angle"),
-            Value("sin", sine, "of the angle"),
+            Value("cos", cosine, of),
+            Value("sin", sine, of),
         )
         waves = (cosine, -sine if width < half else sine)
         series = product(

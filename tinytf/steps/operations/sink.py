@@ -24,17 +24,17 @@ class Sink(Operation):
     words = "a softmax"
 
     def parameters(self, step: "Step") -> tuple[Parameter, ...]:
-        return (Parameter(step.parameter, "logit", ("head",)),)
+        return (Parameter(step.parameter, "weight", ("head",)),)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         scores, logit = inputs
         return (logit.to(scores.dtype)[:, None] - scores.logsumexp(dim=-1)).sigmoid().unsqueeze(-1)
 
     def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
-        return self.forward(*inputs, module.logit)
+        return self.forward(*inputs, module.weight)
 
     def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
-        logit = site.module.logit
+        logit = site.module.weight
         return self.forward(site.input(0, heads), logit if heads is None else logit[list(heads)])
 
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
@@ -45,7 +45,7 @@ class Sink(Operation):
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         share = wide(site.value)
         found = (wide(g) * share * (1 - share)).sum(dim=(-2, -1))  # (H, Q, 1) -> (H,)
-        yield f"{site.path}.logit", found.to(site.module.logit.dtype)
+        yield f"{site.path}.weight", found.to(site.module.weight.dtype)
 
     def code(self, site: Site) -> str:
         (logit,) = self.operands(site)
@@ -54,7 +54,7 @@ class Sink(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         scores = cell.source(0, cell.index[0], 0).row()
         own = cell.source(0, cell.index[0], int(scores.argmax()))
-        logit = torch.tensor([float(cell.site.module.logit[cell.head or 0])], dtype=torch.float64)
+        logit = torch.tensor([float(cell.site.module.weight[cell.head or 0])], dtype=torch.float64)
 
         def label(place: int) -> str:
             return "the sink" if place == len(scores) else f"{place} {cell.token(place)}"

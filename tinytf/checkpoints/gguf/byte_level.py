@@ -1,0 +1,104 @@
+"""How a text is cut before byte-level BPE, by the names that ``tokenizer.ggml.pre`` has for it (llama-vocab.cpp).
+
+The expressions are those of the named models' own tokenizers.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models
+
+from tinytf.checkpoints.gguf.pieces import Built
+from tinytf.fields import Fields, quoted
+from tinytf.text.tokenizer_classes import byte_level_after, words_and
+
+
+class Cut(NamedTuple):
+    """Expressions, each of which cuts what those before left. ``whole_words`` that are tokens need no merges.
+
+    With ``start`` a start token is added unless the file says otherwise, and with ``end`` an end token.
+    """
+
+    expressions: tuple[str, ...]
+    whole_words: bool = False
+    start: bool = False
+    end: bool = False
+
+
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+
+
+def _words_by_case(numbers: str, after: str = "") -> str:
+    """A change to upper case begins a word; what may come ``after`` a word belongs to it."""
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    words = (rf"[^\r\n\p{{L}}\p{{N}}]?{upper}{many}{lower}{least}{after}" for many, least in (("*", "+"), ("+", "*")))
+    return "|".join(words) + rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_DIGIT, _UP_TO_3 = r"\p{N}", r"\p{N}{1,3}"
+_NO_PUNCTUATION = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_CHINESE = "[一-龥ࠀ-一가-퟿]+"
+_SIGNS_AND_WORDS = (
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SEED_CODER = words_and(_DIGIT).replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+")
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+CUTS: Mapping[str, Cut] = {
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "granite-docling", "gigachat", "mellum",
+         "modern-bert", "a.x-4.0", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de"),
+        Cut((_GPT2,)),
+    ),
+    **dict.fromkeys(("roberta-bpe", "jina-v1-en", "jina-v2-code"), Cut((_GPT2,), start=True, end=True)),
+    **dict.fromkeys(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), Cut((_DIGIT, _GPT2))
+    ),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        Cut((words_and(_UP_TO_3),), whole_words=True, start=True),
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), Cut((words_and(_UP_TO_3),))),
+    **dict.fromkeys(
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "kormo", "grok-2"), Cut((words_and(_DIGIT),))
+    ),
+    "tekken": Cut((_words_by_case(_DIGIT),), whole_words=True, start=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), Cut((_words_by_case(_UP_TO_3, after=f"{_CONTRACTION}?"),))),
+    "falcon": Cut((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), Cut((_NO_PUNCTUATION,))),
+    "viking": Cut((_NO_PUNCTUATION, _DIGIT)),
+    "deepseek-llm": Cut(
+        (r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CHINESE, r"\p{N}+")
+    ),
+    "deepseek-coder": Cut((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE, _DIGIT)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Cut((_UP_TO_3, "[一-龥぀-ゟ゠-ヿ]+", _SIGNS_AND_WORDS))),
+    "seed-coder": Cut((_SEED_CODER,)),
+    "bailingmoe": Cut((_BAILING,)),
+}  # fmt: skip
+
+
+def byte_level(keys: Fields, tokens: list[str]) -> Built:
+    """The tokenizer of a file's vocabulary and merges."""
+    name = keys.text("pre")
+    if name not in CUTS:
+        raise keys.fault(f"the pre-tokenizer {quoted(name)} is not one that tinytf knows", f"known: {', '.join(CUTS)}")
+    cut = CUTS[name]
+    merges = [_pair(keys, merge) for merge in keys.array("merges", str)]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    try:
+        library = Library(models.BPE(vocabulary, merges, ignore_merges=cut.whole_words))
+    except Exception as error:  # the library raises plain Exception
+        raise keys.fault(f"the merges do not fit the vocabulary: {quoted(str(error))}") from None
+    library.pre_tokenizer = byte_level_after(*cut.expressions)
+    library.decoder = decoders.ByteLevel()
+    return Built(library, tokens, cut.start, cut.end)
+
+
+def _pair(keys: Fields, merge: str) -> tuple[str, str]:
+    """The two pieces of a merge; the space between them is never the first character, which can be a piece itself."""
+    space = merge.find(" ", 1)
+    if space < 0:
+        raise keys.fault(f"the merge {quoted(merge)} is not two pieces with a space between")
+    return merge[:space], merge[space + 1 :]

@@ -1,0 +1,48 @@
+"""Keys in two parts: dimensions that all heads share, and after them each head's own (DeepSeek-V2, 2024)."""
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Working, single
+
+
+def join_keys(shared: Tensor, own: Tensor) -> Tensor:
+    """The part of all heads (…, T, R) before that of each (…, H, T, D): (…, H, T, R + D)."""
+    shared = shared.unsqueeze(-3).expand(*own.shape[:-1], -1)
+    return torch.cat((shared, own), dim=-1)
+
+
+class Join(Operation):
+    """[shared | own] in every head."""
+
+    words = "a place beside others"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return join_keys(*inputs)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """Every head uses the shared part: its gradient is the sum over them."""
+        width = site.input(0).shape[-1]
+        return g[..., :width].sum(dim=0), g[..., width:]
+
+    def code(self, site: Site) -> str:
+        shared, own = site.names
+        return f"{site.variable} = torch.cat(({shared}.expand(len({own}), -1, -1), {own}), dim=-1)"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        (token, place), width = cell.index, cell.site.input(0).shape[-1]
+        taken = cell.source(0, token, place) if place < width else cell.source(1, token, place - width)
+        label = "shared by all heads" if place < width else "the head's own"
+        return Working(((taken, 2),), single(label, [(taken.step.name, taken.value)], (taken,)))
+
+    def summand(self, to: Consumer) -> Summand:
+        width, g = to.site.input(0).shape[-1], to.incoming
+        if to.number == 1:
+            own = Quantity(f"{to.symbol}[{width}…{len(g.values) - 1}]", g.values[width:])
+            return Summand(own.name, own.values, ("the dimensions after the shared ones",), (own,))
+        heads = [Quantity(f"{to.symbol}, head {head}", row[:width]) for head, row in enumerate(to.g[:, to.row.place])]
+        total = torch.stack([one.values for one in heads]).sum(dim=0)
+        where = ("summed over all heads, which share it",)
+        return Summand(f"Σ {to.symbol}[0…{width - 1}]", total, where, tuple(heads))
