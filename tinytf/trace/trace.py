@@ -108,10 +108,17 @@ class Trace:
     def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
         """Whether an intervention replaced a step, so that it does not follow from the steps before it."""
         full = self.steps.by_name[name].full_name(layer)
-        return full in self.recording.exchanged or f"L{layer}H{head}.{name}" in self.recording.exchanged
+        part = f"L{layer}{self.steps.by_name[name].letter}{head}.{name}"
+        return full in self.recording.exchanged or part in self.recording.exchanged
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
-        return Site(self, step, layer).derive(heads)
+        found = Site(self, step, layer).derive(heads)
+        for place, number in enumerate(heads or range(len(found))) if step.of_experts else ():
+            exchanged = self.recording.tensors.get(f"L{layer}E{number}.{step.name}")
+            if exchanged is not None:
+                found = found.clone()
+                found[place] = exchanged
+        return found
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
         """A step over the vocabulary at some positions (P, V): recorded, or derived for these positions alone."""

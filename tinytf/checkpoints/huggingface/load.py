@@ -5,7 +5,7 @@ from pathlib import Path
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
 from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
+from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import GPTJ
@@ -31,7 +31,7 @@ FAMILIES = {
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
-        MIXTRAL, QWEN3_MOE,
+        MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ,
         OLMO, COHERE,
         BLOOM, MPT, FALCON,
