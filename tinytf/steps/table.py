@@ -769,6 +769,17 @@ class StepTable:
         sums = (step for step in self.layer_steps if isinstance(step.operation, SumExperts))
         return next((step.inputs[0] for step in sums), "")
 
+    @cached_property
+    def choice(self) -> str:
+        """Which experts each token is sent to, 1 or 0; empty in a model without experts."""
+        return next((step.name for step in self.layer_steps if step.is_choice), "")
+
+    @cached_property
+    def routes(self) -> str:
+        """The weights of the experts that each token is sent to; empty in a model without experts."""
+        found = (step.name for step in self.layer_steps if step.in_experts and step.axes == _ROUTES and step.to_loss)
+        return next(found, "")
+
     @property
     def probabilities(self) -> Step:
         """What is made of the logits, and no loss depends on."""

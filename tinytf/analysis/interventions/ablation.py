@@ -222,7 +222,7 @@ def ablation_sweep(
     }[over]
     groups = {name: hook_points([name], trace.steps) for name in names}
     if over == "experts":
-        used = {layer: trace.step("ffn.chosen", layer).any(dim=0) for layer in mixed}
+        used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in mixed}
         groups = {name: sites for name, sites in groups.items() if used[sites[0].layer][sites[0].head or 0]}
     values = values_for(
         model,
