@@ -361,6 +361,22 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen3 moe, every second layer": lambda: _decoder(
         "Qwen3Moe", **_EXPERTS, decoder_sparse_step=2, attention_bias=True
     ),
+    "qwen2 moe": lambda: _decoder(
+        "Qwen2Moe",
+        **{**_EXPERTS, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 20},
+        mlp_only_layers=[0],
+        use_sliding_window=True,
+    ),
+    "olmoe": lambda: _decoder("Olmoe", num_experts=5, num_experts_per_tok=2, clip_qkv=0.7, pad_token_id=0),
+    "granite moe": lambda: _decoder(
+        "GraniteMoe",
+        num_local_experts=3,
+        embedding_multiplier=3.0,
+        logits_scaling=2.5,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+        tie_word_embeddings=True,
+    ),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
     "deepseek v3, latent": lambda: _deepseek(3),
     "deepseek v2, queries not compressed": lambda: _deepseek(

@@ -114,6 +114,10 @@ class Step:
         """What stands before the number of a part in an address: L3H5, L3E5."""
         return "E" if self.of_experts else "H"
 
+    def parts(self, config: ModelConfig) -> int:
+        """How many heads, or experts, an address may name."""
+        return config.experts if self.of_experts else config.n_heads
+
     def part_numbers(self, config: ModelConfig) -> range:
         """The parts that have a tensor of their own; query heads that share a key head count once."""
         if self.of_experts:
@@ -831,6 +835,25 @@ class StepTable:
     def over_vocabulary(self) -> tuple[Step, ...]:
         """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
+
+    @cached_property
+    def expert_out(self) -> str:
+        """What each expert gives to the sum over experts; empty in a model without them."""
+        from tinytf.steps.operations import SumExperts
+
+        sums = (step for step in self.layer_steps if isinstance(step.operation, SumExperts))
+        return next((step.inputs[0] for step in sums), "")
+
+    @cached_property
+    def choice(self) -> str:
+        """Which experts each token is sent to, 1 or 0; empty in a model without experts."""
+        return next((step.name for step in self.layer_steps if step.is_choice), "")
+
+    @cached_property
+    def routes(self) -> str:
+        """The weights of the experts that each token is sent to; empty in a model without experts."""
+        found = (step.name for step in self.layer_steps if step.in_experts and step.axes == _ROUTES and step.to_loss)
+        return next(found, "")
 
     @property
     def probabilities(self) -> Step | None:

@@ -19,6 +19,8 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
+from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
@@ -49,6 +51,7 @@ FAMILIES = {
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
         NEOX,
+        MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, STABLELM,
         PHI3, STARCODER2, JAIS2,
