@@ -57,6 +57,7 @@ WRITTEN = {
     "gpt-1": ("GPT-1", config_of("gpt2", norm_order="post", d_ff=96)),
     "opt": ("OPT", config_of("gpt2", position_offset=2)),
     "opt 350m": ("OPT", config_of("opt 350m, narrow embeddings after the sum")),
+    "xglm": ("XGLM", config_of("gpt2", positions="sinusoidal_halves", position_offset=2, embed_scale=24**0.5)),
     "biogpt": ("BioGPT", config_of("gpt2", position_offset=2, embed_scale=24**0.5)),
     "bert with a masked head": ("BERT", config_of("bert with a masked head", head_activation="gelu")),
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),

@@ -135,6 +135,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "opt, narrow and normed without gains": lambda: _opt(
         word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
     ),
+    "xglm": lambda: transformers.XGLMForCausalLM(
+        transformers.XGLMConfig(
+            vocab_size=V, d_model=C, num_layers=N, attention_heads=H, ffn_dim=F, max_position_embeddings=T, **_ENDS
+        )
+    ),
     "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),

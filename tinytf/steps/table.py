@@ -271,9 +271,10 @@ STEPS: tuple[Step, ...] = (
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
-         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
-         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
-         matrix="P", seen=Seen("embed.positions")),
+         when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
+         absent="{no_added_positions}",
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
+         module="embed.positions", matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
@@ -454,7 +455,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
-        else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
+        else f"sin | cos(pos / 10000^(2i/{config.d_model}))"
+        if config.positions == "sinusoidal"
+        else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,

@@ -21,7 +21,7 @@ from tinytf.checkpoints.huggingface.gptj import GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
-from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -44,7 +44,7 @@ FAMILIES = {
         GPTJ,
         OLMO, COHERE,
         BLOOM, MPT, FALCON,
-        OPT, BIOGPT,
+        OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip
