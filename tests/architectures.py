@@ -94,6 +94,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "qkv_bias": True,
         "o_bias": True,
         "attention_sinks": True,
+        "glu_limit": 5.0,
+        "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
     },
     "pythia, side by side and turned in part": {

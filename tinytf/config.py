@@ -39,9 +39,9 @@ _LIMITS = {
     **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
-    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
+    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -103,7 +103,8 @@ class ModelConfig:
     Values are ``d_value`` wide (0: as queries and keys). With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and
     values are made of a normed vector of that width, and every key begins with ``rope_width`` dimensions that all heads
     share and RoPE turns; with a ``q_rank`` queries are made of such a vector too.
-    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
+    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up; with a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate),
+    α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
@@ -177,6 +178,8 @@ class ModelConfig:
     window: int = 0
     activation: str = "gelu"
     gated: bool = False
+    glu_limit: float = 0.0
+    glu_alpha: float = 1.0
     qkv_bias: bool = True
     o_bias: bool = True
     ffn_bias: bool = True
@@ -236,6 +239,8 @@ class ModelConfig:
             self._require_latent()
         elif self.q_rank:
             raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
+        if self.glu_limit and not (self.gated and self.activation == "silu"):
+            raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         self._require_layers()
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")

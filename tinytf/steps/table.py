@@ -213,6 +213,11 @@ def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.projection_bias)
 
 
+def _activate(o: "ModuleType", config: ModelConfig) -> "Operation":
+    limit = config.glu_limit
+    return o.ClampedGlu(config.glu_alpha, limit) if limit else o.Activate(config.activation)
+
+
 def _scale_added(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Multiply(config.residual_scale)
 
@@ -387,7 +392,7 @@ STEPS: tuple[Step, ...] = (
          recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
          alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
-         make=lambda o, c: o.Activate(c.activation), seen=Seen("ffn.down", 0)),
+         make=_activate, seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
          alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
@@ -440,7 +445,6 @@ STEPS: tuple[Step, ...] = (
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
-    act = ACTIVATION_NAMES[config.activation]
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
         "none": "this model has no positions",
@@ -481,7 +485,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_1": " + b₁" if bias else "",
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
-        "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
+        "act": _act_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "window": f" or key ≤ query − {config.window:,}" if config.window else "",
         "head_act": ACTIVATION_NAMES[config.head_activation],
@@ -499,6 +503,14 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "head_bias": " + b" if config.head_bias else "",
         "prediction": "most probable next tokens" if config.head == "lm" else "most probable fill of each mask",
     }
+
+
+def _act_words(config: ModelConfig) -> str:
+    """What is made of gate and hidden units."""
+    act = ACTIVATION_NAMES[config.activation]
+    if config.glu_limit:
+        return f"(hidden + 1) ⊙ gate·σ({config.glu_alpha:g}·gate), both up to {config.glu_limit:g}"
+    return f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)"
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:

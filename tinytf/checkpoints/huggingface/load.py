@@ -17,8 +17,8 @@ from tinytf.checkpoints.huggingface.bert import (
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
-from tinytf.checkpoints.huggingface.gptj import GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
+from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
+from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
@@ -41,8 +41,8 @@ FAMILIES = {
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
-        GPTJ,
-        OLMO, COHERE,
+        GPTJ, CODEGEN,
+        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3,

@@ -4,6 +4,7 @@ from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -24,7 +25,7 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
 
 __all__ = [
-    "Activate", "Add", "Alibi", "Cap", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup", "Mask", "Mix",
-    "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate", "Scale", "Scores",
-    "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed", "VocabularySoftmax",
+    "Activate", "Add", "Alibi", "Cap", "ClampedGlu", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup", "Mask",
+    "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate", "Scale",
+    "Scores", "Sight", "Sink", "Softmax", "SunkSoftmax", "Unembed", "VocabularySoftmax",
 ]  # fmt: skip
