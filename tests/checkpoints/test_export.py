@@ -87,6 +87,18 @@ WRITTEN = {
     "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
     "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),
     "gemma 2": ("Gemma 2", config_of("gemma 2, norms around each part and windows by layer", attention_divisor=4.0)),
+    "mixtral": ("Mixtral", config_of("experts, two a token", ffn_bias=False, router_bias=False)),
+    "qwen3 moe": (
+        "Qwen3-MoE",
+        config_of(
+            "experts beside a shared one, after a dense layer",
+            d_shared=0,
+            shared_gate=False,
+            d_expert=8,
+            qk_norm=True,
+            window=3,
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {

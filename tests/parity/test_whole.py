@@ -55,7 +55,7 @@ def test_a_cell_of_every_step_is_explained(model, trace) -> None:
         if not step.axes or layer not in (None, 0, trace.config.n_layers - 1):
             continue
         cell = ("4", "2")[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
-        where = Address(step, None if layer is None else (layer,), (1,) if step.has_heads else None, cell)
+        where = Address(step, None if layer is None else (layer,), (1,) if step.is_split else None, cell)
         found = model.explain(trace, where)[0]
         assert found.holds, f"{where} is {found.recorded}, and explained as {found.total}"
 
