@@ -50,6 +50,7 @@ _FALCON = {
 LIKE_TINY = {**LLAMA, "qkv_bias": True, "tied_head": True, "embed_scale": 24**0.5}
 _DIVISORS = (("attention_divisor", (6**0.5, 24**0.5)),)
 _WINDOWS = (("window", (0, 4)),)
+_ROBERTA = "roberta, positions from the third row"
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -66,6 +67,11 @@ WRITTEN = {
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
     "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
+    "roberta with norms before": (
+        "RoBERTa-PreLayerNorm",
+        config_of(_ROBERTA, norm_order="pre", head_activation="gelu"),
+    ),
+    "megatron-bert": ("Megatron-BERT", config_of("bert with a masked head", norm_order="pre", embed_norm=False)),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),

@@ -61,6 +61,16 @@ def _albert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.AlbertConfig(**{**_BERT, "embedding_size": 10, **settings}))
 
 
+def _roformer(**settings: Any) -> nn.Module:
+    """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
+    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
+    table = model.roformer.encoder.embed_positions
+    waves = table.weight.data
+    del table.weight
+    table.register_buffer("weight", waves)
+    return model
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -161,6 +171,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
+    "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
+    "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
+        transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
+    ),
+    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
+    "roformer": lambda: _roformer(embedding_size=10),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
@@ -250,7 +267,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 
 def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
-    return bool(re.match(r"(distil|al|camem)?bert|(xlm-)?roberta|electra|mpnet", family))
+    return bool(
+        re.match(r"(distil|al|camem|megatron-)?bert|(xlm-)?roberta|electra|mpnet|ernie|data2vec|roformer", family)
+    )
 
 
 @dataclass(frozen=True)
