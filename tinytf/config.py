@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary", "alibi", "none"),
+    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none"),
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "sequence", "token", "question", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu", "tanh"),
@@ -122,7 +122,8 @@ class ModelConfig:
     of scores, the same in all layers (MPNet; 0: none).
     ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all). Where
     there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
-    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
+    ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
     ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
@@ -248,11 +249,13 @@ class ModelConfig:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         if self.positions == "rotary" and not self.rope_width and self.d_head % 2:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions == "sinusoidal_halves" and self.d_model < 4:
+            raise ConfigError(f"d_model {self.d_model} is below 4, and sinusoidal_halves needs two frequencies")
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if self.positions == "alibi" and not self.causal:
             raise ConfigError("ALiBi counts back from each query, and causal is false")
-        if self.position_offset and self.positions != "learned":
+        if self.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")

@@ -56,6 +56,7 @@ _HYBRID = (("window", (4, 0)), ("positions", ("rotary", "none")))
 _GEMMA = {"activation": "gelu_tanh", "embed_scale": 24**0.5, "tied_head": True}
 _OLMO2 = {"norm_order": "output", "qk_norm": True, "qk_norm_across": "all"}
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
+_ROBERTA = "roberta, positions from the third row"
 WRITTEN = {
     "gpt2": ("GPT-2", config_of("gpt2")),
     "gpt2, scaled": ("GPT-2", config_of("gpt2", embed_scale=3.0)),
@@ -65,12 +66,18 @@ WRITTEN = {
     "gpt-1": ("GPT-1", config_of("gpt2", norm_order="post", d_ff=96)),
     "opt": ("OPT", config_of("gpt2", position_offset=2)),
     "opt 350m": ("OPT", config_of("opt 350m, narrow embeddings after the sum")),
+    "xglm": ("XGLM", config_of("gpt2", positions="sinusoidal_halves", position_offset=2, embed_scale=24**0.5)),
     "biogpt": ("BioGPT", config_of("gpt2", position_offset=2, embed_scale=24**0.5)),
     "bert with a masked head": ("BERT", config_of("bert with a masked head", head_activation="gelu")),
     "bert, relu": ("BERT", config_of("bert with a masked head", activation="relu", head_activation="relu")),
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
     "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
+    "roberta with norms before": (
+        "RoBERTa-PreLayerNorm",
+        config_of(_ROBERTA, norm_order="pre", head_activation="gelu"),
+    ),
+    "megatron-bert": ("Megatron-BERT", config_of("bert with a masked head", norm_order="pre", embed_norm=False)),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),

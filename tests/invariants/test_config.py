@@ -28,7 +28,10 @@ REFUSED = [
     ({"pooler": True}, "a pooler reads the first token, which in a causal model has seen nothing else"),
     ({"head": "none", "head_bias": True}, "head_bias is true, and head is 'none'"),
     ({"norm": "layrnorm"}, "norm 'layrnorm' is not one of layernorm, rmsnorm"),
-    ({"positions": "relative"}, "positions 'relative' is not one of learned, sinusoidal, rotary, alibi, none"),
+    (
+        {"positions": "relative"},
+        "positions 'relative' is not one of learned, sinusoidal, sinusoidal_halves, rotary, alibi, none",
+    ),
     ({"n_layers": 0}, "n_layers 0 is below 1"),
     ({"d_ff": 2.5}, "d_ff is 2.5, and has to be a whole number"),
     ({"context": True}, "context is True, and has to be a whole number"),

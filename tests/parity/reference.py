@@ -75,6 +75,14 @@ def _modernbert(kind: str, **settings: Any) -> nn.Module:
     ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
     given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
+def _roformer(**settings: Any) -> nn.Module:
+    """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
+    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
+    table = model.roformer.encoder.embed_positions
+    waves = table.weight.data
+    del table.weight
+    table.register_buffer("weight", waves)
+    return model
 
 
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
@@ -192,6 +200,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "opt, narrow and normed without gains": lambda: _opt(
         word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
     ),
+    "xglm": lambda: transformers.XGLMForCausalLM(
+        transformers.XGLMConfig(
+            vocab_size=V, d_model=C, num_layers=N, attention_heads=H, ffn_dim=F, max_position_embeddings=T, **_ENDS
+        )
+    ),
     "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
     "bert with an untied head": lambda: _bert("BertForMaskedLM", tie_word_embeddings=False),
@@ -230,6 +243,13 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
+    "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
+    "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
+        transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
+    ),
+    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
+    "roformer": lambda: _roformer(embedding_size=10),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
@@ -387,7 +407,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 
 def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
-    return bool(re.match(r"(distil|al|camem)?bert|(xlm-)?roberta|electra|mpnet", family))
+    return bool(
+        re.match(r"(distil|al|camem|megatron-)?bert|(xlm-)?roberta|electra|mpnet|ernie|data2vec|roformer", family)
+    )
 
 
 @dataclass(frozen=True)

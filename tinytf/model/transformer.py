@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
-        elif config.positions == "sinusoidal":
+        elif config.positions.startswith("sinusoidal"):
             self.positions = SinusoidalPositions(config)
         self.types = Embedding(config.n_token_types, config.summed_width) if config.n_token_types else None
         self.norm = make_norm(config, config.summed_width) if config.embed_norm else nn.Identity()

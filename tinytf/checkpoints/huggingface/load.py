@@ -19,6 +19,9 @@ from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
+from tinytf.checkpoints.huggingface.encoders import DATA2VEC, ERNIE, MEGATRON_BERT, ROBERTA_PRENORM, ROFORMER
+from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
+from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
@@ -27,6 +30,7 @@ from tinytf.checkpoints.huggingface.modernbert import MODERNBERT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
 from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -45,6 +49,7 @@ FAMILIES = {
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         MODERNBERT,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, MEGATRON_BERT, ROFORMER,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
         *COUSINS,
@@ -59,7 +64,7 @@ FAMILIES = {
         OLMO, COHERE,
         OLMO, COHERE, COHERE2, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
-        OPT, BIOGPT,
+        OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3,
     )
 }  # fmt: skip

@@ -69,3 +69,8 @@ __all__ = [
     "VocabularySoftmax",
     "Weigh",
 ]
+    "Activate", "Add", "Alibi", "Cap", "Choose", "ClampedGlu", "Clip", "Concat", "ExpertLinear", "HeadNorm", "Join",
+    "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions",
+    "RelativeBias", "Rotate", "Route", "Scale", "Scores", "Sight", "Sink", "Softmax", "SumExperts", "SunkSoftmax",
+    "Switch", "Unembed", "VocabularySoftmax", "Weigh",
+]  # fmt: skip
