@@ -1,9 +1,11 @@
 """Small models of every kind, with weights that are large enough for a wrong detail to show."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,6 +102,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "qkv_bias": True,
         "o_bias": True,
         "attention_sinks": True,
+        "glu_limit": 5.0,
+        "glu_alpha": 1.5,
         "by_layer": (("window", (3, 0)),),
     },
     "pythia, side by side and turned in part": {
@@ -120,6 +124,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "d_embed": 10,
         "position_offset": 2,
         "activation": "relu",
+    },
+    "mpnet, a bias of distance": {
+        **BERT,
+        "n_token_types": 0,
+        "position_offset": 2,
+        "relative_buckets": 8,
+        "head": "mlm",
+        "head_bias": True,
     },
     "electra, narrow embeddings that are normed": {
         **BERT,
@@ -288,6 +300,21 @@ def asked(transformer: Transformer, mask_id: int | None = None) -> Model:
     """A model of ``transformer`` whose texts are numbers of tokens, as ``3 14 15``."""
     tokenizer: Any = Numbers(transformer.config.vocab_size, mask_id)
     return Model("test", transformer, tokenizer, "weights of a test")
+
+
+def bias_of_distance(table: np.ndarray, length: int) -> np.ndarray:
+    """What each head adds to its scores, (H, Q, K), from a table (buckets, H), one distance at a time.
+
+    Raffel et al. 2020: buckets of one distance, then wider ones up to 128, and as many again for keys after the query.
+    """
+    half, exact = len(table) // 2, len(table) // 4
+    bias = np.zeros((table.shape[1], length, length))
+    for query, key in np.ndindex(length, length):
+        apart = abs(key - query)
+        far = exact + int(math.log(max(apart, 1) / exact) / math.log(128 / exact) * (half - exact))
+        bucket = apart if apart < exact else min(far, half - 1)
+        bias[:, query, key] = table[bucket + half * (key > query)]
+    return bias
 
 
 def furthest(found: Tensor, expected: Tensor) -> float:

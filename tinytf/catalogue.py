@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tinytf.analysis.size import parameter_count
-from tinytf.checkpoints.stores import STORES, Store
-from tinytf.checkpoints.weights import weight_files
+from tinytf.checkpoints.stores import STORES, Store, is_model_file
 from tinytf.config import ModelConfig
 from tinytf.errors import TinytfError
 from tinytf.presets import PRESETS
@@ -98,14 +97,13 @@ def _candidates(folder: Path) -> list[Path]:
     """What looks like a model in a folder and the folders in it."""
     configs = (path for pattern in ("*/config.json", "*/*/config.json") for path in folder.glob(pattern))
     files = (path for pattern in ("*.gguf", "*/*.gguf", "*/*/*.gguf") for path in folder.glob(pattern))
-    return sorted({*(path.parent for path in configs), *files})
+    return sorted({*(path.parent for path in configs), *(path for path in files if is_model_file(path.name))})
 
 
 def entry_of(place: str, source: Source) -> AvailableModel:
     """What is known of a source from its headers."""
     try:
-        config, family, path = source.config(), source.family, source.path
-        files = [] if family == "preset" else [path] if path.is_file() else weight_files(path)
-        return AvailableModel(source.name, place, family, config, sum(file.stat().st_size for file in files))
+        config, files = source.glance()
+        return AvailableModel(source.name, place, source.family, config, sum(file.stat().st_size for file in files))
     except Exception as error:  # one broken model is no reason to list none
         return AvailableModel(source.name, place, problem=getattr(error, "message", str(error)))

@@ -37,12 +37,13 @@ _LIMITS = {
     **{name: Limits(choices=words) for name, words in CHOICES.items()},
     **dict.fromkeys(("vocab_size", "d_model", "n_layers", "n_heads", "d_ff", "context"), _POSITIVE),
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
-    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed", "layer_groups"), _COUNT),
+    **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
+    **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
     **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
-    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor"), _ABOVE_ZERO),
+    **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
-    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv"), Limits(least=0)),
+    **dict.fromkeys(("attention_divisor", "attention_cap", "logit_cap", "clip_qkv", "glu_limit"), Limits(least=0)),
     "dropout": Limits(least=0, below=1),
 }
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -107,13 +108,15 @@ class ModelConfig:
     Values are ``d_value`` wide (0: as queries and keys). With a ``kv_rank`` attention is latent (DeepSeek-V2): keys and
     values are made of a normed vector of that width, and every key begins with ``rope_width`` dimensions that all heads
     share and RoPE turns; with a ``q_rank`` queries are made of such a vector too.
-    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up. ``head`` is ``lm`` (next token),
+    ``gated`` makes the feed-forward SwiGLU-like: act(gate) ⊙ up; with a ``glu_limit`` it is (up + 1) ⊙ gate·σ(α·gate),
+    α being ``glu_alpha``, of gates up to the limit and up within ± it (gpt-oss). ``head`` is ``lm`` (next token),
     ``mlm`` (BERT's transform, norm and decoder) or ``none``. Raises ConfigError, with the numbers,
     for combinations that cannot be built. ``embed_scale`` multiplies the token embeddings (√d_model in the paper).
     Token embeddings that are ``d_embed`` wide (0: d_model) are projected to d_model, with a ``projection_bias`` or
     without; where the embeddings are normed, positions and types are as narrow, and the projection follows the norm.
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
-    layers share their weights (ALBERT); 0: every layer has its own.
+    layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
+    of scores, the same in all layers (MPNet; 0: none).
     ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all). Where
     there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
     ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
@@ -165,6 +168,7 @@ class ModelConfig:
     logit_cap: float = 0.0
     clip_qkv: float = 0.0
     logit_scale: float = 1.0
+    relative_buckets: int = 0
     positions: str = "learned"
     position_offset: int = 0
     alibi_max_bias: float = 8.0
@@ -184,6 +188,8 @@ class ModelConfig:
     window: int = 0
     activation: str = "gelu"
     gated: bool = False
+    glu_limit: float = 0.0
+    glu_alpha: float = 1.0
     qkv_bias: bool = True
     o_bias: bool = True
     ffn_bias: bool = True
@@ -246,7 +252,11 @@ class ModelConfig:
             self._require_latent()
         elif self.q_rank:
             raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
+        if self.glu_limit and not (self.gated and self.activation == "silu"):
+            raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
         self._require_layers()
+        if self.relative_buckets % 4:
+            raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
         if self.layer_groups and (self.layer_groups > self.n_layers or self.by_layer):
             also = " that differ by layer" if self.by_layer else ""
             raise ConfigError(f"layer_groups {self.layer_groups} do not fit {self.n_layers} layers{also}")
@@ -432,6 +442,7 @@ class ModelConfig:
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
             "sink": 1,
+            "bucket": self.relative_buckets,
         }
 
     @property

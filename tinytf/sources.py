@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tinytf.checkpoints.gguf import checkpoint_of, read_parts, tokenizer_of
+from tinytf.checkpoints.gguf import checkpoint_of, parts_of, read_gguf, read_parts, tokenizer_of
 from tinytf.checkpoints.gguf.header import Header
 from tinytf.checkpoints.hub import fetch
 from tinytf.checkpoints.huggingface.load import read_directory
@@ -20,6 +20,7 @@ from tinytf.checkpoints.load import Checkpoint, Opened
 from tinytf.checkpoints.run import load_run
 from tinytf.checkpoints.run_config import CHECKPOINTS, FORMAT, read_config
 from tinytf.checkpoints.stores import HUB_CACHE, STORES
+from tinytf.checkpoints.weights import weight_files
 from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.files import read_json
@@ -53,6 +54,10 @@ class Source(ABC):
     def config(self) -> ModelConfig:
         """The architecture, without a look at the weights' values."""
 
+    def glance(self) -> tuple[ModelConfig, list[Path]]:
+        """The architecture and the weight files, as fast as a list of models needs them: all may not fit together."""
+        return self.config(), weight_files(self.path)
+
     @abstractmethod
     def vocabulary(self) -> Vocabulary:
         """The tokenizer, without the weights."""
@@ -77,6 +82,9 @@ class PresetSource(Source):
 
     def config(self) -> ModelConfig:
         return preset(self.name.removeprefix("preset:"))
+
+    def glance(self) -> tuple[ModelConfig, list[Path]]:
+        return self.config(), []
 
     def vocabulary(self) -> Vocabulary:
         lender = "tiny" if self.config().causal else "tiny-encoder"
@@ -143,6 +151,9 @@ class GgufSource(DirectorySource):
     @cached_property
     def checkpoint(self) -> Checkpoint:
         return checkpoint_of(self.header)
+
+    def glance(self) -> tuple[ModelConfig, list[Path]]:
+        return read_gguf(self.path, brief=True).config, parts_of(self.path)
 
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(tokenizer_of(self.header), "from the file's metadata")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, lively
+from architectures import KINDS, bias_of_distance, config_of, lively
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
@@ -80,14 +80,14 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return powers / powers.sum()
 
 
-def most_to_the_token_before(q: np.ndarray, k: np.ndarray, allowed: np.ndarray, config: ModelConfig, d: float) -> int:
+def most_to_the_token_before(q: np.ndarray, k: np.ndarray, added: np.ndarray, config: ModelConfig, d: float) -> int:
     """The head, of the four that look most clearly somewhere, with the largest mean weight left of the diagonal."""
     before, clearest = [], []
     for head, queries in enumerate(q):
         scores = queries @ k[head // config.heads_per_kv].T / d
         if config.attention_cap:
             scores = config.attention_cap * np.tanh(scores / config.attention_cap)
-        weights = np.array([softmax(row) for row in np.where(allowed, scores, -np.inf)])
+        weights = np.array([softmax(row) for row in scores + added[head]])
         before.append(np.diag(weights, -1).mean())
         clearest.append(max(before[-1], weights[1:, 0].mean(), np.diag(weights).mean()))
     return max(np.argsort(clearest)[-4:], key=lambda head: before[head])
@@ -114,9 +114,13 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     scores = q[0] @ k[0].T
     scaled, cap = scores[row] / divisor, config.attention_cap
     sinks = [float(trace["L0.sink.logit"][0])] if config.attention_sinks else []
+    added = np.zeros((config.n_heads, 1, 1))
+    if config.relative_buckets:
+        added = bias_of_distance(trace["L0.B"].double().numpy(), length)
+    added = np.where(allowed, added, -np.inf)  # (H, Q, K)
     if config.positions == "alibi":
         scaled = scaled - _SLOPE * config.alibi_scale * (row - np.arange(length))
-    seen = np.where(allowed[row], cap * np.tanh(scaled / cap) if cap else scaled, -np.inf)
+    seen = (cap * np.tanh(scaled / cap) if cap else scaled) + added[0, row]
     weights = softmax(np.append(seen, sinks))[:length]
     seen = [i for i in range(length) if allowed[row][i]]
     kept = sorted(sorted(seen, key=lambda i: -weights[i])[:3])
@@ -124,7 +128,9 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
     E = model.embed.tokens.weight.detach().double().numpy()
     own = next(t.id for t in reversed(live.encoding.tokens) if not t.special and t.id != live.model.tokenizer.mask_id)
     cosines = E @ E[own] / np.maximum(np.linalg.norm(E, axis=1) * np.linalg.norm(E[own]), 1e-300)
-    blocks = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.")]
+    blocks = [
+        p.numel() for name, p in model.named_parameters() if name.startswith("blocks.") and "relative" not in name
+    ]
     ffn = [p.numel() for name, p in model.named_parameters() if name.startswith("blocks.0.ffn.")]
     first = {"post": "L0.mid", "output": "L0.attn"}.get(config.norm_order, "L0.in")  # what the first norm takes
     x = trace[first].double().numpy()[here]
@@ -141,7 +147,7 @@ def numbers_of(live: Live) -> dict[str, list[float]]:
         "mask": list(np.flatnonzero(allowed[place])),
         "softmax": [weights[i] for i in kept],
         "values": [float(weights @ v[0][:, 0])],
-        "heads": [most_to_the_token_before(q, k, allowed, config, divisor)],
+        "heads": [most_to_the_token_before(q, k, added, config, divisor)],
         "residual": [float(trace["L0.in"][here, int(np.abs(attn[:4]).argmax())])],
         "norm": [normed[np.abs(centred[:4]).argmax()]],
         "feed-forward": [sum(ffn)],

@@ -29,6 +29,8 @@ _COMMAND_R = {
     "qk_norm_across": "heads",
     "n_kv_heads": 2,
 }
+_PHI = {"positions": "rotary", "residual": "parallel", "shared_norm": True, "tied_head": False, "head_bias": True}
+_NEMOTRON = {"positions": "rotary", "activation": "relu2", "n_kv_heads": 2}
 _FOURFOLD = {"d_ff": 96, "context": 2048}
 _MPT = {
     "positions": "alibi",
@@ -63,6 +65,7 @@ WRITTEN = {
     "bert with a pooler": ("BERT", config_of("bert with a pooler")),
     "roberta": ("RoBERTa", config_of("roberta, positions from the third row", head_activation="gelu")),
     "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
+    "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),
     "distilbert": ("DistilBERT", config_of("bert with a masked head", n_token_types=0)),
     "llama": ("Llama", config_of("llama, grouped")),
@@ -76,6 +79,9 @@ WRITTEN = {
     "gpt-j": ("GPT-J", config_of("gpt-j, a norm for both", norm_bias=True, logit_scale=1.0)),
     "olmo": ("OLMo", config_of("olmo, norms that learn nothing", **_OLMO)),
     "command r": ("Cohere", ModelConfig(**{**SIZES, **_COMMAND_R})),
+    "nemotron": ("Nemotron", ModelConfig(**{**SIZES, **_NEMOTRON})),
+    "phi": ("Phi", ModelConfig(**{**SIZES, **_PHI, "rope_width": 4})),
+    "stablelm": ("StableLM", ModelConfig(**{**SIZES, **LLAMA, "norm": "layernorm", "norm_eps": 1e-5, "rope_width": 2})),
     "bloom": ("BLOOM", config_of("bloom, less by distance", alibi_scale=1.0, **_FOURFOLD, activation="gelu_tanh")),
     "mpt": ("MPT", ModelConfig(**{**SIZES, **_FOURFOLD, **_MPT})),
     "falcon": ("Falcon", config_of("gpt-j, a norm for both", **_FALCON)),

@@ -137,7 +137,7 @@ def test_either_spelling_of_rotary_settings(llama, bend, today, older):
 
 
 REFUSED = [
-    ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not implemented"),
+    ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "rope_type 'dynamic' is not implemented"),
     ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "lacks low_freq_factor"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not implemented"),
     ({"rope_interleaved": True}, "rope_interleaved True is not implemented"),
@@ -175,10 +175,12 @@ def test_switches_of_bert_that_change_the_numbers_are_refused(bert, bend, key, v
     assert f"{key} {value!r} is not implemented" in refused(bert).message
 
 
-def test_layers_with_and_without_a_window_in_one_model_are_refused(tmp_path):
-    config = transformers.Qwen2Config(**LLAMA, use_sliding_window=True, sliding_window=3, max_window_layers=1)
-    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
-    assert "layer_types full_attention, sliding_attention in one model" in refused(tmp_path).message
+def test_layer_types_that_transformers_ignores_are_refused(tmp_path, bend):
+    transformers.MistralForCausalLM(transformers.MistralConfig(**LLAMA, sliding_window=3)).save_pretrained(tmp_path)
+    bend(tmp_path, layer_types=["sliding_attention", "full_attention"])
+    error = refused(tmp_path)
+    assert "layer_types full_attention, sliding_attention are not implemented" in error.message
+    assert '"model_type": "ministral"' in error.hint
 
 
 def test_a_key_that_nobody_knows_is_said(llama, bend):

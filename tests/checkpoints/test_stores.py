@@ -12,6 +12,7 @@ from architectures import enliven
 from gguf_files import small_parts
 
 from tinytf.catalogue import AvailableModel, catalogue
+from tinytf.checkpoints.gguf.header import Cursor
 from tinytf.checkpoints.stores import HUB_CACHE, OLLAMA, STORES, Ollama
 from tinytf.errors import CheckpointError, TinytfError, UsageError
 from tinytf.sources import find_source
@@ -310,6 +311,35 @@ def test_one_broken_entry_hides_no_other(home: Path, cached: Put, pulled: Put, d
         "some/tokenizer": "some/tokenizer has no weights",
         "some/nothing": "some/nothing has no config.json",
     }
+
+
+def test_a_list_reads_the_sizes_of_a_gguf_file_and_not_its_vocabulary(
+    home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(file, "a.gguf")
+    other = small_parts()
+    other.keys["tokenizer.ggml.tokens"][5] = "other"
+    other.write(Path("b.gguf"))
+    data = file.read_bytes()
+    Path("c.gguf").write_bytes(data[: data.index(b"tokenizer.ggml.tokens") + 2450])
+    config = find_source("a.gguf").config()
+    decoded = []
+    whole = Cursor.strings
+    monkeypatch.setattr(Cursor, "strings", lambda *of: decoded.append(of[1]) or whole(*of))
+    for _ in range(2):  # what is remembered of the first time changes nothing
+        found = listed("folder")
+        assert [entry.opens for entry in found.values()] == [True, True, False]
+        assert found["a.gguf"].config == found["b.gguf"].config == config
+        assert "beyond the end" in found["c.gguf"].problem
+    assert max(decoded) == 1
+
+
+def test_a_split_file_is_listed_once_with_the_bytes_of_all_its_parts(home: Path, file: Path) -> None:
+    for place in (1, 2):
+        shutil.copy(file, f"m-0000{place}-of-00002.gguf")
+    (entry,) = listed("folder").values()
+    assert entry.problem == ""
+    assert (entry.name, entry.bytes) == ("m-00001-of-00002.gguf", 2 * file.stat().st_size)
 
 
 def test_the_names_of_every_store_are_found_without_reading_a_model(cached: Put, pulled: Put, home: Path) -> None:

@@ -193,7 +193,7 @@ def test_slow_parts_say_on_a_terminal_how_far_they_are(
     arguments = ("grad", SENTENCE, "-m", decoder, "--no-detail", "--check", "2", "--integrated")
     said = tinytf(*arguments, screen=True).err
     assert "tinytf: finite differences: entry 1 of 2, " in said
-    assert re.search("integrated gradients: point [0-9]+ of at most 512, at most .+ left", said)
+    assert re.search("integrated gradients: point [0-9]+ of at most 768, at most .+ left", said)
     assert said.endswith(" \r")
     assert "\n" not in said
     assert tinytf(*arguments).err == ""

@@ -55,7 +55,7 @@ def backward(trace: Trace, targets: Targets) -> Iterator[tuple[str, Tensor]]:
 
     The matrix of a tied head comes with the embeddings, where its second part is known.
     """
-    parts: dict[str, Tensor] = {}
+    parts: dict[str, Tensor] = {}  # of parameters that several steps share
     for site, gradient in step_gradients(trace, targets):
         if gradient is None:
             yield site.name, torch.zeros_like(site.value)

@@ -58,6 +58,24 @@ def test_attributions_are_the_integral(name: str, monkeypatch: pytest.MonkeyPatc
     assert found.attributions == pytest.approx(expected, abs=2e-3 * max(map(abs, expected)))
 
 
+def test_attributions_of_tiny_are_those_of_a_fine_reference() -> None:
+    model = load("tiny", device="cpu")
+    encoding = model.encode("The cat sat on the mat")
+    targets = Targets((2, 4), (encoding.ids[3], encoding.ids[5]))
+    found = integrated_gradients(model.transformer, encoding, targets)
+    steps, network = 512, model.transformer
+    end = network.embed.tokens.weight[list(encoding.ids)].detach() * network.embed.tokens.scale
+    start = network.embed.tokens.weight.mean(dim=0).detach() * network.embed.tokens.scale
+    points = (start + (torch.arange(steps)[:, None, None] + 0.5) / steps * (end - start)).requires_grad_()
+    with tapped(network, lambda name, x: points if name == "embed.tokens" else x):
+        chosen = network(torch.tensor([encoding.ids]).expand(steps, -1))[:, targets.positions].log_softmax(dim=-1)
+    total = sum(chosen[:, place, token].sum() for place, token in enumerate(targets.ids)) / len(targets.ids)
+    (gradients,) = torch.autograd.grad(total, points)
+    expected = ((end - start) * gradients.mean(dim=0)).sum(dim=-1).tolist()
+    assert found.attributions == pytest.approx(expected, abs=0.01 * max(map(abs, expected)))
+    assert found.attributions[-1] == 0  # after the last target
+
+
 def test_points_go_through_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, targets = traced("gpt2")
     found = integrated_gradients(forward.model, forward.encoding, targets)
@@ -68,7 +86,7 @@ def test_points_go_through_in_batches_of_any_size(monkeypatch: pytest.MonkeyPatc
 
 def test_no_more_points_are_used_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, targets = traced("llama, grouped")
-    monkeypatch.setattr(saliency, "POINTS", 1)
+    monkeypatch.setattr(saliency, "PIECES", 1)
     monkeypatch.setattr(saliency, "MOST_POINTS", 3)
     halved = integrated_gradients(forward.model, forward.encoding, targets)
     assert halved.points == 3

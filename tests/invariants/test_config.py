@@ -176,7 +176,7 @@ def test_the_formula_counts_the_parameters_of_every_combination():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_state_on_disk_holds_each_parameter_once(kind):
     model = Transformer.initialised(config_of(kind), 0)
-    assert sum(tensor.numel() for tensor in model.state_dict().values()) == parameter_count(model.config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameter_count(model.config)
 
 
 def test_one_seed_gives_one_model():

@@ -22,12 +22,16 @@ def parameter(text: str, kind: str) -> ParameterAddress:
     return found
 
 
+BIAS = "attention.relative.weight"
+
+
 def addresses(kind: str) -> list[str]:
     """Every parameter of a kind."""
     config = config_of(kind)
     own = [(name, step) for name, (step, one) in StepTable(config).parameters.items() if not one.absent]
     outside = [name for name, step in own if not step.in_layer]
-    return outside + [f"L{i}.{name}" for i in range(config.n_layers) for name, step in own if step.in_layer]
+    inside = [(name, step) for name, step in own if step.in_layer]
+    return outside + [f"L{i}.{n}" for i in range(config.n_layers) for n, step in inside if i == 0 or not step.shared]
 
 
 @kinds
@@ -70,7 +74,7 @@ def test_what_a_shell_completes_are_names_of_parameters(kind: str) -> None:
 @kinds
 def test_a_parameter_is_that_of_the_model_and_a_matrix_is_read_from_in_to_out(kind: str) -> None:
     model = lively(config_of(kind))
-    tables = ("embed.tokens.weight", "embed.positions.weight", "embed.types.weight")
+    tables = [f"embed.{name}.weight" for name in ("tokens", "positions", "types")] + [f"blocks.0.{BIAS}"]
     for text in addresses(kind):
         one = parameter(text, kind)
         path = one.path(one.layers[0] if one.layers else None)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from architectures import KINDS, config_of, encoding_of, furthest, lively, some_ids
+from architectures import KINDS, bias_of_distance, config_of, encoding_of, furthest, lively, some_ids
 from torch import Tensor, nn
 
 from tinytf.analysis.census import census
 from tinytf.analysis.heads import measure_heads, repeated_tokens
 from tinytf.errors import AddressError, MemoryShortage, UsageError
+from tinytf.steps.operations.relative import distance_buckets
 from tinytf.trace import record as recording
 from tinytf.trace.check import Check, Item, check
 from tinytf.trace.record import record, recording_bytes
@@ -479,6 +480,15 @@ def test_a_recording_larger_than_the_free_memory_is_refused(monkeypatch):
     with pytest.raises(MemoryShortage, match="through 1 layer holds") as caught:
         record(model, encoding_of(range(3, 12)), layers=(0,))
     assert "--layer 0" not in caught.value.hint
+
+
+def test_a_bias_of_distance_is_the_same_in_all_layers() -> None:
+    trace = traced("mpnet, a bias of distance")
+    bias = torch.from_numpy(bias_of_distance(trace["L0.B"].numpy(), len(IDS)))
+    for layer in range(2):
+        assert furthest(trace.step("relative", layer) - trace.step("scaled", layer), bias.float()) < 1e-6
+    far = distance_buckets(200, 200, 32, torch.device("cpu"))
+    assert torch.equal(far, torch.from_numpy(bias_of_distance(np.arange(32.0)[:, None], 200)[0]).long())
 
 
 def test_sinks_take_part_in_the_softmax_and_are_dropped() -> None:

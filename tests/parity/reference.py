@@ -37,6 +37,7 @@ _DISTILBERT: dict[str, Any] = {
     "max_position_embeddings": T,
 }
 _LLAMA: dict[str, Any] = {**_BERT, **_ENDS, "num_key_value_heads": 2, "rms_norm_eps": 3e-5}
+_PART = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.67}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 700.0,
@@ -101,6 +102,10 @@ def _neox(**settings: Any) -> nn.Module:
 
 def _gptj(**settings: Any) -> nn.Module:
     return transformers.GPTJForCausalLM(transformers.GPTJConfig(**{**_GPT2, **settings}))
+
+
+def _codegen(**settings: Any) -> nn.Module:
+    return transformers.CodeGenForCausalLM(transformers.CodeGenConfig(**{**_GPT2, **settings}))
 
 
 def _bloom(**settings: Any) -> nn.Module:
@@ -189,6 +194,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(**_DISTILBERT, activation="relu", sinusoidal_pos_embds=True)
@@ -216,11 +222,29 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "gpt-j": lambda: _gptj(rotary_dim=4, n_inner=F, layer_norm_epsilon=1e-3),
     "gpt-j, turned whole and tied": lambda: _gptj(rotary_dim=6, tie_word_embeddings=True, activation_function="relu"),
+    "codegen": lambda: _codegen(rotary_dim=4, n_inner=F),
+    "codegen, eight heads and tied": lambda: _codegen(n_embd=32, n_head=8, rotary_dim=4, tie_word_embeddings=True),
     "olmo": lambda: _decoder("Olmo", clip_qkv=0.8, rope_theta=700.0),
     "olmo, not clipped and tied": lambda: _decoder("Olmo", tie_word_embeddings=True, attention_bias=True),
     "command r": lambda: _decoder("Cohere", logit_scale=0.7, layer_norm_eps=1e-3),
     "command r, queries and keys normed": lambda: _decoder(
         "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
+    ),
+    "nemotron": lambda: _decoder("Nemotron", head_dim=8, norm_eps=1e-3),
+    "nemotron, biases everywhere": lambda: _decoder(
+        "Nemotron",
+        attention_bias=True,
+        mlp_bias=True,
+        hidden_act="gelu",
+        rope_parameters={**_PART, "rope_theta": 700.0},
+    ),
+    "phi": lambda: _decoder("Phi", hidden_size=32, layer_norm_eps=1e-3),
+    "phi, queries and keys normed": lambda: _decoder(
+        "Phi", qk_layernorm=True, hidden_act="relu", rope_parameters=_PART
+    ),
+    "stablelm": lambda: _decoder("StableLm", hidden_size=32, use_qkv_bias=True),
+    "stablelm, side by side and tied": lambda: _decoder(
+        "StableLm", use_parallel_residual=True, tie_word_embeddings=True, rope_parameters=_PART
     ),
     "bloom": lambda: _bloom(),
     "bloom, six heads and untied": lambda: _bloom(n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-3),
@@ -249,7 +273,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 
 def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
-    return bool(re.match(r"(distil|al|cam|ro|xlm-ro)?bert|electra|xlm-ro", family))
+    return bool(re.match(r"(distil|al|camem)?bert|(xlm-)?roberta|electra|mpnet", family))
 
 
 @dataclass(frozen=True)

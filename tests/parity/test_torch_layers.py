@@ -1,6 +1,7 @@
 """Blocks against torch.nn.TransformerEncoderLayer and MultiheadAttention; positions against their formulas."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from architectures import SIZES, enliven, furthest, padding
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.config import ModelConfig, Rope
+from tinytf.fields import Fields
 from tinytf.model.attention import SelfAttention, make_core
 from tinytf.model.parts import sinusoidal_table
 from tinytf.model.transformer import Block, Embeddings
@@ -18,6 +21,7 @@ from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rot
 
 B, T, C = 3, 11, SIZES["d_model"]
 CPU = torch.device("cpu")
+SHORT, LONG = [1.0 + i / 100 for i in range(32)], [1.5 + i / 3 for i in range(32)]
 
 
 def some_input(seed: int = 2) -> Tensor:
@@ -136,6 +140,27 @@ def test_rotary_angles_are_those_of_transformers_to_the_last_bit(width, theta):
     theirs = reference(torch.zeros(1, dtype=torch.float32), torch.arange(8192)[None])
     for found, expected in zip(rotary_table(8192, rope, CPU, torch.float32), theirs, strict=True):
         assert torch.equal(found, expected[0])
+
+
+SCALINGS: list[dict[str, Any]] = [
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+    {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False, "beta_fast": 20},
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "mscale": 1.0, "mscale_all_dim": 0.7},
+    {"rope_type": "longrope", "original_max_position_embeddings": 4096, "short_factor": SHORT, "long_factor": LONG},
+    {"rope_type": "longrope", "original_max_position_embeddings": 64, "short_factor": SHORT, "long_factor": LONG},
+]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda one: f"{one['rope_type']} {len(one)}")
+def test_stretched_angles_are_those_of_transformers(scaling):
+    settings = {"rope_theta": 5000.0, **scaling}
+    config = transformers.LlamaConfig(head_dim=64, max_position_embeddings=8192, rope_parameters=dict(settings))
+    reference = LlamaRotaryEmbedding(config)
+    read = ROPE.read(Fields({"rope_parameters": settings}, "config.json"), {"d_head": 64, "context": 8192}, {})
+    rope = ModelConfig(**{**SIZES, "d_head": 64, **read}, positions="rotary").rope
+    theirs = reference(torch.zeros(1, dtype=torch.float32), torch.arange(300)[None])
+    for found, expected in zip(rotary_table(300, rope, CPU, torch.float32), theirs, strict=True):
+        assert furthest(found, expected[0]) < 1e-4
 
 
 def test_a_rotated_score_depends_on_the_distance_alone():

@@ -36,8 +36,9 @@ _GROUPS = {"q": "attention", "k": "attention", "v": "attention", "attention": "a
 def parameter_parts(config: ModelConfig) -> list[Component]:
     """The parameters of every step that has some; their totals add up to the model's parameter count."""
     found: Counter[tuple[str, str, int]] = Counter()
-    for step, layer in table_of(config).rows:
-        if layer is not None and config.first_of(layer) != layer:
+    table = table_of(config)
+    for step, layer in table.rows:
+        if layer is not None and table.first_with(step.module, layer) != layer:
             continue  # its weights are those of a layer before
         parameters = step.operation.parameters(step) if step.operation else ()
         here, sizes = [one.axes for one in parameters if not one.absent], config.at(layer or 0).sizes

@@ -32,9 +32,13 @@ def _folder(variable: str, otherwise: str) -> Path:
     return Path(os.path.expanduser(os.environ.get(variable) or otherwise))
 
 
+def is_model_file(name: str) -> bool:
+    """Whether a file of this name is a GGUF model, or the first part of one."""
+    return name.lower().endswith(".gguf") and not _NOT_A_MODEL.match(name)
+
+
 def _gguf_files(folder: Path) -> dict[str, Path]:
-    names = (name for name in _names(folder) if name.lower().endswith(".gguf") and not _NOT_A_MODEL.match(name))
-    return {name: folder / name for name in names}
+    return {name: folder / name for name in _names(folder) if is_model_file(name)}
 
 
 def _is_directory(folder: Path) -> bool:

@@ -66,8 +66,8 @@ class Stored:
     They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
-    and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads
-    (``1``: there is one). ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
+    and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads,
+    or are a number of them. ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
     ``offset`` is added to a stored weight to make ours.
     """
 
@@ -93,7 +93,7 @@ class Stored:
         return [getattr(config, part) for part in self.parts] or [1]
 
     def _heads(self, config: ModelConfig) -> int:
-        return getattr(config, self.by_head) if self.by_head else 1
+        return _count(config, self.by_head or "1")
 
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """The stored tensor as ours: a view of it wherever that is possible."""
@@ -113,8 +113,7 @@ class Stored:
 
     def _turned(self, piece: Tensor, config: ModelConfig, split: Callable[[Tensor], Tensor]) -> Tensor:
         """The rows that RoPE turns, ``split`` in every head into pairs or halves, with these two axes exchanged."""
-        count = 1 if self.paired == "1" else getattr(config, self.paired)
-        heads = piece.unflatten(0, (count, -1))  # (H, D, …)
+        heads = piece.unflatten(0, (_count(config, self.paired), -1))  # (H, D, …)
         turned = split(heads[:, : config.rope.width]).transpose(1, 2).flatten(1, 2)
         rest = heads[:, config.rope.width :]
         return (torch.cat((turned, rest), dim=1) if rest.numel() else turned).flatten(0, 1)
@@ -136,6 +135,11 @@ class Stored:
         if self.by_row:
             whole = whole.unflatten(0, (-1, config.d_head))
         return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
+
+
+def _count(config: ModelConfig, heads: str) -> int:
+    """How many heads there are, by the field that counts them or as a number."""
+    return int(heads) if heads.isdecimal() else getattr(config, heads)
 
 
 def fused(module: str, **how: Any) -> dict[str, Stored]:

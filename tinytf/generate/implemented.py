@@ -67,13 +67,17 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "glu_limit": "a clamped gate",
+    "glu_alpha": "a clamped gate",
     "kv_rank": "latent attention",
     "q_rank": "queries of a rank",
     "d_value": "values of another width",
     "logit_cap": "capped logits",
     "clip_qkv": "clipped queries, keys and values",
+    "positions": "ALiBi",
     "mask": "a decoder without its mask",
     "rope_width": "RoPE over a part of each head",
+    "relative_buckets": "scores with a bias of distance",
     "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
@@ -88,6 +92,9 @@ UNRELATED: Mapping[str, Values] = {
         ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff", "context"), _whole
     ),
     "dropout": _number,  # of training
+    "alibi_max_bias": _number,
+    "alibi_scale": _number,
+    "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads

@@ -97,7 +97,7 @@ def agreement(trace: GradientTrace) -> Agreement:
 
 def comes_again(site: Site, parameter: str) -> bool:
     """Whether a step before this one has the same parameter: tied embeddings, or a layer that shares its weights."""
-    shared = site.layer is not None and site.trace.config.first_of(site.layer) != site.layer
+    shared = site.layer is not None and not site.path.startswith(f"blocks.{site.layer}.")
     return shared or (parameter == TOKEN_TABLE and site.step.is_vocabulary)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.trace import GradientTrace, losses_of
-from tinytf.steps.operations import Activate, Add, Concat
+from tinytf.steps.operations import Add, Concat, Operation
 from tinytf.steps.table import Place, Step, StepTable
 from tinytf.trace.hooks import tapped
 from tinytf.trace.site import Site
@@ -152,13 +152,16 @@ class LossProbe:
     def __init__(self, trace: GradientTrace) -> None:
         self._trace, self._model = trace, trace.model
         self._ids = torch.tensor([trace.encoding.ids], device=next(trace.model.parameters()).device)
-        self._positive = {site.name: site.value > 0 for site in _into_relu(trace)}
+        self._bent = {site.name: (operation, number) for site, operation, number in _bent(trace)}
+        self._sides: dict[str, Tensor] = {}
+        with torch.no_grad():
+            self._passes(1, lambda _, tensor: tensor)
 
     @torch.no_grad()
     def losses(self, entry: ProbedEntry, deltas: Sequence[float]) -> list[float] | None:
         """The loss in nats with each of ``deltas`` added to the entry.
 
-        None where one of them takes an input of ReLU across 0: there the loss is another function.
+        None where one of them takes a number across a kink, such as ReLU's: there the loss is another function.
         """
         found: list[float] = []
         for losses in self._of_parameter(entry, deltas) if entry.step is None else self._of_step(entry, deltas):
@@ -200,8 +203,11 @@ class LossProbe:
         def tap(name: str, tensor: Tensor) -> Tensor:
             nonlocal crossed
             tensor = change(name, tensor)
-            if name in self._positive:
-                crossed = crossed or bool(((tensor > 0) != self._positive[name]).any())
+            if name in self._bent:
+                operation, number = self._bent[name]
+                side = operation.side(number, tensor)
+                assert side is not None, "the operation has a kink"
+                crossed = crossed or bool((side != self._sides.setdefault(name, side)).any())
             return tensor
 
         with tapped(self._model, tap):
@@ -209,9 +215,9 @@ class LossProbe:
         return None if crossed else [float(losses_of(row, self._trace.targets).mean()) for row in logits]
 
 
-def _into_relu(trace: GradientTrace) -> Iterator[Site]:
-    """The steps that ReLU is applied to."""
+def _bent(trace: GradientTrace) -> Iterator[tuple[Site, Operation, int]]:
+    """The steps that go into an operation with a kink, such as ReLU, and as which of its inputs."""
     for step, layer in trace.steps.rows:
-        if step.operation == Activate("relu"):
-            name, within = trace.steps.sources(step, layer)[0]
-            yield Site(trace, trace.steps.at(name, within), within)
+        for number, (name, within) in enumerate(trace.steps.sources(step, layer)):
+            if step.operation is not None and step.operation.side(number, torch.zeros(1)) is not None:
+                yield Site(trace, trace.steps.at(name, within), within), step.operation, number

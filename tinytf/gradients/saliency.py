@@ -1,10 +1,10 @@
 """Which input tokens and attention heads the predictions depend on, by their gradients."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +18,8 @@ from tinytf.trace.hooks import tapped
 SHARE, NEARLY_NONE = 0.01, 1e-4
 """How much the attributions may miss: a share of the difference, and where that is nearly 0 so many nats."""
 
-POINTS, MOST_POINTS = 4, 512
-"""Gauss–Legendre points per piece of the path, and the most for all pieces together."""
+PIECES, AT_ONCE, MOST_POINTS = 4, 32, 768
+"""How many pieces the path begins with, the most of them that are halved at once, and the most points in all."""
 
 _NUMBERS = 2**26
 """About how many numbers one batch of points holds at most."""
@@ -74,46 +74,66 @@ def integrated_gradients(
     """Integrated gradients of the mean log-probability of ``targets`` (Sundararajan et al. 2017, equation 1).
 
     The path is the straight line from the mean of the embedding table, the same for every token, to the tokens'
-    embeddings; positions and all else stay. (At embeddings of zeros norms would jump.) Each piece of the path has
-    POINTS points, and is halved where they miss too much of the change of the log-probability along it: deep models
-    jump, and evenly spaced points miss that. There are at most MOST_POINTS; ``holds`` says whether they sufficed.
-    ``on_progress`` is called with the points so far, and MOST_POINTS. The model does not change. Raises what
-    ``require_targets`` and ``differentiable`` raise.
+    embeddings; positions and all else stay. (At embeddings of zeros norms would jump.) Each piece of the path is
+    integrated by Simpson's rule, and halved where that misses too much of the change of the log-probability along it:
+    deep models jump, and evenly spaced points miss that. It ends when what the pieces miss, by magnitude, comes to no
+    more than SHARE, or at MOST_POINTS; ``holds`` says whether they sufficed. ``on_progress`` is called with the points
+    so far, and MOST_POINTS. The model does not change. Raises what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
     path = _Path(model, encoding, targets)
-    baseline, text = path.point(0.0), path.point(1.0)
-    allowed = max(SHARE * abs(text[1] - baseline[1]), NEARLY_NONE)
-    pieces = [path.piece(baseline, text)]
-    while sum(piece.missed for piece in pieces) > allowed:
-        by_missed = sorted(pieces, key=lambda piece: piece.missed, reverse=True)
-        poor = [piece for piece in by_missed if piece.missed > allowed / len(pieces)]
-        poor = poor[: MOST_POINTS // POINTS - len(pieces)]
+    points = path.at([place / (2 * PIECES) for place in range(2 * PIECES + 1)])
+    pieces = [_Piece(*points[first : first + 3]) for first in range(0, 2 * PIECES, 2)]
+    ends = points[0], points[-1]
+    allowed = max(SHARE * abs(ends[1].value - ends[0].value), NEARLY_NONE)
+    while sum(abs(piece.missed) for piece in pieces) > allowed:
+        pieces.sort(key=lambda piece: -abs(piece.missed))
+        room = max(0, (MOST_POINTS - 1) // 2 - len(pieces))
+        poor = [piece for piece in pieces[: min(AT_ONCE, room)] if abs(piece.missed) > allowed / len(pieces)]
         if not poor:
             break
-        pieces = [piece for piece in pieces if piece not in poor]
-        for piece in poor:
-            pieces += path.halves(piece)
-            on_progress(POINTS * len(pieces), MOST_POINTS)
+        points = path.at([where for piece in poor for where in piece.quarters])
+        halves = [half for place, piece in enumerate(poor) for half in piece.halves(*points[2 * place : 2 * place + 2])]
+        pieces = [*pieces[len(poor) :], *halves]
+        on_progress(2 * len(pieces) + 1, MOST_POINTS)
     sums = torch.tensor([piece.attributions for piece in pieces], dtype=torch.float64).sum(dim=0)
-    return Integrated(tuple(sums.tolist()), POINTS * len(pieces), text[1], baseline[1])
+    return Integrated(tuple(sums.tolist()), 2 * len(pieces) + 1, ends[1].value, ends[0].value)
 
 
-_Point = tuple[float, float]
-"""A place on the path, 0 … 1, and the mean log-probability of the targets there, in nats."""
+class _Point(NamedTuple):
+    """A place on the path, 0 … 1: the mean log-probability there in nats, and what each token adds to its slope."""
+
+    where: float
+    value: float
+    slopes: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A piece of the path."""
+class _Piece(NamedTuple):
+    """A piece of the path, by Simpson's rule."""
 
     start: _Point
+    middle: _Point
     end: _Point
-    attributions: tuple[float, ...]
+
+    @property
+    def attributions(self) -> tuple[float, ...]:
+        """(x − baseline) · ∫ gradient, for each token."""
+        share = (self.end.where - self.start.where) / 6
+        slopes = zip(self.start.slopes, self.middle.slopes, self.end.slopes, strict=True)
+        return tuple(share * (start + 4 * middle + end) for start, middle, end in slopes)
 
     @property
     def missed(self) -> float:
-        return abs(sum(self.attributions) - (self.end[1] - self.start[1]))
+        """What the attributions exceed the change of the log-probability by."""
+        return math.fsum(self.attributions) - (self.end.value - self.start.value)
+
+    @property
+    def quarters(self) -> tuple[float, float]:
+        return (self.start.where + self.middle.where) / 2, (self.middle.where + self.end.where) / 2
+
+    def halves(self, first: _Point, second: _Point) -> "tuple[_Piece, _Piece]":
+        """Both halves, by the points at ``quarters``: none that is known is computed again."""
+        return _Piece(self.start, first, self.middle), _Piece(self.middle, second, self.end)
 
 
 class _Path:
@@ -128,30 +148,25 @@ class _Path:
             mean = table.double().mean(dim=0) * model.embed.tokens.scale
             self._start = mean.to(table.dtype).expand_as(self._end)
         config = model.config
+        if config.causal:  # nothing that is asked depends on tokens after the last target
+            kept = max(targets.positions) + 1
+            self._ids, self._end, self._start = self._ids[:, :kept], self._end[:kept], self._start[:kept]
+        self._unseen = (0.0,) * (len(encoding.ids) - len(self._end))
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
         self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.n_outcomes + 2 * hidden)))
 
-    def point(self, where: float) -> _Point:
-        return where, self._at(torch.tensor([where]))[0][0]
+    def at(self, places: Sequence[float]) -> list[_Point]:
+        """The points at some places, in batches."""
+        found = []
+        for some in torch.tensor(places, dtype=torch.float64).split(self._batch):
+            values, gradients = self._gradients(some)
+            slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)
+            rows = ((*row, *self._unseen) for row in slopes.tolist())
+            found += map(_Point, some.tolist(), values, rows)
+        return found
 
-    def halves(self, piece: _Piece) -> tuple[_Piece, _Piece]:
-        middle = self.point((piece.start[0] + piece.end[0]) / 2)
-        return self.piece(piece.start, middle), self.piece(middle, piece.end)
-
-    def piece(self, start: _Point, end: _Point) -> _Piece:
-        """(x − baseline) · ∫ gradient from ``start`` to ``end``, for each token."""
-        length = end[0] - start[0]
-        nodes, weights = (torch.from_numpy(array) for array in np.polynomial.legendre.leggauss(POINTS))
-        nodes, weights = start[0] + length * (nodes + 1) / 2, length * weights / 2  # from −1 … 1
-        integral = torch.zeros(self._end.shape, dtype=torch.float64, device=self._end.device)
-        for some, share in zip(nodes.split(self._batch), weights.split(self._batch), strict=True):
-            _, gradients = self._at(some)
-            integral += torch.einsum("b,btc->tc", share.to(integral.device), gradients.double())
-        attributions = ((self._end - self._start).double() * integral).sum(dim=-1)
-        return _Piece(start, end, tuple(attributions.tolist()))
-
-    def _at(self, where: Tensor) -> tuple[list[float], Tensor]:
-        """The mean log-probability at each point of the path, and its gradients by the embeddings (B, T, C)."""
+    def _gradients(self, where: Tensor) -> tuple[list[float], Tensor]:
+        """The mean log-probability at each place of the path, and its gradients by the embeddings (B, T, C)."""
         share = where.to(self._end)[:, None, None]
         with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):
             point = (self._start + share * (self._end - self._start)).requires_grad_()

@@ -113,7 +113,9 @@ def feed_forward(live: Live) -> Lesson:
 
 
 def stack(live: Live) -> Lesson:
-    total, shared, one = live.model.n_parameters, live.config.layer_groups, live.parameters("blocks.0")
+    total, shared = live.model.n_parameters, live.config.layer_groups
+    last = f"blocks.{live.config.first_of(live.config.n_layers - 1)}."  # what all layers share is named in the first
+    one = sum(part.numel() for name, part in live.model.transformer.named_parameters() if name.startswith(last))
     own = shared or live.config.n_layers
     of, deeper = (" of layers that share them", "with twice as many groups") if shared else ("", "twice as deep")
     right = total + own * one

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tinytf.config import LATENT_EPS, ModelConfig
 from tinytf.model.cache import LayerCache
 from tinytf.model.linear import Linear
-from tinytf.model.parts import make_clip, make_head_norm
+from tinytf.model.parts import Embedding, make_clip, make_head_norm
 from tinytf.steps.operations.join import join_keys
 from tinytf.steps.operations.mask import Sight, mask_scores
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
@@ -116,6 +116,7 @@ class SelfAttention(nn.Module):
         self.config = config
         self.rope = config.rope if config.positions == "rotary" else None
         self.sink = Sink(config.n_heads) if config.attention_sinks else None
+        self.relative = Embedding(config.relative_buckets, config.n_heads) if config.relative_buckets else None
         self.core: nn.Module = make_core(config, within=self)
 
     def _make_projections(self, config: ModelConfig) -> None:

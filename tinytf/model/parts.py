@@ -1,7 +1,7 @@
 """Norms, activations, positions and feed-forwards: tables from a word of the configuration to a part."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tinytf.config import ModelConfig
 from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
+from tinytf.steps.operations.clamped_glu import clamped_glu
 from tinytf.steps.operations.rotate import table_length
 
 NORMS: dict[str, Callable[..., nn.Module]] = {
@@ -126,6 +127,10 @@ class SinusoidalPositions(nn.Module):
         return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
 
 
+def _open(activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:
+    return activation(gate) * up
+
+
 class Scaled(nn.Module):
     """A multiplication by one number that is not learned."""
 
@@ -149,8 +154,11 @@ class FeedForward(nn.Module):
         self.down = Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
         self.gate = Linear(config.d_model, config.d_ff, bias=config.ffn_bias) if config.gated else None
         self.activation = ACTIVATIONS[config.activation]
+        self.open: Callable[[Tensor, Tensor], Tensor] = partial(_open, self.activation)
+        if config.glu_limit:
+            self.open = partial(clamped_glu, alpha=config.glu_alpha, limit=config.glu_limit)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        return self.down(self.open(self.gate(x), self.up(x)))

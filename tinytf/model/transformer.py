@@ -220,22 +220,21 @@ class Transformer(nn.Module):
         return model.to(device).eval()
 
     def share_layers(self) -> None:
-        """Give the layers of a group the parameters of its first one, as in ``layer_groups``."""
-        for layer, block in enumerate(self.blocks if self.config.layer_groups else ()):
-            first = self.blocks[self.config.first_of(layer)]
-            if first is block:
-                continue
-            for name, module in block.named_modules():
-                for leaf, _ in list(module.named_parameters(recurse=False)):
-                    setattr(module, leaf, getattr(first.get_submodule(name), leaf))
+        """Give the layers that share parameters those of the first one that has them."""
+        table = table_of(self.config)
+        for layer, block in enumerate(self.blocks if table.shares else ()):
+            for path, module in block.named_modules():
+                first = self.blocks[table.first_with(path, layer)]
+                for leaf, _ in [] if first is block else list(module.named_parameters(recurse=False)):
+                    setattr(module, leaf, getattr(first.get_submodule(path), leaf))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As torch's, but that layers which share their weights need those of the first one alone."""
-        names = (name for name, _ in self.named_parameters(remove_duplicate=False) if name.startswith("blocks."))
-        found = dict(state_dict)
-        for name in names if self.config.layer_groups else ():
-            _, layer, rest = name.split(".", 2)
-            found[name] = found[f"blocks.{self.config.first_of(int(layer))}.{rest}"]
+        table, found = table_of(self.config), dict(state_dict)
+        for name, _ in self.named_parameters(remove_duplicate=False) if table.shares else ():
+            if name.startswith("blocks."):
+                _, layer, rest = name.split(".", 2)
+                found[name] = found[f"blocks.{table.first_with(rest.rpartition('.')[0], int(layer))}.{rest}"]
         loaded = super().load_state_dict(found, strict, assign)
         self.share_layers()
         return loaded

@@ -53,7 +53,8 @@ class Step:
     the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
     the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
     themselves. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
-    depends on a step. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different tensor.
+    depends on a step. A ``shared`` step has the same parameters in every layer. ``alias`` is the TransformerLens name,
+    with ``alias_note`` where that names a different tensor.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Step:
     core: bool = False
     from_stream: bool = False
     to_loss: bool = True
+    shared: bool = False
     operation: "Operation | None" = None
     reads: str = ""
 
@@ -228,6 +230,11 @@ def _project(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.projection_bias)
 
 
+def _activate(o: "ModuleType", config: ModelConfig) -> "Operation":
+    limit = config.glu_limit
+    return o.ClampedGlu(config.glu_alpha, limit) if limit else o.Activate(config.activation)
+
+
 def _scale_added(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Multiply(config.residual_scale)
 
@@ -361,6 +368,9 @@ STEPS: tuple[Step, ...] = (
     Step("capped", "scores, capped", "{attention_cap}·tanh({map} / {attention_cap})", _MAP, ("<map>",), "attention",
          core=True, when=lambda c: c.attention_cap > 0, absent="attention scores are not capped in this model",
          make=lambda o, c: o.Cap(c.attention_cap)),
+    Step("relative", "scores, with a bias of distance", "{map} + B[bucket(key − query)]", _MAP, ("<map>",), "attention",
+         core=True, when=lambda c: c.relative_buckets > 0, absent="scores have no learned bias in this model",
+         make=lambda o, c: o.RelativeBias(c.relative_buckets), module="attention.relative", matrix="B", shared=True),
     Step("biased", "scores, less by distance", "{map} − slope·(query − key){alibi_scale}", _MAP, ("<map>",),
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
@@ -405,7 +415,7 @@ STEPS: tuple[Step, ...] = (
          recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
          alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
-         make=lambda o, c: o.Activate(c.activation), seen=Seen("ffn.down", 0)),
+         make=_activate, seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
          alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
@@ -462,7 +472,6 @@ STEPS: tuple[Step, ...] = (
 def _words(config: ModelConfig) -> dict[str, str]:
     """The words that the formulas of the table have for this model."""
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
-    act = ACTIVATION_NAMES[config.activation]
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
         "none": "this model has no positions",
@@ -501,7 +510,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_1": " + b₁" if bias else "",
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
-        "act": f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)",
+        "act": _act_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "hidden": _hidden(config),
         "head_act": ACTIVATION_NAMES[config.head_activation],
@@ -541,6 +550,14 @@ def _hidden(config: ModelConfig) -> str:
     """Which keys a query may not look at."""
     ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
     return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
+
+
+def _act_words(config: ModelConfig) -> str:
+    """What is made of gate and hidden units."""
+    act = ACTIVATION_NAMES[config.activation]
+    if config.glu_limit:
+        return f"(hidden + 1) ⊙ gate·σ({config.glu_alpha:g}·gate), both up to {config.glu_limit:g}"
+    return f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)"
 
 
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
@@ -722,6 +739,19 @@ class StepTable:
             return isinstance(step.operation, Norm) and (added or step.name == self.output)
 
         return tuple(step for step in self.layer_steps if streams(step))
+
+    def first_with(self, module: str, layer: int) -> int:
+        """The first layer that has the parameters of this module of a layer: its own, unless they are shared."""
+        return 0 if module in self._shared else self.config.first_of(layer)
+
+    @property
+    def shares(self) -> bool:
+        """Whether layers share parameters."""
+        return bool(self._shared or self.config.layer_groups)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        return frozenset(step.module for step in self.layer_steps if step.shared)
 
     def to_stream(self, added: Step) -> tuple[Step, ...]:
         """The steps through which what attention or the feed-forward adds goes: norm or scale, at last the sum."""

@@ -76,7 +76,7 @@ class ParameterAddress:
 
     def path(self, layer: int | None) -> str:
         """Its name among the model's parameters."""
-        block = "" if layer is None else f"blocks.{layer}."
+        block = "" if layer is None else f"blocks.{0 if self.step.shared else layer}."
         return f"{block}{self.step.module}.{self.parameter.attribute}"
 
     def tensor(self, model: Transformer, find_token: FindToken | None = None) -> Tensor:
@@ -183,12 +183,12 @@ def _from_checkpoint(text: str, table: StepTable) -> tuple[str, str]:
     from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
     from tinytf.checkpoints.huggingface.load import FAMILIES
 
-    layers = range(table.config.n_layers)
     own = [ParameterAddress(step, one) for step, one in table.parameters.values() if not one.absent]
     paths = {
         one.path(i): replace(one, layers=None if i is None else (i,))
         for one in own
-        for i in (layers if one.step.in_layer else (None,))
+        for i in (range(table.config.n_layers) if one.step.in_layer else (None,))
+        if i is None or table.first_with(one.step.module, i) == i
     }
     found = {
         path: where

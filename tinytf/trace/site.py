@@ -85,7 +85,7 @@ class Site:
         path = self.step.module
         if not path or self.layer is None:
             return path
-        return f"blocks.{self.trace.config.first_of(self.layer)}.{path}"
+        return f"blocks.{self.trace.steps.first_with(path, self.layer)}.{path}"
 
     @property
     def module(self) -> Any:

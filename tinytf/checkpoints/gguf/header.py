@@ -31,6 +31,9 @@ _SHORTEST_TENSOR = 8 + 4 + 8 + 4 + 8  # an empty name, one dimension, a type, an
 _MOST_ELEMENTS = 2**23  # of all arrays together; the largest vocabularies have 2^18 tokens and twice as many merges
 _MOST_DIMENSIONS = 4
 _DEFAULT_ALIGNMENT = 32
+_WALKED: dict[str, bytes] = {}
+"""The last vocabularies that were skipped, by what they are."""
+_MOST_WALKED = 16
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,11 @@ class Cursor:
     """Little-endian numbers and strings of ``data``, one after the other.
 
     Whatever reaches beyond the end, or is not UTF-8, is a CheckpointError with the file, what it was and the byte.
+    ``brief`` is for a header without its vocabulary.
     """
 
-    def __init__(self, data: mmap.mmap, path: Path) -> None:
-        self.data, self.path = data, path
+    def __init__(self, data: mmap.mmap, path: Path, brief: bool = False) -> None:
+        self.data, self.path, self.brief = data, path, brief
         self.at = 0
 
     @property
@@ -126,13 +130,37 @@ class Cursor:
         self.at = at
         return found
 
+    def skip_strings(self, count: int, what: str) -> None:
+        """Go past as many strings. A vocabulary that another file had too is compared, and not walked again."""
+        self.require(count, _U64.size, what)
+        known = _WALKED.get(what, b"")
+        start = at = self.at
+        if known and self.data[start : start + len(known)] == known:
+            self.at += len(known)
+            return
+        data, end, length_at = self.data, len(self.data), _U64.unpack_from
+        for _ in range(count):
+            if end - at < _U64.size:
+                at = end + 1
+                break
+            at += _U64.size + length_at(data, at)[0]
+        if at > end:
+            raise self.fail(f"{what} reaches beyond the end")
+        self.at = at
+        if len(_WALKED) >= _MOST_WALKED:
+            _WALKED.clear()
+        _WALKED[what] = data[start:at]
 
-def read_header(path: Path) -> Header:
-    """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign."""
+
+def read_header(path: Path, brief: bool = False) -> Header:
+    """The header of the file at ``path``; CheckpointError, in one line, for one that is missing, damaged or foreign.
+
+    A ``brief`` one has of the tokenizer's arrays of strings only their length, as a range.
+    """
     gguf_library()
     try:
         with open_bytes(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _walk(Cursor(data, path))
+            return _walk(Cursor(data, path, brief))
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}") from None
     except OSError as error:
@@ -187,12 +215,15 @@ def _value(cursor: Cursor, key: str, kind: int) -> Any:
     return float(str(np.float32(value))) if kind == _FLOAT32 else value
 
 
-def _array(cursor: Cursor, key: str, most: int) -> list[str] | tuple[int | float, ...]:
+def _array(cursor: Cursor, key: str, most: int) -> list[str] | tuple[int | float, ...] | range:
     kind, count = cursor.whole(_U32, f"the type of {quoted(key)}"), cursor.whole(_U64, f"the length of {quoted(key)}")
     what = f"{quoted(key)}, an array of {count:,},"
     cursor.require(count, 1, what)
     if count > most:
         raise cursor.fail(f"{what} makes the header longer than {_MOST_ELEMENTS:,} elements, which no model has")
+    if kind == _STRING and cursor.brief and key.startswith("tokenizer."):
+        cursor.skip_strings(count, what)
+        return range(count)
     if kind == _STRING:
         return cursor.strings(count, what)
     if kind not in _NUMBERS:

@@ -17,16 +17,16 @@ from tinytf.fields import Fields, faults_of, quoted
 from tinytf.text.tokenizer import Tokenizer
 
 
-def read_gguf(path: Path) -> Checkpoint:
-    """What the header of a file says.
+def read_gguf(path: Path, brief: bool = False) -> Checkpoint:
+    """What the header of a file says; where ``brief``, without its vocabulary, and without a place for each tensor.
 
     Raises CheckpointError, with the file and the key or tensor, for whatever is missing, left over, damaged or not
     implemented.
     """
-    return checkpoint_of(read_parts(path))
+    return checkpoint_of(read_parts(path, brief), brief)
 
 
-def checkpoint_of(header: Header) -> Checkpoint:
+def checkpoint_of(header: Header, brief: bool = False) -> Checkpoint:
     """The same of a header that was read."""
     path = header.path
     table = _architecture_of(header)
@@ -35,7 +35,8 @@ def checkpoint_of(header: Header) -> Checkpoint:
         config = table.read(keys, header.tensors)
     keys.refuse_unknown(table.harmless)
     found = Checkpoint(path, table, config, GgufWeights(header), (_kinds(header), *_scaled(config)))
-    found.plan()
+    if not brief:
+        found.plan()
     return found
 
 

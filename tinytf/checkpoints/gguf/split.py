@@ -4,6 +4,7 @@ The first file has the metadata; each has some of the tensors, and says how many
 """
 
 import re
+from glob import escape
 from pathlib import Path
 
 from tinytf.checkpoints.gguf.header import Header, StoredTensor, read_header
@@ -14,12 +15,12 @@ _NAME = re.compile(r"(.+)-\d{5}-of-(\d{5})(\.gguf)", re.IGNORECASE)
 _LISTED = 4
 
 
-def read_parts(path: Path) -> Header:
-    """The header of a model, whichever of its parts is given.
+def read_parts(path: Path, brief: bool = False) -> Header:
+    """The header of a model, whichever of its parts is given; ``brief`` as in ``read_header``.
 
     Raises CheckpointError as ``read_header`` does, and for parts that are missing or do not belong together.
     """
-    header = read_header(path)
+    header = read_header(path, brief)
     count = Fields(header.metadata, path).whole("split.count", 0)
     if count < 2:
         return header
@@ -38,7 +39,13 @@ def read_parts(path: Path) -> Header:
             f"{path} is one of {count:,} parts of a model, and {', '.join(missing[:_LISTED])}{more} "
             f"{'is' if len(missing) == 1 else 'are'} not beside it"
         )
-    return _joined([header if part == path else read_header(part) for part in paths])
+    return _joined([header if part == path else read_header(part, brief) for part in paths])
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of the model that a file belongs to, by their names; those that are there."""
+    named = _NAME.fullmatch(path.name)
+    return [path] if named is None else sorted(path.parent.glob(f"{escape(named[1])}-*-of-{named[2]}{named[3]}"))
 
 
 def _joined(parts: list[Header]) -> Header:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from tinytf.checkpoints.huggingface.llama import ROPE
+from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
 from tinytf.config import ModelConfig

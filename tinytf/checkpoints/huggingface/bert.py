@@ -121,6 +121,41 @@ ROBERTA = Family(
     outside=("lm_head.", *_OUTSIDE),
     heads={"sequence": ClassHead(_DENSE_AND_OUT, "tanh"), **_OF_TOKENS},
 )
+MPNET = replace(
+    ROBERTA,
+    name="MPNet",
+    model_type="mpnet",
+    prefix="mpnet.",
+    classes={"none": "MPNetModel", "mlm": "MPNetForMaskedLM"},
+    only={"relative_attention_num_buckets": (32,)},
+    needs=("relative_buckets",),
+    fixed={**_FIXED, "relative_buckets": 32, "position_offset": 2},
+    settings=(
+        *SIZES,
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS),
+        Key("layer_norm_eps", "norm_eps", 1e-12),
+        Key("tie_word_embeddings", "tied_head", True),
+        Group(
+            lambda fields, found, tensors: {"context": fields.whole("max_position_embeddings") - 2},
+            lambda config: {"max_position_embeddings": config.context + 2},
+        ),
+        Group(lambda fields, found, tensors: {"pooler": "pooler.dense.weight" in tensors}),
+        _head("lm_head.dense.weight", "gelu"),
+    ),
+    stored={
+        **_BODY,
+        "blocks.{n}.attention.relative": Stored("encoder.relative_attention_bias"),
+        "blocks.{n}.attention.q": Stored("encoder.layer.{n}.attention.attn.q"),
+        "blocks.{n}.attention.k": Stored("encoder.layer.{n}.attention.attn.k"),
+        "blocks.{n}.attention.v": Stored("encoder.layer.{n}.attention.attn.v"),
+        "blocks.{n}.attention.o": Stored("encoder.layer.{n}.attention.attn.o"),
+        "blocks.{n}.norm1": Stored("encoder.layer.{n}.attention.LayerNorm"),
+        "head.dense": Stored("lm_head.dense"),
+        "head.norm": Stored("lm_head.layer_norm"),
+        "head.decoder": Stored("lm_head.decoder"),
+    },
+)
+"""Song et al. 2020: RoBERTa with a bias of scores by distance, the same in all layers."""
 XLM_ROBERTA = replace(
     ROBERTA,
     name="XLM-RoBERTa",

@@ -5,29 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
+from tinytf.checkpoints.huggingface.windows import kinds, windows
 from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"
-
-
-def _read_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
-    """The window of each layer: every second one, from the first, unless layer_types says otherwise."""
-    layers = range(found["n_layers"])
-    window = fields.whole("sliding_window", 0, least=0) if "sliding_window" in fields.data else 4096  # null is none
-    alternating = [_FULL if layer % 2 else _SLIDING for layer in layers]
-    kinds = fields.array("layer_types", str, alternating, count=len(layers))
-    return by_layer("window", [fields.meaning("layer_types", kind, {_SLIDING: window, _FULL: 0}) for kind in kinds])
-
-
-def _write_windows(config: ModelConfig) -> dict[str, Any]:
-    windows = [config.at(layer).window for layer in range(config.n_layers)]
-    kinds = [_SLIDING if window else _FULL for window in windows]
-    return {"sliding_window": max(windows) or None, "layer_types": kinds}
-
-
+_EVERY_SECOND = kinds(lambda fields, layer: layer % 2 == 0)
 _CAPS = (("attn_logit_softcapping", "attention_cap", 50.0), ("final_logit_softcapping", "logit_cap", 30.0))
 
 
@@ -63,7 +47,7 @@ GEMMA2 = replace(
         Key("attention_bias", "qkv_bias o_bias", False),
         Group(_read_caps, lambda config: {key: getattr(config, ours) or None for key, ours, _ in _CAPS}),
         Group(_read_scales, _write_scales),
-        Group(_read_windows, _write_windows),
+        windows(_EVERY_SECOND, 4096),
         Key("tie_word_embeddings", "tied_head", True),
         lm_head(),
     ),

@@ -1,5 +1,6 @@
-"""GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward side by side after one norm, pairs turned by RoPE."""
+"""GPT-J and CodeGen: attention and feed-forward side by side after one norm, RoPE of pairs in a part of each head."""
 
+from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, lm_head
@@ -61,3 +62,19 @@ GPTJ = Family(
     copies={"lm_head.weight": "wte.weight"},
     outside=("lm_head",),
 )
+"""Wang and Komatsuzaki 2021."""
+
+_PARTS: dict[str, Any] = {"parts": ("n_heads",) * 3, "by_head": "4"}
+CODEGEN = replace(
+    GPTJ,
+    name="CodeGen",
+    model_type="codegen",
+    classes={"none": "CodeGenModel", "lm": "CodeGenForCausalLM"},
+    stored={
+        **GPTJ.stored,
+        "blocks.{n}.attention.q": Stored("h.{n}.attn.qkv_proj", part=0, paired="n_heads", **_PARTS),
+        "blocks.{n}.attention.v": Stored("h.{n}.attn.qkv_proj", part=1, **_PARTS),
+        "blocks.{n}.attention.k": Stored("h.{n}.attn.qkv_proj", part=2, paired="n_heads", **_PARTS),
+    },
+)
+"""Nijkamp et al. 2022: a joint matrix for four cores, each with the queries, values and keys of its heads."""

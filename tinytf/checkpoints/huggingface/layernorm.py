@@ -1,26 +1,36 @@
-"""Decoders with Llama's parts and names, but with LayerNorms: Cohere's Command R and OLMo 1."""
+"""Decoders with Llama's parts and names, but with LayerNorms: Cohere, Nemotron, OLMo 1, Phi and StableLM."""
 
 from dataclasses import replace
+from typing import Any
 
-from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
-from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Group, Key, Stored
+from tinytf.checkpoints.huggingface.llama import LLAMA
+from tinytf.checkpoints.huggingface.rope import ROPE, rope
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, lm_head
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
 
-_SHARED = tuple(setting for setting in SHARED if not (isinstance(setting, Key) and setting.ours == "norm_eps"))
+_SHARED = (
+    *SIZES,
+    Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
+    Key("max_position_embeddings", "context"),
+    Key("tie_word_embeddings", "tied_head", False),
+)
 _EPS = Key("layer_norm_eps", "norm_eps", 1e-5)
-_FIXED = {"positions": "rotary", "gated": True, "qkv_bias": False, "o_bias": False, "ffn_bias": False}
+_SILU = Key("hidden_act", "activation", "silu", ACTIVATIONS)
 _BIASES = Key("attention_bias", "qkv_bias o_bias", False)
+_GATED = {"positions": "rotary", "gated": True, "qkv_bias": False, "o_bias": False, "ffn_bias": False}
 
 OLMO = replace(
     LLAMA,
     name="OLMo",
     model_type="olmo",
     classes={"none": "OlmoModel", "lm": "OlmoForCausalLM"},
-    fixed={**_FIXED, "norm_gain": False, "norm_bias": False},
+    fixed={**_GATED, "norm_gain": False, "norm_bias": False},
     settings=(
         *_SHARED,
-        Key("hidden_act", "activation", "silu", ACTIVATIONS),
-        Key("tie_word_embeddings", "tied_head", False),
+        ROPE,
+        _SILU,
         _BIASES,
         Group(
             lambda fields, found, tensors: {"clip_qkv": fields.number("clip_qkv", 0.0)},
@@ -29,27 +39,28 @@ OLMO = replace(
         lm_head(),
     ),
 )
-"""OLMo 1 (Groeneveld et al. 2024): norms that learn nothing; queries, keys and values are clipped in some."""
+"""Groeneveld et al. 2024: norms that learn nothing; some clip queries, keys and values."""
+
+
+def _read_head_norms(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    return {"qk_norm": True, "qk_norm_across": "heads"} if fields.flag("use_qk_norm", False) else {}
+
 
 COHERE = replace(
     LLAMA,
     name="Cohere",
     model_type="cohere",
     classes={"none": "CohereModel", "lm": "CohereForCausalLM"},
-    fixed={**_FIXED, "residual": "parallel", "shared_norm": True, "norm_bias": False},
+    fixed={**_GATED, "residual": "parallel", "shared_norm": True, "norm_bias": False},
     settings=(
         *_SHARED,
-        _EPS,
-        Key("hidden_act", "activation", "silu", ACTIVATIONS),
         Key("tie_word_embeddings", "tied_head", True),
+        rope(500_000.0),
+        _EPS,
+        _SILU,
         Key("logit_scale", "logit_scale", 0.0625),
         _BIASES,
-        Group(
-            lambda fields, found, tensors: (
-                {"qk_norm": True, "qk_norm_across": "heads"} if fields.flag("use_qk_norm", False) else {}
-            ),
-            lambda config: {"use_qk_norm": config.qk_norm},
-        ),
+        Group(_read_head_norms, lambda config: {"use_qk_norm": config.qk_norm}),
         lm_head(),
     ),
     stored={
@@ -60,4 +71,79 @@ COHERE = replace(
         "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_norm", paired="n_kv_heads", by_row=True),
     },
 )
-"""Command R (Cohere 2024): attention and feed-forward share a norm without bias, logits are scaled."""
+"""Command R, 2024: attention and feed-forward share a norm without bias, logits are scaled."""
+
+NEMOTRON = replace(
+    LLAMA,
+    name="Nemotron",
+    model_type="nemotron",
+    classes={"none": "NemotronModel", "lm": "NemotronForCausalLM"},
+    fixed={"positions": "rotary"},
+    settings=(
+        *_SHARED,
+        Key("head_dim", "d_head", 0),
+        rope(share=0.5),
+        Key("norm_eps", "norm_eps", 1e-5),
+        Key("hidden_act", "activation", "relu2", ACTIVATIONS),
+        _BIASES,
+        Key("mlp_bias", "ffn_bias", False),
+        lm_head(),
+    ),
+    stored={ours: replace(how, offset=1.0) if "norm" in ours else how for ours, how in LLAMA.stored.items()},
+)
+"""Parmar et al. 2024: ReLU², and gains that are stored less 1."""
+
+PHI = replace(
+    LLAMA,
+    name="Phi",
+    model_type="phi",
+    classes={"none": "PhiModel", "lm": "PhiForCausalLM"},
+    fixed={"positions": "rotary", "residual": "parallel", "shared_norm": True},
+    settings=(
+        *_SHARED,
+        rope(share=0.5),
+        _EPS,
+        Key("hidden_act", "activation", "gelu_new", {"gelu_new": "gelu_tanh", **ACTIVATIONS}),
+        Key("qk_layernorm", "qk_norm", False),
+        lm_head(biased=True),
+    ),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attention.o": Stored("layers.{n}.self_attn.dense"),
+        "blocks.{n}.attention.q_norm": Stored("layers.{n}.self_attn.q_layernorm"),
+        "blocks.{n}.attention.k_norm": Stored("layers.{n}.self_attn.k_layernorm"),
+        "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.fc1"),
+        "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.fc2"),
+        "final_norm": Stored("final_layernorm"),
+    },
+)
+"""Phi-1, 1.5 and 2 (Gunasekar et al. 2023): GPT-J's block, with biases everywhere."""
+
+
+def _read_residual(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    parallel = fields.flag("use_parallel_residual", False)
+    return {"residual": "parallel" if parallel else "sequential", "shared_norm": parallel}
+
+
+def _write_residual(config: ModelConfig) -> dict[str, Any]:
+    return {"use_parallel_residual": config.residual == "parallel"}
+
+
+STABLELM = replace(
+    LLAMA,
+    name="StableLM",
+    model_type="stablelm",
+    classes={"none": "StableLmModel", "lm": "StableLmForCausalLM"},
+    only={"qk_layernorm": (False,)},
+    fixed=_GATED,
+    settings=(
+        *_SHARED,
+        rope(share=0.25),
+        _EPS,
+        _SILU,
+        Key("use_qkv_bias", "qkv_bias", False),
+        Group(_read_residual, _write_residual),
+        lm_head(),
+    ),
+)
+"""Bellagente et al. 2024: RoPE of a quarter of each head."""

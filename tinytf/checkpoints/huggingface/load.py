@@ -1,22 +1,33 @@
 """Which family a directory of transformers is of, and what it says without its weights."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tinytf.checkpoints.huggingface.alibi import BLOOM, FALCON, MPT
-from tinytf.checkpoints.huggingface.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, ROBERTA, XLM_ROBERTA
+from tinytf.checkpoints.huggingface.bert import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    DISTILBERT,
+    ELECTRA,
+    MPNET,
+    ROBERTA,
+    XLM_ROBERTA,
+)
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
-from tinytf.checkpoints.huggingface.gptj import GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
+from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
+from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.modernbert import MODERNBERT
 from tinytf.checkpoints.huggingface.neox import NEOX
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
-from tinytf.checkpoints.huggingface.table import HARMLESS
+from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
+from tinytf.checkpoints.table import Left
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
 from tinytf.fields import Fields, faults_of, quoted
@@ -29,11 +40,12 @@ FAMILIES = {
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         MODERNBERT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
         GEMMA2,
         NEOX,
-        GPTJ,
-        OLMO, COHERE,
+        GPTJ, CODEGEN,
+        OLMO, COHERE, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3,
@@ -48,15 +60,19 @@ def read_directory(directory: Path) -> Checkpoint:
     """
     path = directory / "config.json"
     data = read_json(path)
-    kind = data.get("model_type")
+    kind, text = data.get("model_type"), data.get("text_config")
     if not isinstance(kind, str):
         raise CheckpointError(f"{path} has no model_type, so it is not a model of transformers or of tinytf")
-    if kind not in FAMILIES:
+    if kind in FAMILIES:
+        family = FAMILIES[kind]
+    elif isinstance(text, dict) and text.get("model_type") in FAMILIES:
+        family, data = _inside(FAMILIES[text["model_type"]]), {**{k: data[k] for k in _OF_ALL if k in data}, **text}
+    else:
         raise CheckpointError(
             f"{path}: the architecture {kind!r} is not one that tinytf opens: {lacking(kind, data)}",
             did_you_mean(kind, FAMILIES),
         )
-    family, weights, fields = FAMILIES[kind], _weights(directory, data.get("quantization_config")), Fields(data, path)
+    weights, fields = _weights(directory, data.get("quantization_config")), Fields(data, path)
     tensors = {family.plain(name): name for name in weights.shapes}
     tensors |= {copied: tensors[copy] for copy, copied in family.copies.items() if copy in tensors}
     with faults_of(path):
@@ -64,6 +80,23 @@ def read_directory(directory: Path) -> Checkpoint:
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
     return Checkpoint(directory, family.with_head(config.head), config, weights, notes)
+
+
+_OF_ALL = ("tie_word_embeddings", "quantization_config")
+"""Keys that stand beside the text_config of a model with several parts."""
+
+
+def _inside(family: Family) -> Family:
+    """The same family as the text part of a model that takes images or sound too."""
+    return replace(
+        family,
+        prefix=f"language_model.{family.prefix}",
+        spellings=((r"^(model\.)?language_model\.", ""), *family.spellings),
+        left=(
+            *family.left,
+            Left(r"(model\.)?(vision|visual|multi_modal|audio|embed_).*", "what takes images or sound", said=True),
+        ),
+    )
 
 
 def _weights(directory: Path, quantised: object) -> WeightFiles:

@@ -4,6 +4,7 @@ from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
 from tinytf.steps.operations.head_norm import HeadNorm
@@ -16,6 +17,7 @@ from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
@@ -24,33 +26,8 @@ from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 
 __all__ = [
-    "Activate",
-    "Add",
-    "Alibi",
-    "Cap",
-    "Clip",
-    "Concat",
-    "HeadNorm",
-    "Join",
-    "Linear",
-    "Lookup",
-    "Mask",
-    "Mix",
-    "Multiply",
-    "Norm",
-    "Operation",
-    "Parameter",
-    "Pooled",
-    "Positions",
-    "Rotate",
-    "Scale",
-    "Scores",
-    "Sight",
-    "Sigmoid",
-    "Sink",
-    "Softmax",
-    "SunkSoftmax",
-    "TokenSoftmax",
-    "Unembed",
+    "Activate", "Add", "Alibi", "Cap", "ClampedGlu", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup",
+    "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate",
+    "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SunkSoftmax", "TokenSoftmax", "Unembed",
     "VocabularySoftmax",
-]
+]  # fmt: skip

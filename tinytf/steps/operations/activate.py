@@ -124,6 +124,9 @@ class Activate(Operation):
             return (activation_gradient(g, x, self.name),)
         return gated_gradients(g, x, gated[0], ACTIVATIONS[self.name](x), self.name)
 
+    def side(self, number: int, x: Tensor) -> Tensor | None:
+        return x > 0 if self.name == "relu" and number == 0 else None
+
     def code(self, site: Site) -> str:
         first, *gated = site.names
         return f"{site.variable} = {' * '.join([_CODE.get(self.name, f'F.{self.name}({{}})').format(first), *gated])}"

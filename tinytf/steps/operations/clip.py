@@ -29,6 +29,9 @@ class Clip(Operation):
     def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
         return (clip_gradient(g, site.input(), self.limit),)
 
+    def side(self, number: int, x: Tensor) -> Tensor | None:
+        return x.abs() <= self.limit
+
     def code(self, site: Site) -> str:
         return f"{site.variable} = {site.names[0]}.clamp(-{self.limit}, {self.limit})"
 

@@ -153,6 +153,10 @@ class Operation(ABC):
         """The gradients of the inputs from that of the step, each in its own shape. No autograd."""
         return ()
 
+    def side(self, number: int, x: Tensor) -> Tensor | None:
+        """On which side of its kinks each number of an input lies; None where the operation has none there."""
+        return None
+
     def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The gradients of the parameters that the step was computed with, by their names in the model."""
         return iter(())

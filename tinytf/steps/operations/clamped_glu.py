@@ -1,0 +1,83 @@
+"""The clamped gate of gpt-oss: (up + 1) ⊙ gate·σ(α·gate), where neither is larger than a limit (OpenAI 2025)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working, single
+
+
+def clamped_glu(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
+    """Of gates up to the limit, and of what they gate within ± the limit."""
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate * torch.sigmoid(gate * alpha))
+
+
+@dataclass(frozen=True)
+class ClampedGlu(Operation):
+    """(up + 1) ⊙ g·σ(``alpha``·g) with g = min(gate, ``limit``) and up within ±``limit``."""
+
+    alpha: float
+    limit: float
+
+    words = "an activation"
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return clamped_glu(*inputs, self.alpha, self.limit)
+
+    def _parts(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        """The derivative by the gate but for the factor up + 1, and that by up; 0 where either is beyond the limit."""
+        gate, up = wide(gate), wide(up)
+        share = torch.sigmoid(self.alpha * gate)
+        slope = share * (1 + self.alpha * gate * (1 - share)) * (gate <= self.limit)
+        kept = gate.clamp(max=self.limit)
+        return slope, kept * torch.sigmoid(self.alpha * kept) * (up.abs() <= self.limit)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        gate, up = site.inputs()
+        slope, of_up = self._parts(gate, up)
+        added = wide(up).clamp(-self.limit, self.limit) + 1
+        return (g * slope * added).to(g.dtype), (g * of_up).to(g.dtype)
+
+    def side(self, number: int, x: Tensor) -> Tensor | None:
+        return x.abs() <= self.limit if number else x <= self.limit
+
+    def code(self, site: Site) -> str:
+        gate, up = site.names
+        kept = f"g = {gate}.clamp(max={self.limit})"
+        made = f"({up}.clamp(-{self.limit}, {self.limit}) + 1) * g * torch.sigmoid({self.alpha} * g)"
+        return f"{kept}\n{site.variable} = {made}"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        gate, up = cells = [cell.source(number, *cell.index) for number in (0, 1)]
+        kept, within = min(gate.value, self.limit), max(-self.limit, min(up.value, self.limit))
+        share = (1 + math.tanh(self.alpha * kept / 2)) / 2
+        before = (
+            Value("gate", gate.value, gate.step.name),
+            Value("g", kept, f"no larger than {self.limit:g}"),
+            Value("σ(α·g)", share, f"α = {self.alpha:g}"),
+            Value("up", up.value, up.step.name),
+            Value("up + 1", within + 1, f"up within ±{self.limit:g}"),
+        )
+        factors = [("g", kept), ("σ(α·g)", share), ("up + 1", within + 1)]
+        made = single(" · ".join(name for name, _ in factors), factors, tuple(cells))
+        return Working(tuple((one, 2) for one in cells), made, before=before)
+
+    def summand(self, to: Consumer) -> Summand:
+        g, gate, up = to.incoming, to.input_at_row(0), to.input_at_row(1)
+        slope, of_up = self._parts(gate.values, up.values)
+        limits = f"{gate.name} up to {self.limit:g}, {up.name} within ±{self.limit:g}; beyond, the derivative is 0"
+        if to.number == 1:
+            act = Quantity(f"glu({gate.name})", of_up)
+            where = (f"glu(x) = x·σ({self.alpha:g}·x)", limits)
+            return Summand(f"{g.name} ⊙ {act.name}", g.values * act.values, where, (g, gate), (act,))
+        derivative = Quantity(f"glu′({gate.name})", slope)
+        added = Quantity(f"{up.name} + 1", wide(up.values).clamp(-self.limit, self.limit) + 1)
+        where = (f"glu′(x) = σ(αx)·(1 + αx·σ(−αx)), α = {self.alpha:g}", limits)
+        result = g.values * derivative.values * added.values
+        expression = f"{g.name} ⊙ {derivative.name} ⊙ ({added.name})"
+        return Summand(expression, result, where, (g, gate, up), (derivative, added))
