@@ -168,6 +168,33 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_bias": True,
         "logit_scale": 0.7,
     },
+    "experts, two a token": {
+        **LLAMA,
+        "n_kv_heads": 2,
+        "ffn_bias": True,
+        "experts": 5,
+        "experts_per_token": 2,
+        "router_bias": True,
+    },
+    "experts beside a shared one, after a dense layer": {
+        **LLAMA,
+        "experts": 4,
+        "experts_per_token": 2,
+        "d_expert": 7,
+        "routes_renormed": False,
+        "d_shared": 9,
+        "shared_gate": True,
+        "by_layer": (("experts", (0, 4)),),
+    },
+    "experts by sigmoids, without a gate": {
+        "norm": "rmsnorm",
+        "ffn_bias": False,
+        "experts": 3,
+        "experts_per_token": 2,
+        "router": "sigmoid",
+        "routed_scale": 2.5,
+        "d_shared": 9,
+    },
     "olmo 2, queries and keys normed over all heads": {
         **LLAMA,
         "n_kv_heads": 2,
@@ -234,7 +261,7 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if parameter.dim() == 2:
+        if parameter.dim() >= 2 and not name.endswith("bias"):
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 * (1.5 if "embed" not in name else 1.0))
         elif name.endswith("weight"):
             parameter.copy_(1 + 0.3 * noise)

@@ -29,6 +29,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "decides": ("one", "several", "number"),
     "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
     "qk_norm_across": ("head", "heads", "all"),
+    "router": ("softmax", "sigmoid"),
 }
 
 _MOST = 2**31 - 1
@@ -39,7 +40,8 @@ _LIMITS = {
     **dict.fromkeys(("n_kv_heads", "d_head", "n_token_types", "position_offset", "window", "rope_width"), _COUNT),
     **dict.fromkeys(("d_value", "q_rank", "kv_rank", "rope_original_context", "d_embed"), _COUNT),
     **dict.fromkeys(("layer_groups", "relative_buckets"), _COUNT),
-    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale"), _ABOVE_ZERO),
+    **dict.fromkeys(("experts", "experts_per_token", "d_expert", "d_shared"), _COUNT),
+    **dict.fromkeys(("norm_eps", "embed_scale", "logit_scale", "residual_scale", "routed_scale"), _ABOVE_ZERO),
     **dict.fromkeys(("alibi_scale", "alibi_max_bias"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_theta", "rope_factor", "rope_attention_factor", "glu_alpha"), _ABOVE_ZERO),
     **dict.fromkeys(("rope_short_factors", "rope_long_factors"), _ABOVE_ZERO),
@@ -65,6 +67,7 @@ BY_LAYER = (
     "rope_width",
     "rope_scaling",
     "rope_factor",
+    "experts",
 )
 """Fields that may differ from layer to layer."""
 
@@ -135,6 +138,11 @@ class ModelConfig:
     ±``clip_qkv`` (0: not). ``by_layer`` has the fields that differ from layer to layer, each with one value a layer;
     ``at`` gives that of one layer.
 
+    A layer with ``experts`` sends each token to ``experts_per_token`` of them, each a feed-forward of ``d_expert``
+    units (0: d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of
+    the chosen ones sum to 1, before ``routed_scale`` multiplies them. Every token goes through the shared expert of
+    ``d_shared`` units too (0: none), behind a sigmoid of its own with ``shared_gate``.
+
     A ``sequence``, ``token`` or ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last``
     token or at ``every`` one (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm``
     where there are such. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``.
@@ -190,6 +198,15 @@ class ModelConfig:
     gated: bool = False
     glu_limit: float = 0.0
     glu_alpha: float = 1.0
+    experts: int = 0
+    experts_per_token: int = 0
+    d_expert: int = 0
+    router: str = "softmax"
+    router_bias: bool = False
+    routes_renormed: bool = True
+    routed_scale: float = 1.0
+    d_shared: int = 0
+    shared_gate: bool = False
     qkv_bias: bool = True
     o_bias: bool = True
     ffn_bias: bool = True
@@ -254,6 +271,7 @@ class ModelConfig:
             raise ConfigError(f"q_rank {self.q_rank} needs a kv_rank")
         if self.glu_limit and not (self.gated and self.activation == "silu"):
             raise ConfigError(f"glu_limit {self.glu_limit:g} needs a gated feed-forward with the activation 'silu'")
+        self._require_experts()
         self._require_layers()
         if self.relative_buckets % 4:
             raise ConfigError(f"relative_buckets {self.relative_buckets} is no multiple of 4")
@@ -316,6 +334,14 @@ class ModelConfig:
                 f"head {self.head!r} does not read {self.head_reads!r}", "a sequence head reads one token"
             )
 
+    def _require_experts(self) -> None:
+        if self.experts and not 0 < self.experts_per_token <= self.experts:
+            raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
+        if self.experts and not self.d_expert:
+            object.__setattr__(self, "d_expert", self.d_ff)
+        if self.shared_gate and not self.d_shared:
+            raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
+
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
         try:
@@ -329,6 +355,8 @@ class ModelConfig:
                 raise ConfigError(f"{name} does not differ by layer", did_you_mean(name, BY_LAYER))
             if len(values) != self.n_layers:
                 raise ConfigError(f"by_layer has {len(values)} values of {name} for {self.n_layers} layers")
+            if name == "experts" and set(values) - {0, self.experts}:
+                raise ConfigError(f"a layer has {self.experts} experts or 0, and by_layer says {values}")
         if "positions" in dict(pairs):
             kinds = {self.positions, *dict(pairs)["positions"]}
             if not {"rotary"} <= kinds <= {"rotary", "none"}:
@@ -441,6 +469,10 @@ class ModelConfig:
             "label": len(self.labels),
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
+            "expert": self.experts,
+            "d_expert": self.d_expert,
+            "d_shared": self.d_shared,
+            "switch": 1,
             "sink": 1,
             "bucket": self.relative_buckets,
         }

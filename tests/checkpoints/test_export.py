@@ -102,6 +102,18 @@ WRITTEN = {
         ),
     ),
     "bert with a question head": ("BERT", config_of("bert with a question head")),
+    "mixtral": ("Mixtral", config_of("experts, two a token", ffn_bias=False, router_bias=False)),
+    "qwen3 moe": (
+        "Qwen3-MoE",
+        config_of(
+            "experts beside a shared one, after a dense layer",
+            d_shared=0,
+            shared_gate=False,
+            d_expert=8,
+            qk_norm=True,
+            window=3,
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {

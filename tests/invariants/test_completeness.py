@@ -89,8 +89,8 @@ def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | 
 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
     """An address of a cell (or of a row, with one word) that is not masked."""
-    heads = (1,) if step.has_heads else None
-    last = {"label": "1", "sink": "0"}.get(step.axes[-1], "2")
+    heads = (1,) if step.is_split else None
+    last = {"label": "1", "sink": "0", "switch": "0"}.get(step.axes[-1], "2")
     cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", last)[:words]
     return Address(step, None if layer is None else (layer,), heads, cell)
 
@@ -123,7 +123,7 @@ def test_a_row_is_derived_as_the_model_computes_it_and_passes_where_it_says(row:
         finite = held.isfinite()
         assert torch.equal(again.isfinite(), finite)
         assert furthest(again[finite], held[finite]) < 1e-12, f"{kind}: {name} is derived otherwise"
-        if step.seen is None and not step.core:
+        if step.seen is None and not step.core and not step.in_experts:
             assert not step.to_loss, f"{kind}: {name} leads to the loss, and is seen nowhere"
             continue
         passing = as_step(step, seen_in(kind)[name], trace.config)
@@ -212,9 +212,9 @@ def test_a_cell_is_explained(row: Step) -> None:
 @rows
 def test_a_row_is_drawn_by_its_axes(row: Step) -> None:
     for kind, step, layer in places(row):
-        head = 1 if step.has_heads else None
+        head = 1 if step.is_split else None
         blocks = list(step_blocks(trace_of(kind), step, layer, head, dims=8, rows=None, asked=True))
-        assert any(isinstance(block, Heat) for block in blocks) == step.is_map, f"{kind}: {step.full_name(layer)}"
+        assert any(isinstance(block, Heat) for block in blocks) == step.is_drawn, f"{kind}: {step.full_name(layer)}"
         drawn = list(paint(blocks, Terminal()))
         assert any(step.name in line for line in drawn)
         assert len(drawn) > len(IDS) // 2 or len(step.axes) == 1 or step.is_vocabulary

@@ -47,6 +47,8 @@ _LLAMA3 = {
     "original_max_position_embeddings": 16,
 }
 
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "sliding_window": 4}
+
 
 def _bert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.BertConfig(**_BERT, **settings))
@@ -263,6 +265,16 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
+    "mixtral": lambda: _decoder("Mixtral", num_local_experts=5, sliding_window=4, rope_theta=500.0),
+    "mixtral, three a token": lambda: _decoder(
+        "Mixtral", num_local_experts=4, num_experts_per_tok=3, hidden_act="gelu", head_dim=10, tie_word_embeddings=True
+    ),
+    "qwen3 moe": lambda: _decoder(
+        "Qwen3Moe", **_EXPERTS, head_dim=10, norm_topk_prob=True, mlp_only_layers=[1], use_sliding_window=True
+    ),
+    "qwen3 moe, every second layer": lambda: _decoder(
+        "Qwen3Moe", **_EXPERTS, decoder_sparse_step=2, attention_bias=True
+    ),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
     "deepseek v3, latent": lambda: _deepseek(3),
     "deepseek v2, queries not compressed": lambda: _deepseek(

@@ -57,7 +57,7 @@ def test_a_cell_of_every_step_is_explained(model, trace) -> None:
             continue
         last = "0" if step.axes[-1] == "label" else "2"
         cell = ("4", last)[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
-        where = Address(step, None if layer is None else (layer,), (1,) if step.has_heads else None, cell)
+        where = Address(step, None if layer is None else (layer,), (1,) if step.is_split else None, cell)
         found = model.explain(trace, where)[0]
         assert found.holds, f"{where} is {found.recorded}, and explained as {found.total}"
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import Activate, Add, Multiply, Norm
+from tinytf.steps.operations import Activate, Add, Multiply, Norm, SumExperts
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
@@ -32,6 +32,7 @@ KINDS = (
     "head",
     "attention bias",
     "feed-forward",
+    "expert",
     "feed-forward bias",
     "norm bias",
     "dense bias",
@@ -304,8 +305,11 @@ def _block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _P
 
 
 def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
-    """What attention or the feed-forward gives, by heads and bias."""
+    """What attention or the feed-forward gives, by heads and bias, or by experts."""
     trace, place = stream.trace, stream.place
+    step = trace.steps.at(step.name, layer)
+    if not step.module:
+        return _mixture(trace, place, step, layer)
     parts, linear = _Parts(trace, place), Site(trace, step, layer).module
     weight, of_heads, exchanged = _wide(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
@@ -318,6 +322,24 @@ def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
     else:
         parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", linear.bias, layer)
+    return parts
+
+
+def _mixture(trace: Trace, place: int, step: Step, layer: int) -> _Parts:
+    """What each expert that the token is sent to adds, and a shared one."""
+    parts = _Parts(trace, place)
+    if trace.is_exchanged(step.name, layer):
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
+        return parts
+    for name, within in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
+        source = trace.steps.at(name, within)
+        if isinstance(source.operation, SumExperts):
+            added = source.inputs[0]
+            for number in trace.step("ffn.chosen", layer)[place].nonzero().flatten().tolist():
+                parts.names.append((f"L{layer}E{number}", "expert", layer, None))
+                parts.rows.append(_wide(trace.step(added, layer, (number,))[0, place])[None])
+        else:
+            parts.add(name, "feed-forward", trace.step(name, layer)[place], layer)
     return parts
 
 

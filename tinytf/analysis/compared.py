@@ -55,7 +55,7 @@ class Compared(Data):
     @property
     def head(self) -> int | None:
         """The head with the largest difference, where the step has heads."""
-        return self.at[0] if self.step.has_heads else None
+        return self.at[0] if self.step.is_split else None
 
 
 class Sums:

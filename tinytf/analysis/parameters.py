@@ -177,7 +177,7 @@ def _found(model: TextModel, address: str | ParameterAddress, way: str | None) -
 
     for one in where.singles():
         layer = one.layers[0] if one.layers else None
-        makes = [str(Address(one.step, one.layers, one.heads if one.step.has_heads else None))]
+        makes = [str(Address(one.step, one.layers, one.heads if one.step.is_split else None))]
         if one.parameter.name == "E" and model.transformer.head is not None and model.config.tied_head:
             makes.append(table.unembedded.name)
         values = one.tensor(model.transformer, find)

@@ -145,14 +145,16 @@ class Scaled(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with an activation between, act(x·W₁ + b₁)·W₂ + b₂.
 
-    The gated form is (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU (Shazeer 2020).
+    There are d_ff units, or ``width``. The gated form is (act(x·W_gate) ⊙ x·W_up)·W_down; with SiLU this is SwiGLU
+    (Shazeer 2020).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, width: int | None = None) -> None:
         super().__init__()
-        self.up = Linear(config.d_model, config.d_ff, bias=config.ffn_bias)
-        self.down = Linear(config.d_ff, config.d_model, bias=config.ffn_bias)
-        self.gate = Linear(config.d_model, config.d_ff, bias=config.ffn_bias) if config.gated else None
+        width = width or config.d_ff
+        self.up = Linear(config.d_model, width, bias=config.ffn_bias)
+        self.down = Linear(width, config.d_model, bias=config.ffn_bias)
+        self.gate = Linear(config.d_model, width, bias=config.ffn_bias) if config.gated else None
         self.activation = ACTIVATIONS[config.activation]
         self.open: Callable[[Tensor, Tensor], Tensor] = partial(_open, self.activation)
         if config.glu_limit:

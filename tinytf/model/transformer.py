@@ -14,6 +14,7 @@ from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
 from tinytf.model.attention import SelfAttention, Tap, make_attention, make_core
 from tinytf.model.cache import KVCache, LayerCache
+from tinytf.model.experts import Experts, make_experts
 from tinytf.model.linear import Linear, linear
 from tinytf.model.parts import (
     Embedding,
@@ -79,7 +80,7 @@ class Block(nn.Module):
         self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
-        self.ffn = FeedForward(config)
+        self.ffn = Experts(config) if config.experts else FeedForward(config)
         self.ffn_norm = make_norm(config) if added else none
         self.attn_scale, self.ffn_scale = (
             none if config.residual_scale == 1 else Scaled(config.residual_scale) for _ in range(2)
@@ -210,8 +211,8 @@ class Transformer(nn.Module):
         residual = std / (2 * config.n_layers) ** 0.5
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() == 2:
-                    adds = name.endswith(("attention.o.weight", "ffn.down.weight"))
+                if parameter.dim() >= 2 and not name.endswith("bias"):
+                    adds = name.endswith(("attention.o.weight", ".down.weight"))
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
@@ -248,6 +249,12 @@ class Transformer(nn.Module):
             raise UsageError("the fused core has no steps to tap", "use the core 'steps'")
         for attention in self._attentions():
             attention.core = make_core(attention.config, tap, stepwise=core == "steps", within=attention)
+
+    def use_experts(self, core: str, tap: Tap | None = None) -> None:
+        """Run the experts of every block ``fused``, or by ``steps`` with an optional tap."""
+        for experts in self.modules():
+            if isinstance(experts, Experts):
+                experts.core = make_experts(experts.config, tap, stepwise=core == "steps")
 
     def cache(self, capacity: int | None = None, batch: int = 1) -> KVCache:
         """An empty cache for this model, on its device and in its dtype; the whole context without a ``capacity``."""

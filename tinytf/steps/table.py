@@ -52,9 +52,10 @@ class Step:
     with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
     the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
     the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
-    themselves. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
-    depends on a step. A ``shared`` step has the same parameters in every layer. ``alias`` is the TransformerLens name,
-    with ``alias_note`` where that names a different tensor.
+    themselves; ``in_experts`` are those that a mixture of experts runs itself. A ``from_stream`` step is the residual
+    stream after the layer before. ``to_loss`` is false where no loss depends on a step. A ``shared`` step has the same
+    parameters in every layer. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different
+    tensor.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Step:
     matrix: str = "W"
     seen: Seen | None = None
     core: bool = False
+    in_experts: bool = False
     from_stream: bool = False
     to_loss: bool = True
     shared: bool = False
@@ -91,11 +93,32 @@ class Step:
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
-        return f"ffn.{self.matrix}" if self.role == "ffn" else self.matrix
+        return f"{self.name.partition('.')[0]}.{self.matrix}" if self.role == "ffn" else self.matrix
 
     @property
     def has_heads(self) -> bool:
         return "head" in self.axes or "kv head" in self.axes
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether it has a tensor for each expert."""
+        return self.axes[:1] == ("expert",)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether an address may name a part of it: a head, or an expert."""
+        return self.has_heads or self.of_experts
+
+    @property
+    def letter(self) -> str:
+        """What stands before the number of a part in an address: L3H5, L3E5."""
+        return "E" if self.of_experts else "H"
+
+    def part_numbers(self, config: ModelConfig) -> range:
+        """The parts that have a tensor of their own; query heads that share a key head count once."""
+        if self.of_experts:
+            return range(config.experts)
+        return range(0, config.n_heads, config.heads_per_kv if "kv head" in self.axes else 1)
 
     @property
     def is_tensor(self) -> bool:
@@ -105,6 +128,11 @@ class Step:
     def is_map(self) -> bool:
         """Whether it has a number for every query and key."""
         return self.axes[-2:] == ("query", "key")
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it is a map to look at: of queries and keys, or of tokens and experts."""
+        return self.is_map or self.axes == _ROUTES
 
     @property
     def is_vocabulary(self) -> bool:
@@ -120,6 +148,11 @@ class Step:
         return self.operation is not None and self.operation.distribution
 
     @property
+    def is_choice(self) -> bool:
+        """Whether it only decides: it has no gradient, and none goes through it."""
+        return self.axes == _ROUTES and not self.to_loss
+
+    @property
     def in_stream(self) -> bool:
         """Whether it is recorded in every layer and as wide as the residual stream: the stream, or what is added."""
         return self.in_layer and self.recorded and self.axes == _WIDE
@@ -132,7 +165,7 @@ class Step:
     @property
     def replaceable(self) -> bool:
         """Whether a tap may replace it: not where it is only seen as the input of a module."""
-        return self.core or (self.seen is not None and self.seen.argument is None)
+        return self.core or self.in_experts or (self.seen is not None and self.seen.argument is None)
 
 
 def _order(*orders: str) -> Predicate:
@@ -169,6 +202,18 @@ def _head_dense(config: ModelConfig) -> bool:
 
 def _head_normed(config: ModelConfig) -> bool:
     return config.head == "mlm" or config.head_norm
+
+
+def _mixed(config: ModelConfig) -> bool:
+    return config.experts > 0
+
+
+def _dense(config: ModelConfig) -> bool:
+    return not _mixed(config)
+
+
+def _shared(config: ModelConfig) -> bool:
+    return _mixed(config) and config.d_shared > 0
 
 
 def _scaled_head(config: ModelConfig) -> bool:
@@ -212,6 +257,10 @@ def _clip(o: "ModuleType", config: ModelConfig) -> "Operation":
 
 def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.ffn_bias)
+
+
+def _expert(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.ExpertLinear(config.ffn_bias)
 
 
 def _tokens_widened(config: ModelConfig) -> bool:
@@ -263,12 +312,18 @@ _VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
 _SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
+_ROUTES = ("token", "expert")
+_OF_EXPERTS = ("expert", "token", "d_expert")
+_SHARED = ("token", "d_shared")
 _VOCABULARY = ("token", "vocab")
 _CLASSES = ("token", "label")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
-_NO_DENSE = "the head of this model has no dense layer"
+_NO_HEAD_DENSE = "the head of this model has no dense layer"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
+_NO_SHARED = "no expert takes every token in this model"
+_NO_DENSE = "this layer has experts in the place of one feed-forward; see expert.hidden"
 _NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
 _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
@@ -409,15 +464,61 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
          alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
-         seen=Seen("ffn.up")),
+         recorded=True, when=_dense, absent=_NO_DENSE, alias="{hidden_alias}", make=_ffn, module="ffn.up",
+         matrix="{w_up}", seen=Seen("ffn.up")),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
+         recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
-         make=_activate, seen=Seen("ffn.down", 0)),
+         when=_dense, absent=_NO_DENSE, make=_activate, seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
-         alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
+         when=_dense, absent=_NO_DENSE, alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}",
+         seen=Seen("ffn")),
+    Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
+         matrix="W_router", seen=Seen("ffn.router")),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of router, else 0", _ROUTES, ("ffn.router",),
+         "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
+         to_loss=False),
+    Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, in_experts=True,
+         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
+    Step("expert.hidden", "expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+         ("<residual>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
+         matrix="{w_up}", in_experts=True),
+    Step("expert.gate", "expert, gate", "{ffn_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+         ("<residual>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
+         module="ffn.experts.gate", matrix="W_gate", in_experts=True),
+    Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *_WIDE),
+         ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
+         matrix="{w_down}", in_experts=True),
+    Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *_WIDE), ("expert.out", "ffn.routes"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, _: o.Weigh(), in_experts=True),
+    Step("ffn", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", recorded=True,
+         when=lambda c: _mixed(c) and not _shared(c), alias="hook_mlp_out", make=lambda o, _: o.SumExperts(),
+         seen=Seen("ffn")),
+    Step("ffn.mixed", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
+    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}",
+         seen=Seen("ffn.shared.up")),
+    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
+         matrix="W_gate", seen=Seen("ffn.shared.gate")),
+    Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_activate, seen=Seen("ffn.shared.down", 0)),
+    Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", _WIDE, ("shared.act",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}", seen=Seen("ffn.shared")),
+    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
+         module="ffn.shared_score", matrix="W_score", seen=Seen("ffn.shared_score")),
+    Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", _WIDE, ("shared.out", "shared.score"), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch(),
+         seen=Seen("ffn.switch")),
+    Step("ffn", "experts and shared expert", "{inputs}", _WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
+         when=_shared, alias="hook_mlp_out", make=lambda o, _: o.Add(), seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
@@ -440,9 +541,10 @@ STEPS: tuple[Step, ...] = (
          False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
          make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
     Step("head.dense", "head, dense", "x·W{dense_bias}", _HEAD, ("<final>",), "output", False, when=_head_dense,
-         absent=_NO_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense", seen=Seen("head.dense")),
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense",
+         seen=Seen("head.dense")),
     Step("head.act", "head, activated", "{head_act}(dense)", _HEAD, ("head.dense",), "output", False, when=_head_dense,
-         absent=_NO_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
     Step("head.norm", "head, norm", "{norm}(act)", _HEAD, ("<acted>",), "output", False, when=_head_normed,
          absent="the head of this model has no norm", make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
@@ -511,6 +613,10 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
         "act": _act_words(config),
+        "no_gate": _NO_DENSE if _mixed(config) else "the feed-forward of this model has no gate",
+        "per_token": str(config.experts_per_token),
+        "router_bias": " + b" if config.router_bias else "",
+        "routes": _routes_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
         "hidden": _hidden(config),
         "head_act": ACTIVATION_NAMES[config.head_activation],
@@ -560,6 +666,17 @@ def _act_words(config: ModelConfig) -> str:
     return f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)"
 
 
+def _routes_words(config: ModelConfig) -> str:
+    """What weighs the chosen experts: a softmax over them, say, times a scale."""
+    times = "" if config.routed_scale == 1.0 else f"{config.routed_scale:g}·"
+    score = "softmax" if config.router == "softmax" else "σ"
+    if not config.routes_renormed:
+        return f"{times}{score}(router) of the chosen, else 0"
+    if config.router == "softmax":
+        return f"{times}softmax(router of the chosen), else 0"
+    return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
+
+
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
@@ -571,6 +688,9 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
+        "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
+        "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
         "<final>": final,
         "<acted>": acted,
@@ -808,6 +928,11 @@ class StepTable:
             (later.is_map and later.is_distribution) or self.only_through_maps(later, within) for later, within in after
         )
 
+    def has_parameter(self, name: str, layer: int) -> bool:
+        """Whether a layer has the parameter of that name."""
+        step = self.by_place.get((self.parameters[name][0].name, layer))
+        return step is not None and any(one.name == name and not one.absent for one in _parameters(step))
+
     def synonym(self, name: str) -> str | None:
         """The step that ``name`` means in this architecture, or its present name, where that is another step."""
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
@@ -827,9 +952,10 @@ class StepTable:
             found |= {one.name: (step, one) for one in _parameters(step)}
         return found
 
-    def why_absent(self, name: str) -> str | None:
-        """Why a step of the table does not exist in this model; None for a name that no model has."""
-        reasons = [step.absent.format_map(_words(self.config)) for step in STEPS if step.name == name]
+    def why_absent(self, name: str, layer: int | None = None) -> str | None:
+        """Why a step of the table does not exist in this model, or layer; None for a name that no model has."""
+        words = _words(self.config if layer is None else self.config.at(layer))
+        reasons = [step.absent.format_map(words) for step in STEPS if step.name == name]
         return next((reason for reason in reasons if reason), None)
 
     def aliases(self) -> dict[str, Step]:

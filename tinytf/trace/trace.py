@@ -99,6 +99,12 @@ class Trace:
         self._keep(key, tensor)
         return tensor
 
+    def shown_part(self, step: Step, layer: int | None, head: int) -> int | None:
+        """The part of a split step that stands for all: ``head``, or the expert with the most weight over the text."""
+        if step.of_experts:
+            return int(self.step("ffn.routes", layer).sum(dim=0).argmax())
+        return head if step.is_split else None
+
     def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
         """Whether an intervention replaced a step, so that it does not follow from the steps before it."""
         full = self.steps.by_name[name].full_name(layer)

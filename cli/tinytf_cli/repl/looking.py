@@ -279,13 +279,14 @@ def find_address(session: Session, word: str, step: str = "") -> Address:
         one, layer = trace.steps.rows[session.require_place()]
         if step and not one.is_tensor:
             one, layer = trace.steps.by_name[step], chosen.layer if layer is None else layer
-        heads = None if not one.has_heads else (min(chosen.head, trace.config.n_heads - 1),)
-        where = Address(one, None if layer is None else (layer,), heads)
+        part = trace.shown_part(one, layer, min(chosen.head, trace.config.n_heads - 1))
+        where = Address(one, None if layer is None else (layer,), None if part is None else (part,))
     else:
         name, bracket, cell = word.partition("[")
         named = trace.steps.by_name.get(name)
         if named is not None and named.in_layer:
-            head = f"H{chosen.head}" if named.has_heads else ""
+            part = trace.shown_part(named, chosen.layer, chosen.head) if trace.steps.has(name, chosen.layer) else None
+            head = "" if part is None else f"{named.letter}{part}"
             word = f"L{chosen.layer}{head}.{name}{bracket}{cell}"
         where = trace.address(word)
     if where.step is None and step:

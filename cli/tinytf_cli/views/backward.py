@@ -26,7 +26,7 @@ def gradient_blocks(
     found: Backward, step: Step, layer: int | None, head: int | None, *, dims: int, rows: int | None, asked: bool
 ) -> Iterator[Block]:
     """The gradient at one step of a layer (and head), under its formula."""
-    where = Address(step, None if layer is None else (layer,), (head,) if step.has_heads and head is not None else None)
+    where = Address(step, None if layer is None else (layer,), (head,) if step.is_split and head is not None else None)
     yield Heading(f"∂loss/∂{where}", found.formula(where), step.role)
     yield from value_blocks(found.trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
 

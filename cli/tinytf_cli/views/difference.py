@@ -172,7 +172,7 @@ class DifferenceView:
             elif axis == "vocab":
                 parts.append(self.shown(place))
             else:
-                parts.append(f"{'H' if axis in ('head', 'kv head') else 'd'}{place}")
+                parts.append(f"{'H' if axis in ('head', 'kv head') else 'E' if axis == 'expert' else 'd'}{place}")
         return ", ".join(parts)
 
     def _map(self) -> Iterator[Block]:
@@ -355,5 +355,5 @@ class DifferenceView:
 
 def _place(one: Compared) -> str:
     """The cell as an address has it, ``H2[1,23]``."""
-    head = f"H{one.at[0]}" if one.step.has_heads else ""
+    head = f"{one.step.letter}{one.at[0]}" if one.step.is_split else ""
     return f"{head}[{','.join(map(str, one.at[bool(head) :]))}]"

@@ -14,6 +14,7 @@ from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Histogram, Line
 _LETTERS = {
     "token": "T", "d_model": "C", "d_embed": "E", "head": "H", "kv head": "G", "d_head": "D", "query": "Q", "key": "K",
     "n_heads·d_head": "HD", "d_ff": "F", "vocab": "V",
+    "expert": "E", "d_expert": "X", "d_shared": "S", "switch": "1",
 }  # fmt: skip
 _TOKENS_WIDTH = 32
 _LONGEST = 60
@@ -66,8 +67,10 @@ def pipeline_blocks(trace: Trace, rows: Sequence[StepSummary], *, short: bool) -
 
 
 def _legend(config: ModelConfig) -> str:
-    grouped = config.n_kv_heads != config.n_heads
-    return ", ".join(f"{letter} {axis}" for axis, letter in _LETTERS.items() if grouped or axis != "kv head")
+    absent = {axis for axis, size in config.sizes.items() if not size} | {"switch"}
+    absent |= {"kv head"} if config.n_kv_heads == config.n_heads else set()
+    absent |= set() if config.experts else {"expert", "d_expert"}
+    return ", ".join(f"{letter} {axis}" for axis, letter in _LETTERS.items() if axis not in absent)
 
 
 def _tokens_or_ids(trace: Trace, row: StepSummary) -> str:

@@ -162,8 +162,9 @@ def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) ->
     """The tensors under the names that transformers stores, joint ones joined."""
     parts: dict[str, list[tuple[Stored, Tensor]]] = {}
     for name, tensor in state.items():
-        plain, how = family.place(name, config)
-        parts.setdefault(plain, []).append((how, tensor.detach().cpu()))
+        for plain, how in family.places(name, len(tensor), config):
+            piece = tensor if how.expert is None else tensor[how.expert]
+            parts.setdefault(plain, []).append((how, piece.detach().cpu()))
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([tensor for _, tensor in pieces], config)

@@ -15,6 +15,7 @@ from tinytf.checkpoints.huggingface.bert import (
     XLM_ROBERTA,
 )
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
@@ -46,6 +47,9 @@ FAMILIES = {
         NEOX,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, STABLELM,
+        MIXTRAL, QWEN3_MOE,
+        GPTJ,
+        OLMO, COHERE,
         BLOOM, MPT, FALCON,
         OPT, BIOGPT,
         DEEPSEEK_V2, DEEPSEEK_V3,

@@ -4,9 +4,11 @@ from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
@@ -19,6 +21,7 @@ from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
+from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.sigmoid import Sigmoid
@@ -31,3 +34,43 @@ __all__ = [
     "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SunkSoftmax", "TokenSoftmax", "Unembed",
     "VocabularySoftmax",
 ]  # fmt: skip
+from tinytf.steps.operations.switch import Switch
+from tinytf.steps.operations.weigh import SumExperts, Weigh
+
+__all__ = [
+    "Activate",
+    "Add",
+    "Alibi",
+    "Cap",
+    "Choose",
+    "ClampedGlu",
+    "Clip",
+    "Concat",
+    "ExpertLinear",
+    "HeadNorm",
+    "Join",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "RelativeBias",
+    "Rotate",
+    "Route",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sink",
+    "Softmax",
+    "SumExperts",
+    "SunkSoftmax",
+    "Switch",
+    "Unembed",
+    "VocabularySoftmax",
+    "Weigh",
+]
