@@ -141,6 +141,7 @@ WRITTEN = {
         "ModernBERT",
         config_of("modernbert, windows to both sides"),
     ),
+    "eurobert": ("EuroBERT", config_of("llama, grouped", causal=False, norm_eps=1e-5)),
     "bert with classes": ("BERT", config_of("bert with classes of the text")),
     "roberta with several classes": (
         "RoBERTa",

@@ -58,6 +58,9 @@ _LABELS = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "label2id": {"no": 0, 
 _SEVERAL = {**_LABELS, "problem_type": "multi_label_classification"}
 
 
+_EURO = {"pad_token_id": 0, "mask_token_id": 2}
+
+
 def _classes(family: str, task: str, sizes: dict[str, Any], **settings: Any) -> nn.Module:
     config = getattr(transformers, f"{family}Config")(**{**sizes, **settings})
     return getattr(transformers, f"{family}For{task}")(config)
@@ -232,6 +235,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         },
     ),
     "modernbert with classes": lambda: _modernbert("ForSequenceClassification", **_LABELS),
+    "nomicbert": lambda: _classes("NomicBert", "MaskedLM", _BERT, hidden_act="gelu", layer_norm_eps=1e-3),
+    "nomicbert with classes": lambda: _classes("NomicBert", "SequenceClassification", _BERT, **_LABELS),
+    "eurobert": lambda: _classes("EuroBert", "MaskedLM", _LLAMA, **_EURO, mlp_bias=True, attention_bias=True),
+    "eurobert with classes": lambda: _classes(
+        "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
+    ),
+    "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
+    "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
     "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**_ROBERTA, hidden_act="silu")),
     "roberta with a pooler": lambda: transformers.RobertaModel(transformers.RobertaConfig(**_ROBERTA, pad_token_id=1)),

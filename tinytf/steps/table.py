@@ -640,7 +640,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "matrix": "E" if config.tied_head else "W_U",
         "dense_bias": " + b" if config.head_dense_bias else "",
         "head_bias": " + b" if config.head_bias else "",
-        "prediction": _PREDICTIONS.get(config.head, ""),
+        "prediction": _PREDICTIONS.get("mlm" if config.head == "lm" and not config.causal else config.head, ""),
         "class_shares": "softmax(logits) over the tokens"
         if config.head == "question"
         else "σ(logits)"

@@ -129,7 +129,8 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
-        head = _HEADS[c.head] + (f": {printable(c.labels_in_words, spaces=False)}" if c.labels else "")
+        kind = "mlm" if c.head == "lm" and not c.causal else c.head
+        head = _HEADS[kind] + (f": {printable(c.labels_in_words, spaces=False)}" if c.labels else "")
         head += _DECIDES[c.decides]
         of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""

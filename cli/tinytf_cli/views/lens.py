@@ -43,7 +43,7 @@ class LensView:
         yield from banner(self.model, found.encoding)
         yield Heading("logit lens", "the most probable token, if this were the last layer", "output")
         yield note(f"read through {found.through}")
-        fills = self.model.config.head == "mlm"
+        fills = self.model.config.predicts_tokens and not self.model.config.causal
         if fills and len(detailed) < len(found.positions):
             yield note("the text has no [MASK], so every position is read")
         if len(found.positions) > 1:

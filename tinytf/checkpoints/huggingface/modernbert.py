@@ -1,8 +1,12 @@
-"""ModernBERT (Warner et al. 2024): a pre-norm encoder, rotary, gated, with windows to both sides in most layers."""
+"""Encoders with rotary positions and gated feed-forwards: ModernBERT, NomicBERT and EuroBERT."""
 
+from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.bert import BERT
 from tinytf.checkpoints.huggingface.heads import ClassHead
+from tinytf.checkpoints.huggingface.llama import LLAMA
+from tinytf.checkpoints.huggingface.rope import rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
 from tinytf.config import ModelConfig
@@ -110,3 +114,63 @@ MODERNBERT = Family(
         "question": ClassHead(_CLASSIFIER),
     },
 )
+"""Warner et al. 2024: pre-norm, most layers with a window to both sides and a base of RoPE of their own."""
+
+NOMIC_BERT = replace(
+    BERT,
+    name="NomicBERT",
+    model_type="nomic_bert",
+    prefix="nomic_bert.",
+    classes={"none": "NomicBertModel", "mlm": "NomicBertForMaskedLM"},
+    only={},
+    fixed={
+        **BERT.fixed,
+        **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias"), False),
+        "positions": "rotary",
+        "gated": True,
+    },
+    settings=(rope(1_000.0), Key("head_dim", "d_head", 0), *BERT.settings),
+    harmless=("rotary_emb_fraction",),
+    stored={
+        **{ours: how for ours, how in BERT.stored.items() if not ours.startswith(("blocks.", "embed.positions"))},
+        "embed.norm": Stored("emb_ln"),
+        **fused("encoder.layers.{n}.attn.Wqkv"),
+        "blocks.{n}.attention.o": Stored("encoder.layers.{n}.attn.out_proj"),
+        "blocks.{n}.norm1": Stored("encoder.layers.{n}.norm1"),
+        "blocks.{n}.ffn.up": Stored("encoder.layers.{n}.mlp.fc11"),
+        "blocks.{n}.ffn.gate": Stored("encoder.layers.{n}.mlp.fc12"),
+        "blocks.{n}.ffn.down": Stored("encoder.layers.{n}.mlp.fc2"),
+        "blocks.{n}.norm2": Stored("encoder.layers.{n}.norm2"),
+        "head.norm": Stored("cls.predictions.transform.layer_norm"),
+    },
+    spellings=(),
+)
+"""Nussbaum et al. 2024: BERT's order of norms."""
+
+
+def _read_lm_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """A head without a transform, which has a bias where the feed-forward has one; Llama's, on masks."""
+    there = found["tied_head"] or "lm_head.weight" in tensors
+    return {"head": "lm" if there else "none", "head_bias": found["ffn_bias"] and there}
+
+
+EUROBERT = replace(
+    LLAMA,
+    name="EuroBERT",
+    model_type="eurobert",
+    classes={"none": "EuroBertModel", "lm": "EuroBertForMaskedLM"},
+    fixed={**LLAMA.fixed, "causal": False},
+    settings=(*LLAMA.settings, Group(_read_lm_head)),
+    harmless=("classifier_pooling",),
+    left=(*LLAMA.left, Left(r"dense\..*", "a task head", said=True)),
+    outside=("lm_head", "dense.", "classifier."),
+    heads={
+        "sequence": ClassHead(
+            {"head.dense": Stored("dense"), "head.decoder": Stored("classifier")},
+            "gelu",
+            only={"classifier_pooling": ("bos",)},
+        ),
+        "token": ClassHead({"head.decoder": Stored("classifier")}),
+    },
+)
+"""Boizard et al. 2025: a Llama that looks both ways."""

@@ -27,6 +27,13 @@ from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
+
+__all__ = [
+    "Activate", "Add", "Alibi", "Cap", "ClampedGlu", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup",
+    "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate",
+    "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SunkSoftmax", "TokenSoftmax", "Unembed",
+    "VocabularySoftmax",
+]  # fmt: skip
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
@@ -58,7 +65,6 @@ __all__ = [
     "Scale",
     "Scores",
     "Sight",
-    "Sigmoid",
     "Sink",
     "Softmax",
     "SumExperts",
