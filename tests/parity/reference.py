@@ -182,6 +182,12 @@ def _phi3(**settings: Any) -> nn.Module:
 def _as_llama(family: str, **settings: Any) -> nn.Module:
     config = getattr(transformers, f"{family}Config")(**{**_LLAMA, "head_dim": 10, "pad_token_id": 0, **settings})
     return transformers.LlamaForCausalLM(config)
+_YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 8}
+
+
+def gpt_oss(**settings: Any) -> nn.Module:
+    given = {"head_dim": 10, "sliding_window": 4, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
+    return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
@@ -412,6 +418,20 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "deepseek v3, latent": lambda: _deepseek(3),
     "deepseek v2, queries not compressed": lambda: _deepseek(
         2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
+    "gpt-oss": lambda: gpt_oss(),
+    "gpt-oss, tied and without biases": lambda: gpt_oss(
+        attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
+    ),
+    "deepseek v2, experts after the first layer": lambda: _deepseek(
+        2,
+        kv_lora_rank=8,
+        first_k_dense_replace=1,
+        n_routed_experts=5,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        routed_scaling_factor=1.5,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
     ),
 }
 

@@ -23,6 +23,9 @@ from tinytf.checkpoints.huggingface.encoders import DATA2VEC, ERNIE, MEGATRON_BE
 from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
+from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
+from tinytf.checkpoints.huggingface.gptj import GPTJ
+from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -68,6 +71,8 @@ FAMILIES = {
         BLOOM, MPT, FALCON,
         OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3,
+        OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
     )
 }  # fmt: skip
 
