@@ -78,6 +78,8 @@ def _modernbert(kind: str, **settings: Any) -> nn.Module:
     ids = dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
     given = {**_BERT, **_ENDS, **ids, "num_hidden_layers": 4, "local_attention": 6, **settings}
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
+
+
 def _roformer(**settings: Any) -> nn.Module:
     """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
     model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
@@ -182,6 +184,8 @@ def _phi3(**settings: Any) -> nn.Module:
 def _as_llama(family: str, **settings: Any) -> nn.Module:
     config = getattr(transformers, f"{family}Config")(**{**_LLAMA, "head_dim": 10, "pad_token_id": 0, **settings})
     return transformers.LlamaForCausalLM(config)
+
+
 _YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 8}
 
 

@@ -16,24 +16,19 @@ from tinytf.checkpoints.huggingface.bert import (
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from tinytf.checkpoints.huggingface.encoders import DATA2VEC, ERNIE, MEGATRON_BERT, ROBERTA_PRENORM, ROFORMER
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
-from tinytf.checkpoints.huggingface.encoders import DATA2VEC, ERNIE, MEGATRON_BERT, ROBERTA_PRENORM, ROFORMER
-from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
-from tinytf.checkpoints.huggingface.gemma import GEMMA2
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
 from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
-from tinytf.checkpoints.huggingface.gptj import GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, OLMO
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
 from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
 from tinytf.checkpoints.huggingface.neox import NEOX
-from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
-from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
+from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles

@@ -27,13 +27,6 @@ from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
-
-__all__ = [
-    "Activate", "Add", "Alibi", "Cap", "ClampedGlu", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup",
-    "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate",
-    "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SunkSoftmax", "TokenSoftmax", "Unembed",
-    "VocabularySoftmax",
-]  # fmt: skip
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
@@ -65,6 +58,7 @@ __all__ = [
     "Scale",
     "Scores",
     "Sight",
+    "Sigmoid",
     "Sink",
     "Softmax",
     "SumExperts",
@@ -75,8 +69,3 @@ __all__ = [
     "VocabularySoftmax",
     "Weigh",
 ]
-    "Activate", "Add", "Alibi", "Cap", "Choose", "ClampedGlu", "Clip", "Concat", "ExpertLinear", "HeadNorm", "Join",
-    "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions",
-    "RelativeBias", "Rotate", "Route", "Scale", "Scores", "Sight", "Sink", "Softmax", "SumExperts", "SunkSoftmax",
-    "Switch", "Unembed", "VocabularySoftmax", "Weigh",
-]  # fmt: skip
