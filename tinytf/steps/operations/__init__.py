@@ -25,8 +25,9 @@ from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
-from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
+from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
@@ -59,11 +60,13 @@ __all__ = [
     "Scale",
     "Scores",
     "Sight",
+    "Sigmoid",
     "Sink",
     "Softmax",
     "SumExperts",
     "SunkSoftmax",
     "Switch",
+    "TokenSoftmax",
     "Unembed",
     "VocabularySoftmax",
     "Weigh",
