@@ -158,6 +158,27 @@ WRITTEN = {
         "Qwen2-MoE",
         config_of("experts beside a shared one, after a dense layer", d_expert=8, qkv_bias=True, window=3),
     ),
+    "gpt-oss": (
+        "gpt-oss",
+        config_of(
+            "gpt-oss, sinks and windows by layer", ffn_bias=True, experts=4, experts_per_token=2, router_bias=True
+        ),
+    ),
+    "deepseek v2": ("DeepSeek-V2", config_of("deepseek, latent keys and values", kv_rank=8, routes_renormed=False)),
+    "deepseek v3, experts chosen with a bias": (
+        "DeepSeek-V3",
+        config_of(
+            "deepseek, latent keys and values",
+            experts=4,
+            experts_per_token=2,
+            d_expert=16,
+            d_shared=32,
+            routed_scale=2.5,
+            router="sigmoid",
+            choice_bias=True,
+            by_layer=(("experts", (0, 4)),),
+        ),
+    ),
     "no head": ("Llama", config_of("llama, grouped", head="none")),
 }
 OPENERS = {

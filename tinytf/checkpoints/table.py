@@ -128,14 +128,15 @@ class Stored:
         """The rows of every head, the last ``by`` of them first."""
         return piece.unflatten(0, (getattr(config, self.paired), -1)).roll(by, 1).flatten(0, 1)
 
-    def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
-        """The stored tensor from ours, which are given in the order of their parts."""
-        if self.offset:
-            pieces = [piece - self.offset for piece in pieces]
+    def laid(self, piece: Tensor, config: ModelConfig) -> Tensor:
+        """A tensor of ours with its numbers and rows as they are stored, before it is joined with others."""
+        piece = piece - self.offset if self.offset else piece
         if self.paired:
-            pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
-        if self.turned_last:
-            pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
+            piece = self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1)))
+        return self._rolled(piece, config, -config.rope.width) if self.turned_last else piece
+
+    def write(self, pieces: list[Tensor], config: ModelConfig) -> Tensor:
+        """The stored tensor from ours as they are ``laid``, which are given in the order of their parts."""
         heads, axis = self._heads(config), self.axis
         apart = [piece.unflatten(axis, (heads, -1)) for piece in pieces]
         whole = torch.cat(apart, dim=axis + 1).flatten(axis, axis + 1)

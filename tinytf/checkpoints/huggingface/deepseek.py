@@ -48,10 +48,10 @@ def _write_widths(config: ModelConfig) -> dict[str, Any]:
 
 def _read_experts(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     """The experts of all layers but the first ones, and the shared one, whose units are those of several."""
-    count, dense = fields.whole("n_routed_experts"), fields.whole("first_k_dense_replace", 0, least=0)
-    layers = found["n_layers"]
+    dense, layers = fields.whole("first_k_dense_replace", 0, least=0), found["n_layers"]
     if dense >= layers:
         return {}
+    count = fields.whole("n_routed_experts")
     if found.get("ffn_bias"):
         raise fields.fault("mlp_bias is true, and experts have no biases")
     width = fields.whole("moe_intermediate_size", 1407)
@@ -63,6 +63,22 @@ def _read_experts(fields: Fields, found: Found, tensors: Tensors) -> dict[str, A
         "d_shared": width * fields.whole("n_shared_experts", 2),
         "routed_scale": fields.number("routed_scaling_factor", 1.0),
         **({"by_layer": (*found.get("by_layer", ()), ("experts", here))} if dense else {}),
+    }
+
+
+def _write_experts(config: ModelConfig) -> dict[str, Any]:
+    if not config.experts:
+        return {"first_k_dense_replace": config.n_layers, "n_routed_experts": 1}
+    return {
+        "first_k_dense_replace": sum(not config.at(layer).experts for layer in range(config.n_layers)),
+        "n_routed_experts": config.experts,
+        "num_experts_per_tok": config.experts_per_token,
+        "moe_intermediate_size": config.d_expert,
+        "n_shared_experts": config.d_shared // config.d_expert,
+        "routed_scaling_factor": config.routed_scale,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": config.routes_renormed,
     }
 
 
@@ -112,7 +128,7 @@ _DENSE = replace(
     model_type="deepseek_v3",
     classes={"none": "DeepseekV3Model", "lm": "DeepseekV3ForCausalLM"},
     only={"attention_bias": (False,), "rope_interleave": (True,)},
-    harmless=("aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim"),
+    harmless=("aux_loss_alpha", "seq_aux", "ep_size", "moe_layer_freq", "head_dim", "qk_head_dim", "n_routed_experts"),
     settings=(
         *SHARED,
         Key("kv_lora_rank", "kv_rank", 512),
@@ -131,11 +147,11 @@ DEEPSEEK_V2 = replace(
     model_type="deepseek_v2",
     classes={"none": "DeepseekV2Model", "lm": "DeepseekV2ForCausalLM"},
     only={"attention_bias": (False,)},
-    harmless=(*_DENSE.harmless, *TRAINING, "norm_topk_prob", "scoring_func"),
+    harmless=(*_DENSE.harmless, *TRAINING, "norm_topk_prob", "scoring_func", "n_group", "topk_group"),
     settings=(
         *_DENSE.settings,
         Key("mlp_bias", "ffn_bias", False),
-        Group(_read_experts),
+        Group(_read_experts, _write_experts),
         Group(_require_greedy),
     ),
     stored={**LLAMA.stored, **_LATENT, **_MIXED},
@@ -143,7 +159,7 @@ DEEPSEEK_V2 = replace(
 DEEPSEEK_V3 = replace(
     _DENSE,
     harmless=(*_DENSE.harmless, *TRAINING, "topk_method", "scoring_func", "num_nextn_predict_layers"),
-    settings=(*_DENSE.settings, Group(_read_experts), Group(_read_sigmoid)),
+    settings=(*_DENSE.settings, Group(_read_experts, _write_experts), Group(_read_sigmoid)),
     stored={
         **LLAMA.stored,
         **_LATENT,

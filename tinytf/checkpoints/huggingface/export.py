@@ -14,7 +14,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
-from tinytf.errors import ConfigError, UsageError
+from tinytf.errors import CheckpointError, ConfigError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
@@ -67,7 +67,7 @@ def export(model: Transformer, tokenizer: Tokenizer, directory: Path) -> Exporte
     not empty.
     """
     config = replace(model.config, dropout=0.0)
-    state: Mapping[str, Tensor] = dict(model.named_parameters())  # those that layers share, once
+    state: Mapping[str, Tensor] = dict((*model.named_parameters(), *model.named_buffers()))  # what layers share, once
     try:
         family, written = _family_for(config)
     except UsageError:
@@ -146,7 +146,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
         try:
             again = family.read(Fields(written, Path("config.json")), tensors)
-        except ConfigError:  # what the family has no key for, such as a head width, does not fit the rest
+        except (ConfigError, CheckpointError):  # what it has no key for does not fit the rest
             continue
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:
@@ -170,7 +170,7 @@ def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) ->
             parts.setdefault(plain, []).append((how, piece.detach().cpu()))
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
-        joined = pieces[0][0].write([tensor for _, tensor in pieces], config)
+        joined = pieces[0][0].write([how.laid(tensor, config) for how, tensor in pieces], config)
         yield family.prefixed(plain), joined
         for copy in (copy for copy, copied in family.copies.items() if copied == plain and copy.endswith("bias")):
             yield family.prefixed(copy), joined.clone()

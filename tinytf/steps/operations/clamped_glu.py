@@ -27,7 +27,8 @@ class ClampedGlu(Operation):
     words = "an activation"
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return clamped_glu(*inputs, self.alpha, self.limit)
+        gate, up = inputs
+        return clamped_glu(gate, up, self.alpha, self.limit)
 
     def _parts(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
         """The derivative by the gate but for the factor up + 1, and that by up; 0 where either is beyond the limit."""
