@@ -31,6 +31,7 @@ _KINDS = {
     "tokens that are pooled or bytes that are grouped inside it": "funnel perceiver blt",
     "positions of a page or a table beside those of the text": "layoutlm tapas",
     "the difference of two softmaxes": "diffllama",
+    "embeddings scaled by how many tokens are masked, and a tokenizer of amino acids": "esm",
 }
 
 
