@@ -41,7 +41,6 @@ REFUSED = [
     ({"embed_scale": 0.0}, "embed_scale 0.0 is not above 0"),
     ({"n_token_types": -1}, "n_token_types -1 is below 0"),
     ({"window": -1}, "window -1 is below 0"),
-    ({"window": 4, "causal": False}, "a window of 4 tokens needs a decoder, and causal is false"),
     ({"window": 4, "mask": False}, "a window of 4 tokens needs a mask, and mask is false"),
     ({"relative_buckets": 6}, "relative_buckets 6 is no multiple of 4"),
     ({"layer_groups": 3}, "layer_groups 3 do not fit 2 layers"),

@@ -20,6 +20,11 @@ def _flops(number: int) -> str:
     return f"{number} FLOP"
 
 
+_HEADS = {
+    "lm": "next token", "mlm": "masked token", "none": "none",
+    "sequence": "classes of the text", "token": "classes of each token", "question": "where an answer lies",
+}  # fmt: skip
+_DECIDES = {"one": "", "several": "; each by itself", "number": "; a number"}
 _ACROSS = {
     "head": ", on q and k too",
     "heads": ", on q and k too with a gain for each head",
@@ -124,8 +129,10 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
+        kind = "mlm" if c.head == "lm" and not c.causal else c.head
+        head = _HEADS[kind] + (f": {printable(c.labels_in_words, spaces=False)}" if c.labels else "")
+        head += _DECIDES[c.decides]
         of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
-        head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
             "family": self.found.family,
