@@ -251,6 +251,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
     ),
+    "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
     "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
@@ -490,4 +491,5 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
         theirs = given.logits if models.ours.head is not None else given.last_hidden_state
+    theirs = theirs if theirs.dim() == 3 else theirs[..., None]  # one logit a token (ELECTRA)
     return theirs[seen], result[seen]
