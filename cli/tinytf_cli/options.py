@@ -57,7 +57,8 @@ def complete_address(ctx: click.Context, param: click.Parameter, incomplete: str
     from tinytf.steps.table import STEPS
 
     place, dot, _ = incomplete.partition(".") if re.match(r"L[0-9*]", incomplete) else ("", "", "")
-    rows = [row for row in STEPS if row.in_layer == bool(dot) and (row.has_heads or "H" not in place)]
+    part = next((letter for letter in "HE" if letter in place), "")
+    rows = [row for row in STEPS if row.in_layer == bool(dot) and (not part or (row.is_split and row.letter == part))]
     common = {"w_up": "W_up", "w_down": "W_down", "matrix": "W_U"}  # a model without a gate knows these names too
     names = [row.name for row in rows] + [row.parameter.format_map(common) for row in rows if row.module]
     return [CompletionItem(one) for name in dict.fromkeys(names) if (one := place + dot + name).startswith(incomplete)]

@@ -32,8 +32,8 @@ def some_cells(trace: Trace, seed: str, each: int = 5) -> Iterator[str]:
         if not step.is_tensor:
             continue
         for _ in range(each):
-            head = draw.randrange(trace.config.n_heads) if step.has_heads else None
-            place = "" if layer is None else f"L{layer}." if head is None else f"L{layer}H{head}."
+            head = draw.choice(step.part_numbers(trace.config)) if step.is_split else None
+            place = "" if layer is None else f"L{layer}." if head is None else f"L{layer}{step.letter}{head}."
             shape = trace.step(step.name, layer).shape[-len(step.axes[-2:]) :]
             yield f"{place}{step.name}[{','.join(str(draw.randrange(size)) for size in shape)}]"
 
@@ -216,7 +216,7 @@ def test_a_matrix_has_the_name_that_its_formula_gives_it() -> None:
         trace, _ = traced(name)
         for step, layer in trace.steps.rows:
             if isinstance(step.operation, Linear) and step.matrix != "W":
-                where = "" if layer is None else f"L{layer}H0." if step.has_heads else f"L{layer}."
+                where = "" if layer is None else f"L{layer}{step.letter}0." if step.is_split else f"L{layer}."
                 found = explain(trace, f"{where}{step.name}[0,0]")
                 assert f"·{found.factor_names[1]}" in found.formula
 

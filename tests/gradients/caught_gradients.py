@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from tinytf.gradients.by_hand import comes_again, passed_on, step_gradients
 from tinytf.gradients.loss import Targets
+from tinytf.model.experts import Experts
+from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
@@ -120,6 +122,28 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
         return tensor
 
     model.use_attention("steps", tap)
+    model.use_experts("steps")
+
+    def feed_forward(module: FeedForward, name: str) -> None:
+        output(module.up, f"{name}.hidden")
+        if module.gate is not None:
+            output(module.gate, f"{name}.gate")
+        input(module.down, f"{name}.act")
+
+    def of_experts(module: Experts, at: str) -> None:
+        def tap(step: str, tensor: Tensor) -> Tensor:
+            if step != "ffn.chosen":
+                caught[at + step] = tensor, first
+            return tensor
+
+        output(module.router, at + "ffn.router")
+        module.core.tap = tap
+        if module.shared is not None:
+            feed_forward(module.shared, at + "shared")
+            output(module.shared, at + "shared.out")
+        if module.shared_score is not None:
+            output(module.shared_score, at + "shared.score")
+            output(module.switch, at + "shared.added")
 
     output(model.embed.tokens, "embed.tokens")
     if model.embed.positions is not None:
@@ -172,10 +196,10 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             output(block.ffn_scale, at + "ffn_scaled")
         if order == "post":
             input(block.norm2, at + "sum")
-        output(block.ffn.up, at + "ffn.hidden")
-        if config.gated:
-            output(block.ffn.gate, at + "ffn.gate")
-        input(block.ffn.down, at + "ffn.act")
+        if isinstance(block.ffn, Experts):
+            of_experts(block.ffn, at)
+        else:
+            feed_forward(block.ffn, at + "ffn")
         output(block.ffn, at + "ffn")
         if order != "post":
             output(block, at + "out")
@@ -194,6 +218,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
     for hook in hooks:
         hook.remove()
     model.use_attention("fused")
+    model.use_experts("fused")
     return logits, caught
 
 

@@ -26,9 +26,9 @@ def test_every_row_of_every_step_is_that_of_the_gradient(name):
         if not step.is_tensor:
             continue
         full = step.full_name(layer)
-        heads = range(trace.config.n_heads) if step.has_heads else [None]
+        heads = range(trace.config.experts if step.of_experts else trace.config.n_heads) if step.is_split else [None]
         for head in heads:
-            address = full if head is None else f"L{layer}H{head}.{step.name}"
+            address = full if head is None else f"L{layer}{step.letter}{head}.{step.name}"
             for row in (0, 5):
                 found = derive(trace, f"{address}[{row}]")
                 expected = gradients[full]

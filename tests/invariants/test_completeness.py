@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import KINDS, asked, config_of, encoding_of, furthest, lively
+from architectures import HEADS_OF_CLASSES, KINDS, asked, config_of, encoding_of, furthest, lively
 from torch import Tensor
 
 from tinytf.analysis.arithmetic import Explanation
@@ -78,9 +78,9 @@ def seen_in(kind: str) -> dict[str, Tensor]:
 
 def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | None]]:
     """Where a row is, in every kind of architecture that has it; with ``head`` in those that have a loss."""
-    for kind in KINDS:
+    for kind in (*KINDS, *HEADS_OF_CLASSES):
         config = config_of(kind)
-        if head and config.head == "none":
+        if head and not StepTable(config).chooses:
             continue
         for step, layer in StepTable(config).rows:
             if (step.name, step.title) == (row.name, row.title):
@@ -89,8 +89,9 @@ def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | 
 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
     """An address of a cell (or of a row, with one word) that is not masked."""
-    heads = (1,) if step.has_heads else None
-    cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", "0" if step.axes[-1] == "sink" else "2")[:words]
+    heads = (1,) if step.is_split else None
+    last = {"label": "1", "sink": "0", "switch": "0"}.get(step.axes[-1], "2")
+    cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", last)[:words]
     return Address(step, None if layer is None else (layer,), heads, cell)
 
 
@@ -122,7 +123,7 @@ def test_a_row_is_derived_as_the_model_computes_it_and_passes_where_it_says(row:
         finite = held.isfinite()
         assert torch.equal(again.isfinite(), finite)
         assert furthest(again[finite], held[finite]) < 1e-12, f"{kind}: {name} is derived otherwise"
-        if step.seen is None and not step.core:
+        if step.seen is None and not step.core and not step.in_experts:
             assert not step.to_loss, f"{kind}: {name} leads to the loss, and is seen nowhere"
             continue
         passing = as_step(step, seen_in(kind)[name], trace.config)
@@ -211,9 +212,9 @@ def test_a_cell_is_explained(row: Step) -> None:
 @rows
 def test_a_row_is_drawn_by_its_axes(row: Step) -> None:
     for kind, step, layer in places(row):
-        head = 1 if step.has_heads else None
+        head = 1 if step.is_split else None
         blocks = list(step_blocks(trace_of(kind), step, layer, head, dims=8, rows=None, asked=True))
-        assert any(isinstance(block, Heat) for block in blocks) == step.is_map, f"{kind}: {step.full_name(layer)}"
+        assert any(isinstance(block, Heat) for block in blocks) == step.is_drawn, f"{kind}: {step.full_name(layer)}"
         drawn = list(paint(blocks, Terminal()))
         assert any(step.name in line for line in drawn)
         assert len(drawn) > len(IDS) // 2 or len(step.axes) == 1 or step.is_vocabulary

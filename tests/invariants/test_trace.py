@@ -140,6 +140,7 @@ def test_every_step_of_the_table_has_the_shape_that_its_axes_say(kind):
     trace = traced(kind)
     c = trace.config
     sizes = {
+        "expert": c.experts, "d_expert": c.d_expert, "d_shared": c.d_shared, "switch": 1,
         "token": len(IDS), "query": len(IDS), "key": len(IDS), "head": c.n_heads, "kv head": c.n_kv_heads,
         "d_head": c.d_head, "d_model": c.d_model, "d_embed": c.d_embed, "d_ff": c.d_ff, "vocab": c.vocab_size,
         "n_heads·d_head": c.n_heads * c.d_head, "sink": 1,

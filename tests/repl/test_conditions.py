@@ -30,7 +30,7 @@ _NUMPY: dict[str, Callable[[np.ndarray], float]] = {
 @pytest.mark.parametrize("name", _NUMPY)
 @pytest.mark.parametrize("step", ["q", "scores", "masked", "weights", "ffn"])
 def test_a_measure_is_numpys_over_what_is_not_masked(trace: Trace, name: str, step: str) -> None:
-    heads = (1,) if trace.steps.by_name[step].has_heads else None
+    heads = (1,) if trace.steps.by_name[step].is_split else None
     values = trace.step(step, 2, heads).double().numpy()
     if step in ("masked", "weights"):
         values = values[:, np.tri(values.shape[-1], dtype=bool)]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tinytf.errors import UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report
-from tinytf.steps.operations import Activate, Add, Multiply, Norm
+from tinytf.steps.operations import Activate, Add, Multiply, Norm, SumExperts
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import Step
 from tinytf.text_model import TextModel
@@ -32,6 +32,7 @@ KINDS = (
     "head",
     "attention bias",
     "feed-forward",
+    "expert",
     "feed-forward bias",
     "norm bias",
     "dense bias",
@@ -203,7 +204,7 @@ def attribute(
     is the token itself.
     """
     require_logits(model.transformer)
-    named, other = model.optional_token(token, "--token"), model.optional_token(versus, "--versus")
+    named, other = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
     trace = model.trace(text, truncate=truncate, force=force)
     place, unembedded = _place(trace, position), trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [place])[0].double()
@@ -256,8 +257,10 @@ def _place(trace: Trace, position: str | None) -> int:
             raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
         return places[0]
     rows = trace.recording.logit_rows
-    if trace.config.causal or len(rows) == 1:
+    if len(rows) == 1:
         return rows[0]
+    if trace.config.labels:
+        raise UsageError("every token has logits of its own", "choose one by --position")
     masks = ", ".join(map(str, rows[:8]))
     if len({trace.tokens[row].id for row in rows}) > 1:
         raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or add --position 2")
@@ -302,8 +305,11 @@ def _block(parts: _Parts, layer: int, parts_of: Callable[[_Parts, Step, int], _P
 
 
 def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
-    """What attention or the feed-forward gives, by heads and bias."""
+    """What attention or the feed-forward gives, by heads and bias, or by experts."""
     trace, place = stream.trace, stream.place
+    step = trace.steps.at(step.name, layer)
+    if not step.module:
+        return _mixture(trace, place, step, layer)
     parts, linear = _Parts(trace, place), Site(trace, step, layer).module
     weight, of_heads, exchanged = _wide(linear.weight), step.role == "attention", trace.is_exchanged(step.name, layer)
     if of_heads:
@@ -316,6 +322,24 @@ def _added(stream: _Parts, step: Step, layer: int) -> _Parts:
         parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
     else:
         parts.add(f"{step.name} bias", "attention bias" if of_heads else "feed-forward bias", linear.bias, layer)
+    return parts
+
+
+def _mixture(trace: Trace, place: int, step: Step, layer: int) -> _Parts:
+    """What each expert that the token is sent to adds, and a shared one."""
+    parts = _Parts(trace, place)
+    if trace.is_exchanged(step.name, layer):
+        parts.add(step.name, "exchanged", trace.step(step.name, layer)[place], layer)
+        return parts
+    for name, within in trace.steps.sources(step, layer) if isinstance(step.operation, Add) else ((step.name, layer),):
+        source = trace.steps.at(name, within)
+        if isinstance(source.operation, SumExperts):
+            added = source.inputs[0]
+            for number in trace.step(trace.steps.choice, layer)[place].nonzero().flatten().tolist():
+                parts.names.append((f"L{layer}E{number}", "expert", layer, None))
+                parts.rows.append(_wide(trace.step(added, layer, (number,))[0, place])[None])
+        else:
+            parts.add(name, "feed-forward", trace.step(name, layer)[place], layer)
     return parts
 
 
@@ -337,6 +361,7 @@ def _frozen(trace: Trace) -> str:
     norms = "the scale of every norm" if inside else "the final norm's scale"
     if not inside and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
-    frozen = f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms
+    gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
+    frozen = f"{norms} and the gate of the head's activation" if gated else norms
     first, *later = trace.steps.over_vocabulary
     return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

@@ -97,6 +97,10 @@ class Traced(Report):
         for where in self.addresses:
             if where.step is None:
                 for layer in where.layers or ():
+                    if where.letter == "E":
+                        steps = where.among(self.trace.steps.layer_steps)
+                        found += [Address(step, (layer,), where.heads) for step in steps]
+                        continue
                     for head in where.heads or (self.head,):
                         found += self._block(layer, head)
             elif where.step.is_tensor:
@@ -104,8 +108,11 @@ class Traced(Report):
         return found
 
     def _block(self, layer: int, head: int) -> list[Address]:
-        steps = self.trace.steps.layer_steps
-        return [Address(step, (layer,), (head,) if step.has_heads else None) for step in steps]
+        found = []
+        for step in (step for step, within in self.trace.steps.rows if within == layer):
+            part = self.trace.shown_part(step, layer, head)
+            found.append(Address(step, (layer,), None if part is None else (part,)))
+        return found
 
     def itemised(self) -> dict[str, Any]:
         data = self.to_dict()
@@ -144,7 +151,7 @@ def traced(
     for where in addresses:
         if where.cell:
             trace[where]
-    predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
+    predicted, about = predictions(trace, model, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
     beside = parameters(model, weights, way=way) if weights else None
     places: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(tuple(layers), (head,))]

@@ -18,10 +18,10 @@ def single_addresses(trace: Trace, where: Address) -> Iterator[Address]:
     if where.cell:
         yield where
         return
-    steps = [where.step] if where.step is not None else trace.steps.layer_steps
     for layer in where.layers or (None,):
-        for step in (one for one in steps if one.is_tensor):
-            for head in (where.heads if step.has_heads else None) or (None,):
+        steps = [one for one in where.among(trace.steps.layer_steps) if trace.steps.has(one.name, layer)]
+        for step in (trace.steps.at(one.name, layer) for one in steps if one.is_tensor):
+            for head in where.parts_of(step) or (None,):
                 layers, heads = None if layer is None else (layer,), None if head is None else (head,)
                 yield Address(step, layers, heads)
 

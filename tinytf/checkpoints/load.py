@@ -1,6 +1,6 @@
 """From files to a model: first what they say without their weights, then every stored tensor to its place."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,8 +31,8 @@ class WeightFiles(Protocol):
     def stored(self, name: str) -> Tensor:
         """One tensor as it is stored."""
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, in ``dtype`` if it holds floating point numbers."""
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor by name, in ``dtype`` if it holds floating point numbers; of ``pieces`` none is kept."""
 
 
 class Opened(NamedTuple):
@@ -53,6 +53,13 @@ class Plan:
     goes_to: Mapping[str, list[tuple[str, Stored]]]
     copy_of: Mapping[str, str]
     notes: tuple[str, ...]
+
+    @property
+    def pieces(self) -> frozenset[str]:
+        """The stored tensors that are copied, each into a part of a larger one of ours."""
+        return frozenset(
+            name for name, places in self.goes_to.items() if any(how.expert is not None for _, how in places)
+        )
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,10 @@ class Checkpoint:
         goes_to: dict[str, list[tuple[str, Stored]]] = {}
         needed: Shapes = {}
         for parameter, shape in shapes_of(model).items():
-            plain, how = table.place(parameter, self.config)
-            name = stored.get(plain) or table.prefixed(plain)
-            needed[name] = how.stored_shape(shape, self.config)
-            goes_to.setdefault(name, []).append((parameter, how))
+            for plain, how in table.places(parameter, shape[0], self.config, stored):
+                name = stored.get(plain) or table.prefixed(plain)
+                needed[name] = how.stored_shape(shape if how.expert is None else shape[1:], self.config)
+                goes_to.setdefault(name, []).append((parameter, how))
         copy_of: dict[str, str] = {}
         skipped, said = set(), set()
         for plain, name in stored.items():
@@ -113,13 +120,19 @@ class Checkpoint:
         """
         plan = self.plan()
         state: dict[str, Tensor] = {}
-        for name, tensor in self.weights.tensors(dtype):
+        shapes = shapes_of(plan.model)
+        for name, tensor in self.weights.tensors(dtype, plan.pieces):
             if name in plan.copy_of:
                 self._require_copy(name, plan.copy_of[name])
             for parameter, how in plan.goes_to.get(name, ()):
                 if not tensor.is_floating_point():
                     raise CheckpointError(f"{self.source}: {name} holds {tensor.dtype}, which are no weights")
-                state[parameter] = how.read(tensor, self.config)
+                if how.expert is None:
+                    state[parameter] = how.read(tensor, self.config)
+                    continue
+                if parameter not in state:
+                    state[parameter] = torch.empty(shapes[parameter], dtype=dtype)
+                state[parameter][how.expert] = how.read(tensor, self.config)
         plan.model.load_state_dict(state, assign=True)
         return Opened(plan.model.eval(), (*self.notes, *plan.notes))
 

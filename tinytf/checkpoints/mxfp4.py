@@ -4,7 +4,7 @@ A tensor NAME (…, in, out) lies in two of bytes: NAME_blocks (…, out, in / 3
 half of a byte, and NAME_scales (…, out, in / 32), the exponents plus 127. (OCP Microscaling Formats 1.0, 2023.)
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 import torch
@@ -47,8 +47,8 @@ class Mxfp4Weights:
     def stored(self, name: str) -> Tensor:
         return self._opened(name, torch.float32) if name in self._packed else self._files.stored(name)
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._files.tensors(dtype):
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._files.tensors(dtype, pieces):
             whole = name.removesuffix(_BLOCKS).removesuffix(_SCALES)
             if whole not in self._packed:
                 yield name, tensor

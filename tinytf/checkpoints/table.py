@@ -1,7 +1,7 @@
 """The table of a family of model files: which keys are our fields and which tensors our parameters, both ways."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -63,12 +63,15 @@ class Group(NamedTuple):
 class Stored:
     """Where a module of ours is stored, ``{n}`` standing for the layer, and how its tensors lie there.
 
-    They are part ``part`` along the output axis of a tensor whose rows are shared out among ``parts`` in proportion to
+    They are part ``part`` along the ``axis`` of a tensor whose rows are shared out among ``parts`` in proportion to
     these fields of the configuration: one part after the other, or, with ``by_head``, one after the other in every
     head: (head, part, rows). With ``paired`` the rows of a head that RoPE turns are its pairs (0, W/2), (1, W/2 + 1) …
     and come after the others where ``turned_last``. Both name the field of the configuration that counts those heads,
     or are a number of them. ``transposed`` matrices are (in, out); ``by_row`` a vector of ours has a row for each head.
     ``offset`` is added to a stored weight to make ours.
+
+    With {e} in the name each expert is stored by itself, one of which is ``expert``; ``stacked`` is where they are
+    instead if they lie in one tensor. A ``bare`` name has no .weight behind it.
     """
 
     module: str
@@ -80,14 +83,18 @@ class Stored:
     turned_last: bool = False
     by_row: bool = False
     offset: float = 0.0
+    axis: int = 0
+    bare: bool = False
+    expert: int | None = None
+    stacked: "Stored | None" = None
 
     def stored_shape(self, ours: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
         """The shape of the stored tensor where ours has this one."""
-        shares = self._shares(config)
-        whole = (ours[0] * sum(shares) // shares[self.part], *ours[1:])
+        shares, axis = self._shares(config), self.axis
+        whole = (*ours[:axis], ours[axis] * sum(shares) // shares[self.part], *ours[axis + 1 :])
         if self.by_row:
             return (whole[0] // config.d_head, config.d_head)
-        return whole[::-1] if self.transposed else whole
+        return (*whole[:-2], *whole[-2:][::-1]) if self.transposed else whole
 
     def _shares(self, config: ModelConfig) -> list[int]:
         return [getattr(config, part) for part in self.parts] or [1]
@@ -97,14 +104,13 @@ class Stored:
 
     def read(self, stored: Tensor, config: ModelConfig) -> Tensor:
         """The stored tensor as ours: a view of it wherever that is possible."""
-        whole = stored.t() if self.transposed and stored.dim() == 2 else stored
+        whole = stored.transpose(-2, -1) if self.transposed and stored.dim() > 1 else stored
         if self.by_row:  # (H, D) -> (H·D,)
             whole = whole.flatten()
-        heads, shares = self._heads(config), self._shares(config)
-        rows = [len(whole) * share // sum(shares) // heads for share in shares]
-        piece = (
-            whole.unflatten(0, (heads, -1)).split(rows, dim=1)[self.part].flatten(0, 1)
-        )  # (H, rows, …) -> (H·rows, …)
+        heads, shares, axis = self._heads(config), self._shares(config), self.axis
+        rows = [whole.shape[axis] * share // sum(shares) // heads for share in shares]
+        # (H, rows, …) -> (H·rows, …)
+        piece = whole.unflatten(axis, (heads, -1)).split(rows, dim=axis + 1)[self.part].flatten(axis, axis + 1)
         if self.turned_last:
             piece = self._rolled(piece, config, config.rope.width)
         if self.paired:
@@ -130,11 +136,17 @@ class Stored:
             pieces = [self._turned(piece, config, lambda halves: halves.unflatten(1, (2, -1))) for piece in pieces]
         if self.turned_last:
             pieces = [self._rolled(piece, config, -config.rope.width) for piece in pieces]
-        heads = self._heads(config)
-        whole = torch.cat([piece.unflatten(0, (heads, -1)) for piece in pieces], dim=1).flatten(0, 1)
+        heads, axis = self._heads(config), self.axis
+        apart = [piece.unflatten(axis, (heads, -1)) for piece in pieces]
+        whole = torch.cat(apart, dim=axis + 1).flatten(axis, axis + 1)
         if self.by_row:
             whole = whole.unflatten(0, (-1, config.d_head))
-        return (whole.t() if self.transposed and whole.dim() == 2 else whole).contiguous()
+        return (whole.transpose(-2, -1) if self.transposed and whole.dim() > 1 else whole).contiguous()
+
+    def named(self, layer: str, kind: str) -> str:
+        """The name of its ``weight`` or ``bias`` in one layer."""
+        module = self.module.replace("{n}", layer)
+        return f"{module}.{kind}" if not self.bare else module if kind == "weight" else f"{module}_{kind}"
 
 
 def _count(config: ModelConfig, heads: str) -> int:
@@ -153,6 +165,24 @@ def fused(module: str, **how: Any) -> dict[str, Stored]:
         f"blocks.{{n}}.attention.{name}": Stored(module, part=part, parts=parts, **how)
         for part, name in enumerate("qkv")
     }
+
+
+def experts(module: str, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> dict[str, Stored]:
+    """The experts of a block, each by itself under the ``names`` of its matrices, or stacked as transformers 5 has it.
+
+    There ``gate_up_proj`` is (E, 2F, C) and ``down_proj`` (E, C, F).
+    """
+    gate, up, down = names
+
+    def half(part: int) -> Stored:
+        return Stored(f"{module}.gate_up_proj", part=part, parts=("d_expert", "d_expert"), axis=1, bare=True)
+
+    each = {
+        "gate": Stored(f"{module}.{{e}}.{gate}", stacked=half(0)),
+        "up": Stored(f"{module}.{{e}}.{up}", stacked=half(1)),
+        "down": Stored(f"{module}.{{e}}.{down}", stacked=Stored(f"{module}.down_proj", bare=True)),
+    }
+    return {f"blocks.{{n}}.ffn.experts.{name}": how for name, how in each.items()}
 
 
 class Left(NamedTuple):
@@ -187,13 +217,17 @@ class FamilyTable:
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
         """Our configuration from that of a file and from the stored tensors."""
+        return ModelConfig(**self.find(fields, tensors))
+
+    def find(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
+        """The fields of that configuration."""
         for name, allowed in self.only.items():
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
             said = setting.read(fields, found, tensors)
             found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
-        return ModelConfig(**found)
+        return found
 
     def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:
         """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not.
@@ -205,7 +239,21 @@ class FamilyTable:
         if layer and config is not None:
             layer = str(config.group_of(int(layer)))
         how = self.stored[name]
-        return f"{how.module.replace('{n}', layer)}.{kind}", how if kind == "weight" else replace(how, offset=0.0)
+        return how.named(layer, kind), how if kind == "weight" else replace(how, offset=0.0, transposed=False)
+
+    def places(
+        self, ours: str, count: int, config: ModelConfig, there: Container[str] = ()
+    ) -> list[tuple[str, Stored]]:
+        """The same, or each of ``count`` experts by itself, unless the tensor where they are stacked is ``there``."""
+        name, how = self.place(ours, config)
+        if "{e}" not in name:
+            return [(name, how)]
+        if how.stacked is not None:
+            module, _, kind = ours.rpartition(".")
+            stacked = how.stacked.named(_without_layer(module)[1], kind)
+            if stacked in there:
+                return [(stacked, how.stacked)]
+        return [(name.replace("{e}", str(number)), replace(how, expert=number)) for number in range(count)]
 
     def has(self, ours: str) -> bool:
         """Whether a parameter of ours is stored."""

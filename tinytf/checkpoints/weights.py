@@ -1,7 +1,7 @@
 """Weight files of a model directory: names and shapes from their headers, values when they are asked for."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -15,6 +15,8 @@ from tinytf.files import open_bytes, read_json
 
 _PIECE = 4 * 2**20
 """How many numbers are converted at a time."""
+_COPIED = 32
+"""How many pieces are copied from one mapping of a file."""
 
 
 def _require_file(path: Path) -> None:
@@ -43,13 +45,18 @@ class Safetensors:
         with safe_open(self.path, framework="pt") as file:
             return file.get_tensor(name)
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         with safe_open(self.path, framework="pt") as file:
-            views = {name: tensor for name in self.shapes if (tensor := file.get_tensor(name)).dtype == dtype}
+            kept = [name for name in self.shapes if name not in pieces]
+            views = {name: tensor for name in kept if (tensor := file.get_tensor(name)).dtype == dtype}
         others = [name for name in self.shapes if name not in views]
         yield from views.items()
         views.clear()
-        for name in others:
+        copied = [name for name in others if name in pieces]
+        for start in range(0, len(copied), _COPIED):  # mapped anew now and then, so that pages once read are dropped
+            with safe_open(self.path, framework="pt") as file:
+                yield from ((name, file.get_tensor(name).to(dtype)) for name in copied[start : start + _COPIED])
+        for name in (name for name in others if name not in pieces):
             stored = self.stored(name)
             if stored.is_floating_point():
                 shape = stored.shape
@@ -101,7 +108,7 @@ class Pickled:
     def stored(self, name: str) -> Tensor:
         return self._tensors[name]
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._tensors.items():
             yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
 
@@ -126,9 +133,9 @@ class Weights:
     def stored(self, name: str) -> Tensor:
         return next(file.stored(name) for file in self.files if name in file.shapes)
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         for file in self.files:
-            yield from file.tensors(dtype)
+            yield from file.tensors(dtype, pieces)
 
 
 def weight_files(directory: Path) -> list[Path]:

@@ -45,7 +45,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm_bias": _EITHER,
     "window": _whole,
     # what they take from the model: its embeddings, its rotary table
-    "positions": ("learned", "sinusoidal", "rotary", "none"),
+    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "none"),
     "position_offset": _whole,
     "n_token_types": _whole,
     "embed_scale": _number,
@@ -81,6 +81,7 @@ WORDS: Mapping[str, str] = {
     "layer_groups": "layers that share their weights",
     "d_embed": "embeddings narrower than the stream",
     "by_layer": "layers that differ",
+    "experts": "experts",
     "residual_scale": "a scale on what attention and the feed-forward add",
     "qk_norm_across": "query and key norms with a gain for each head",
 }
@@ -97,6 +98,11 @@ UNRELATED: Mapping[str, Values] = {
     "alibi_rounded": _EITHER,  # of positions by ALiBi
     "projection_bias": _EITHER,  # of narrow embeddings
     "pooler": _EITHER,  # beside the logits
+    # of experts, which are not implemented themselves
+    **dict.fromkeys(("experts_per_token", "d_expert", "d_shared"), _whole),
+    **dict.fromkeys(("router_bias", "routes_renormed", "shared_gate"), _EITHER),
+    "router": ("softmax", "sigmoid"),
+    "routed_scale": _number,
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),  # of masked-language-model heads
 }
 """Fields that do not change what is computed. They still hold one number for all layers: a list is not implemented."""

@@ -132,7 +132,7 @@ def step_gradients(
             pending[step.name, None] = at_positions(trace.step(step.name), targets, cross_entropy)
         gradient = pending.pop((step.name, layer), None)
         yield site, gradient
-        if gradient is None:
+        if gradient is None or not step.to_loss:
             continue
         passed = passed_on(site, gradient if known is None else known(site))
         for source, found in zip(site.sources, site.operation.input_gradients(site, passed), strict=True):
@@ -146,7 +146,7 @@ def passed_on(site: Site, gradient: Tensor) -> Tensor:
     if site.trace.is_exchanged(name, layer):
         return torch.zeros_like(gradient)
     gone = [head for head in range(len(gradient)) if site.trace.is_exchanged(name, layer, head)]
-    if not site.step.has_heads or not gone:
+    if not site.step.is_split or not gone:
         return gradient
     gradient = gradient.clone()
     gradient[gone] = 0.0

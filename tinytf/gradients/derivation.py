@@ -85,7 +85,7 @@ def _row(trace: GradientTrace, address: Address) -> Row:
             raise AddressError(f"{address} names {len(numbers)} {what}s", f"one is derived at a time: name one {what}")
     if len(address.cell) > 1:
         raise AddressError(f"{address} is a cell, not one row", f"for example {step.name}[3]")
-    head = (address.heads or (0,))[0] if step.has_heads else None
+    head = (address.heads or (0,))[0] if step.is_split else None
     word = address.cell[0] if address.cell else str(max(trace.targets.positions))
     place = trace.index(word, "query" if "query" in step.axes else "token", len(trace.tokens))
     return Row(step, None if address.layers is None else address.layers[0], head, place)
@@ -96,6 +96,8 @@ def _consumers(trace: GradientTrace, row: Row) -> list[Consumer]:
     found: list[Consumer] = []
     for step, layer, number in trace.steps.consumers((row.step.name, row.layer)):
         site = Site(trace, step, layer)
+        if number in site.operation.deciding:
+            continue
         found.append(Consumer(site, passed_on(site, trace.grad.step(step.name, layer)), number, row))
     return sorted(found, key=lambda one: not isinstance(one.site.step.operation, Add))
 

@@ -197,7 +197,7 @@ class Backward(Report):
                     "id": one.id,
                     "probability": one.probability,
                     "loss": one.loss,
-                    "logit_gradients": [{"token": self.shown(i), "id": i, "gradient": g} for i, g in one.pushed],
+                    "logit_gradients": [{self.outcome: self.shown(i), "id": i, "gradient": g} for i, g in one.pushed],
                 }
                 for one in self.targets
             ],
@@ -229,8 +229,8 @@ class Backward(Report):
                 found.append(where)
                 continue
             for layer in where.layers or ():
-                for step in self.trace.steps.layer_steps:
-                    found.append(Address(step, (layer,), where.heads if step.has_heads else None))
+                for step in where.among([step for step, within in self.trace.steps.rows if within == layer]):
+                    found.append(Address(step, (layer,), where.parts_of(step)))
         return found
 
     def itemised(self) -> dict[str, Any]:

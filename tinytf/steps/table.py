@@ -26,7 +26,9 @@ Place = tuple[str, int | None]
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
-ACTIVATION_NAMES = {"relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {
+    "relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh",
+}  # fmt: skip
 """What each activation of a configuration is called."""
 
 
@@ -50,9 +52,10 @@ class Step:
     with the parameters of ``module`` (a path as in ``Seen``), whose matrix or table is called ``matrix``. ``role`` is
     the accent that it has in every view. ``recorded`` steps are taken during the forward pass, where they are ``seen``;
     the others are derived from them on first look. A ``core`` step is one of the attention core, which runs the rows
-    themselves. A ``from_stream`` step is the residual stream after the layer before. ``to_loss`` is false where no loss
-    depends on a step. A ``shared`` step has the same parameters in every layer. ``alias`` is the TransformerLens name,
-    with ``alias_note`` where that names a different tensor.
+    themselves; ``in_experts`` are those that a mixture of experts runs itself. A ``from_stream`` step is the residual
+    stream after the layer before. ``to_loss`` is false where no loss depends on a step. A ``shared`` step has the same
+    parameters in every layer. ``alias`` is the TransformerLens name, with ``alias_note`` where that names a different
+    tensor.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Step:
     matrix: str = "W"
     seen: Seen | None = None
     core: bool = False
+    in_experts: bool = False
     from_stream: bool = False
     to_loss: bool = True
     shared: bool = False
@@ -89,11 +93,36 @@ class Step:
             return f"{self.name}.gain"
         if self.matrix == "W":
             return f"{self.name}.W"
-        return f"ffn.{self.matrix}" if self.role == "ffn" else self.matrix
+        return f"{self.name.partition('.')[0]}.{self.matrix}" if self.role == "ffn" else self.matrix
 
     @property
     def has_heads(self) -> bool:
         return "head" in self.axes or "kv head" in self.axes
+
+    @property
+    def of_experts(self) -> bool:
+        """Whether it has a tensor for each expert."""
+        return self.axes[:1] == ("expert",)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether an address may name a part of it: a head, or an expert."""
+        return self.has_heads or self.of_experts
+
+    @property
+    def letter(self) -> str:
+        """What stands before the number of a part in an address: L3H5, L3E5."""
+        return "E" if self.of_experts else "H"
+
+    def parts(self, config: ModelConfig) -> int:
+        """How many heads, or experts, an address may name."""
+        return config.experts if self.of_experts else config.n_heads
+
+    def part_numbers(self, config: ModelConfig) -> range:
+        """The parts that have a tensor of their own; query heads that share a key head count once."""
+        if self.of_experts:
+            return range(config.experts)
+        return range(0, config.n_heads, config.heads_per_kv if "kv head" in self.axes else 1)
 
     @property
     def is_tensor(self) -> bool:
@@ -105,14 +134,27 @@ class Step:
         return self.axes[-2:] == ("query", "key")
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether it is a map to look at: of queries and keys, or of tokens and experts."""
+        return self.is_map or self.axes == _ROUTES
+
+    @property
     def is_vocabulary(self) -> bool:
-        """Whether it has a number for every token of the vocabulary, computed only for the positions asked for."""
-        return self.axes[-1:] == ("vocab",)
+        """Whether it has a number for every token of the vocabulary, or for every class of the head.
+
+        Such a step is computed only for the positions asked for.
+        """
+        return self.axes[-1:] in (("vocab",), ("label",))
 
     @property
     def is_distribution(self) -> bool:
         """Whether each of its rows holds shares of 1, all of it or what a sink leaves."""
         return self.operation is not None and self.operation.distribution
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether it only decides: it has no gradient, and none goes through it."""
+        return self.axes == _ROUTES and not self.to_loss
 
     @property
     def in_stream(self) -> bool:
@@ -127,11 +169,15 @@ class Step:
     @property
     def replaceable(self) -> bool:
         """Whether a tap may replace it: not where it is only seen as the input of a module."""
-        return self.core or (self.seen is not None and self.seen.argument is None)
+        return self.core or self.in_experts or (self.seen is not None and self.seen.argument is None)
 
 
 def _order(*orders: str) -> Predicate:
     return lambda config: config.norm_order in orders
+
+
+def _normed_input(config: ModelConfig) -> bool:
+    return config.norm_order in ("pre", "both") and config.input_norm
 
 
 def _rotary(config: ModelConfig) -> bool:
@@ -150,16 +196,36 @@ def _capped_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_cap > 0
 
 
+def _mixed(config: ModelConfig) -> bool:
+    return config.experts > 0
+
+
+def _dense(config: ModelConfig) -> bool:
+    return not _mixed(config)
+
+
+def _shared(config: ModelConfig) -> bool:
+    return _mixed(config) and config.d_shared > 0
+
+
+def _classes(config: ModelConfig) -> bool:
+    return bool(config.labels)
+
+
+def _head_dense(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_dense
+
+
+def _head_normed(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_norm
+
+
 def _scaled_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_scale != 1
 
 
 def _scaled_residual(config: ModelConfig) -> bool:
     return config.residual_scale != 1
-
-
-def _mlm(config: ModelConfig) -> bool:
-    return config.head == "mlm"
 
 
 def _sequential(config: ModelConfig) -> bool:
@@ -197,6 +263,10 @@ def _ffn(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Linear(config.ffn_bias)
 
 
+def _expert(o: "ModuleType", config: ModelConfig) -> "Operation":
+    return o.ExpertLinear(config.ffn_bias)
+
+
 def _tokens_widened(config: ModelConfig) -> bool:
     return config.d_embed > 0 and not config.embed_norm
 
@@ -226,13 +296,19 @@ def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
 
+def _class_shares(o: "ModuleType", config: ModelConfig) -> "Operation":
+    if config.head == "question":
+        return o.TokenSoftmax()
+    return o.Sigmoid() if config.decides == "several" else o.VocabularySoftmax()
+
+
 def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
     called = "divisor" if config.attention_divisor else "√d_head"
     return o.Scale(config.score_divisor, called, config.score_divisor_words)
 
 
 _WIDE = ("token", "d_model")
-_EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
+_EMBEDDED, _SUMMED, _HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
 """As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
@@ -240,11 +316,18 @@ _VALUES = ("kv head", "token", "d_value")
 _MAP = ("head", "query", "key")
 _SINK = ("head", "query", "sink")
 _HIDDEN = ("token", "d_ff")
+_ROUTES = ("token", "expert")
+_OF_EXPERTS = ("expert", "token", "d_expert")
+_SHARED = ("token", "d_shared")
 _VOCABULARY = ("token", "vocab")
+_CLASSES = ("token", "label")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
-_NO_MLM = "only a masked-language-model head has this step"
+_NO_HEAD_DENSE = "the head of this model has no dense layer"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
+_NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
+_NO_SHARED = "no expert takes every token in this model"
+_NO_DENSE = "this layer has experts in the place of one feed-forward; see expert.hidden"
 _NOT_SCALED = "what attention and the feed-forward add is not scaled in this model"
 _NOT_LATENT = "keys and values are made of the stream directly in this model"
 _NO_Q_RANK = "queries are made of the stream directly in this model"
@@ -276,9 +359,10 @@ STEPS: tuple[Step, ...] = (
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
-         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
-         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
-         matrix="P", seen=Seen("embed.positions")),
+         when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
+         absent="{no_added_positions}",
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
+         module="embed.positions", matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
@@ -295,7 +379,7 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
     Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
          seen=Seen("", 0), from_stream=True),
-    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
+    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_normed_input,
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
     Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
          when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
@@ -351,8 +435,8 @@ STEPS: tuple[Step, ...] = (
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
-    Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
-         when=lambda c: not c.looks_ahead,
+    Step("masked", "masked scores", "{map}, −∞ where {hidden}", _MAP, ("<map>",), "attention", core=True,
+         when=lambda c: not c.looks_ahead or c.window > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
@@ -385,15 +469,61 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: c.norm_order in ("pre", "both") and not c.shared_norm, absent="{no_norm2}",
          alias="ln2.hook_normalized", alias_note=_NORMED, make=_norm, module="norm2", seen=Seen("norm2")),
     Step("ffn.hidden", "feed-forward, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, alias="{hidden_alias}", make=_ffn, module="ffn.up", matrix="{w_up}",
-         seen=Seen("ffn.up")),
+         recorded=True, when=_dense, absent=_NO_DENSE, alias="{hidden_alias}", make=_ffn, module="ffn.up",
+         matrix="{w_up}", seen=Seen("ffn.up")),
     Step("ffn.gate", "feed-forward, gate", "{ffn_in}·W_gate{ffn_bias_g}", _HIDDEN, ("<residual>",), "ffn",
-         recorded=True, when=lambda c: c.gated, absent="the feed-forward of this model has no gate",
+         recorded=True, when=lambda c: _dense(c) and c.gated, absent="{no_gate}",
          alias="mlp.hook_pre", make=_ffn, module="ffn.gate", matrix="W_gate", seen=Seen("ffn.gate")),
     Step("ffn.act", "feed-forward, activated", "{act}", _HIDDEN, ("<activated>",), "ffn", alias="mlp.hook_post",
-         make=_activate, seen=Seen("ffn.down", 0)),
+         when=_dense, absent=_NO_DENSE, make=_activate, seen=Seen("ffn.down", 0)),
     Step("ffn", "feed-forward output", "act·{w_down}{ffn_bias_2}", _WIDE, ("ffn.act",), "ffn", recorded=True,
-         alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}", seen=Seen("ffn")),
+         when=_dense, absent=_NO_DENSE, alias="hook_mlp_out", make=_ffn, module="ffn.down", matrix="{w_down}",
+         seen=Seen("ffn")),
+    Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
+         matrix="W_router", seen=Seen("ffn.router")),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of router, else 0", _ROUTES, ("ffn.router",),
+         "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
+         to_loss=False),
+    Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, in_experts=True,
+         make=lambda o, c: o.Route(c.router, c.routes_renormed, c.routed_scale)),
+    Step("expert.hidden", "expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1} where chosen, else 0", _OF_EXPERTS,
+         ("<residual>", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.up",
+         matrix="{w_up}", in_experts=True),
+    Step("expert.gate", "expert, gate", "{ffn_in}·W_gate{ffn_bias_g} where chosen, else 0", _OF_EXPERTS,
+         ("<residual>", "ffn.chosen"), "ffn", when=lambda c: _mixed(c) and c.gated, absent=_NO_EXPERTS, make=_expert,
+         module="ffn.experts.gate", matrix="W_gate", in_experts=True),
+    Step("expert.act", "expert, activated", "{act}", _OF_EXPERTS, ("<of expert>",), "ffn", when=_mixed,
+         absent=_NO_EXPERTS, make=_activate, in_experts=True),
+    Step("expert.out", "expert output", "act·{w_down}{ffn_bias_2} where chosen, else 0", ("expert", *_WIDE),
+         ("expert.act", "ffn.chosen"), "ffn", when=_mixed, absent=_NO_EXPERTS, make=_expert, module="ffn.experts.down",
+         matrix="{w_down}", in_experts=True),
+    Step("expert.added", "what an expert adds", "routes ⊙ out", ("expert", *_WIDE), ("expert.out", "ffn.routes"), "ffn",
+         when=_mixed, absent=_NO_EXPERTS, make=lambda o, _: o.Weigh(), in_experts=True),
+    Step("ffn", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", recorded=True,
+         when=lambda c: _mixed(c) and not _shared(c), alias="hook_mlp_out", make=lambda o, _: o.SumExperts(),
+         seen=Seen("ffn")),
+    Step("ffn.mixed", "experts, summed", "Σ expert.added", _WIDE, ("expert.added",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=lambda o, _: o.SumExperts(), in_experts=True),
+    Step("shared.hidden", "shared expert, expanded", "{ffn_in}·{w_up}{ffn_bias_1}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=_shared, absent=_NO_SHARED, make=_ffn, module="ffn.shared.up", matrix="{w_up}",
+         seen=Seen("ffn.shared.up")),
+    Step("shared.gate", "shared expert, gate", "{ffn_in}·W_gate{ffn_bias_g}", _SHARED, ("<residual>",), "ffn",
+         recorded=True, when=lambda c: _shared(c) and c.gated, absent=_NO_SHARED, make=_ffn, module="ffn.shared.gate",
+         matrix="W_gate", seen=Seen("ffn.shared.gate")),
+    Step("shared.act", "shared expert, activated", "{act}", _SHARED, ("<of shared>",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_activate, seen=Seen("ffn.shared.down", 0)),
+    Step("shared.out", "shared expert output", "act·{w_down}{ffn_bias_2}", _WIDE, ("shared.act",), "ffn", when=_shared,
+         absent=_NO_SHARED, make=_ffn, module="ffn.shared.down", matrix="{w_down}", seen=Seen("ffn.shared")),
+    Step("shared.score", "score of the shared expert", "{ffn_in}·W_score", ("token", "switch"), ("<residual>",), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Linear(False),
+         module="ffn.shared_score", matrix="W_score", seen=Seen("ffn.shared_score")),
+    Step("shared.added", "what the shared expert adds", "σ(score) ⊙ out", _WIDE, ("shared.out", "shared.score"), "ffn",
+         when=lambda c: _shared(c) and c.shared_gate, absent=_NO_SHARED, make=lambda o, _: o.Switch(),
+         seen=Seen("ffn.switch")),
+    Step("ffn", "experts and shared expert", "{inputs}", _WIDE, ("ffn.mixed", "<shared>"), "ffn", recorded=True,
+         when=_shared, alias="hook_mlp_out", make=lambda o, _: o.Add(), seen=Seen("ffn")),
     Step("ffn_norm", "feed-forward output, normed", "{norm}(ffn)", _WIDE, ("ffn",), "ffn",
          when=_order("both", "output"), absent=_NO_OUTPUT_NORM, alias="ln2_post.hook_normalized", alias_note=_NORMED,
          make=_norm, module="ffn_norm", seen=Seen("ffn_norm")),
@@ -415,12 +545,13 @@ STEPS: tuple[Step, ...] = (
     Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", _EMBEDDED, ("<final>",), "output",
          False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
          make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
-    Step("head.dense", "head, dense", "x·W + b", _EMBEDDED, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
-    Step("head.act", "head, activated", "{head_act}(dense)", _EMBEDDED, ("head.dense",), "output", False, when=_mlm,
-         absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
-    Step("head.norm", "head, norm", "{norm}(act)", _EMBEDDED, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=_norm, module="head.norm", seen=Seen("head.norm")),
+    Step("head.dense", "head, dense", "x·W{dense_bias}", _HEAD, ("<final>",), "output", False, when=_head_dense,
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense",
+         seen=Seen("head.dense")),
+    Step("head.act", "head, activated", "{head_act}(dense)", _HEAD, ("head.dense",), "output", False, when=_head_dense,
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
+    Step("head.norm", "head, norm", "{norm}(act)", _HEAD, ("<acted>",), "output", False, when=_head_normed,
+         absent="the head of this model has no norm", make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
@@ -432,11 +563,15 @@ STEPS: tuple[Step, ...] = (
     Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
          True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=lambda c: _has_head(c) and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
+         when=lambda c: c.predicts_tokens and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
-    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
-         absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
-    Step("next", "prediction", "{prediction}", (), ("probs",), "output", False, when=_has_head, absent=_NO_HEAD,
+    Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
+         True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U", seen=Seen("head")),
+    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False,
+         when=lambda c: c.predicts_tokens, absent="{no_probs}", make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
+    Step("probs", "probabilities of the classes", "{class_shares}", _CLASSES, ("logits",), "output", False,
+         when=lambda c: _classes(c) and c.decides != "number", make=_class_shares, to_loss=False),
+    Step("next", "prediction", "{prediction}", (), ("<shares>",), "output", False, when=_has_head, absent=_NO_HEAD,
          to_loss=False),
 )  # fmt: skip
 
@@ -449,7 +584,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "none": "this model has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
-    attn_in = "n" if _order("pre", "both")(config) else "x"
+    attn_in = "n" if _normed_input(config) else "x"
     return {
         "norm": _NORM[config.norm],
         "across": _ACROSS[config.qk_norm_across],
@@ -458,7 +593,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
-        else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
+        else f"sin | cos(pos / 10000^(2i/{config.d_model}))"
+        if config.positions == "sinusoidal"
+        else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,
@@ -483,8 +620,12 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "ffn_bias_g": " + b" if bias else "",
         "ffn_bias_2": " + b₂" if bias else "",
         "act": _act_words(config),
+        "no_gate": _NO_DENSE if _mixed(config) else "the feed-forward of this model has no gate",
+        "per_token": str(config.experts_per_token),
+        "router_bias": " + b" if config.router_bias else "",
+        "routes": _routes_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
-        "window": f" or key ≤ query − {config.window:,}" if config.window else "",
+        "hidden": _hidden(config),
         "head_act": ACTIVATION_NAMES[config.head_activation],
         "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
         "clip_qkv": f"{config.clip_qkv:g}",
@@ -494,11 +635,18 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
         if _sum_widened(config)
         else "token embeddings are as wide as the residual stream in this model",
-        "logits_in": _unembedded(config) or "x",
+        "logits_in": _unembedded(config).replace("head.act", "act") or "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
+        "dense_bias": " + b" if config.head_dense_bias else "",
         "head_bias": " + b" if config.head_bias else "",
-        "prediction": "most probable next tokens" if config.head == "lm" else "most probable fill of each mask",
+        "prediction": _PREDICTIONS.get("mlm" if config.head == "lm" and not config.causal else config.head, ""),
+        "class_shares": "softmax(logits) over the tokens"
+        if config.head == "question"
+        else "σ(logits)"
+        if config.decides == "several"
+        else "softmax(logits)",
+        "no_probs": "the head of this model gives a number" if config.decides == "number" else _NO_HEAD,
     }
 
 
@@ -510,24 +658,59 @@ def _act_words(config: ModelConfig) -> str:
     return f"{act}(gate) ⊙ hidden" if config.gated else f"{act}(hidden)"
 
 
+def _routes_words(config: ModelConfig) -> str:
+    """What weighs the chosen experts: a softmax over them, say, times a scale."""
+    times = "" if config.routed_scale == 1.0 else f"{config.routed_scale:g}·"
+    score = "softmax" if config.router == "softmax" else "σ"
+    if not config.routes_renormed:
+        return f"{times}{score}(router) of the chosen, else 0"
+    if config.router == "softmax":
+        return f"{times}softmax(router of the chosen), else 0"
+    return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
+
+
+_PREDICTIONS = {
+    "lm": "most probable next tokens",
+    "mlm": "most probable fill of each mask",
+    "sequence": "classes of the text",
+    "token": "classes of each token",
+    "question": "where the answer starts and ends",
+}
+
+
+def _hidden(config: ModelConfig) -> str:
+    """Which keys a query may not look at."""
+    ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
+    return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
+
+
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
+    final = ("final.norm",) if config.final_norm else ("norm2",)
+    acted = ("head.act",) if _head_dense(config) else final
     return {
         "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
+        "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
+        "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
-        "<final>": ("final.norm",) if config.final_norm else ("norm2",),
-        "<logits>": (_unembedded(config) or ("final.norm" if config.final_norm else "norm2"),),
+        "<final>": final,
+        "<acted>": acted,
+        "<logits>": (_unembedded(config),) if _unembedded(config) else final,
+        "<shares>": ("logits",) if config.decides == "number" else ("probs",),
     }
 
 
 def _unembedded(config: ModelConfig) -> str:
     """The step of the head that is unembedded; empty where that is the last hidden state itself."""
-    return "head.norm" if _mlm(config) else "head.projected" if _narrow_lm(config) else ""
+    if _head_normed(config):
+        return "head.norm"
+    return "head.act" if _head_dense(config) else "head.projected" if _narrow_lm(config) else ""
 
 
 def _embeddings(config: ModelConfig) -> tuple[str, ...]:
@@ -554,6 +737,8 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
             seen = Seen(path, 0)
+        if seen is not None and seen.path == "<acted>":
+            seen = Seen("head.norm" if _head_normed(config) else "head.decoder", 0)
         first = next((one for one in above if inputs and one.name == inputs[0]), None)
         resolved = replace(
             step,
@@ -574,7 +759,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
 
 def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
     """Axes with those of embeddings and of values by their names in this model."""
-    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
+    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width, "<head>": config.head_width}
     named = (
         "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
     )
@@ -655,10 +840,34 @@ class StepTable:
         """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
 
+    @cached_property
+    def expert_out(self) -> str:
+        """What each expert gives to the sum over experts; empty in a model without them."""
+        from tinytf.steps.operations import SumExperts
+
+        sums = (step for step in self.layer_steps if isinstance(step.operation, SumExperts))
+        return next((step.inputs[0] for step in sums), "")
+
+    @cached_property
+    def choice(self) -> str:
+        """Which experts each token is sent to, 1 or 0; empty in a model without experts."""
+        return next((step.name for step in self.layer_steps if step.is_choice), "")
+
+    @cached_property
+    def routes(self) -> str:
+        """The weights of the experts that each token is sent to; empty in a model without experts."""
+        found = (step.name for step in self.layer_steps if step.in_experts and step.axes == _ROUTES and step.to_loss)
+        return next(found, "")
+
     @property
-    def probabilities(self) -> Step:
-        """What is made of the logits, and no loss depends on."""
-        return next(step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss)
+    def probabilities(self) -> Step | None:
+        """What is made of the logits, and no loss depends on; None where the head gives a number."""
+        return next((step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss), None)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether each row of the logits becomes one distribution, over tokens or over classes."""
+        return self.probabilities is not None and self.probabilities.is_distribution
 
     @property
     def unembedded(self) -> Step:
@@ -745,6 +954,11 @@ class StepTable:
             (later.is_map and later.is_distribution) or self.only_through_maps(later, within) for later, within in after
         )
 
+    def has_parameter(self, name: str, layer: int) -> bool:
+        """Whether a layer has the parameter of that name."""
+        step = self.by_place.get((self.parameters[name][0].name, layer))
+        return step is not None and any(one.name == name and not one.absent for one in _parameters(step))
+
     def synonym(self, name: str) -> str | None:
         """The step that ``name`` means in this architecture, or its present name, where that is another step."""
         target = {"embed.out": self.embedded, "out": self.output, **RENAMED}.get(name, name)
@@ -764,9 +978,10 @@ class StepTable:
             found |= {one.name: (step, one) for one in _parameters(step)}
         return found
 
-    def why_absent(self, name: str) -> str | None:
-        """Why a step of the table does not exist in this model; None for a name that no model has."""
-        reasons = [step.absent.format_map(_words(self.config)) for step in STEPS if step.name == name]
+    def why_absent(self, name: str, layer: int | None = None) -> str | None:
+        """Why a step of the table does not exist in this model, or layer; None for a name that no model has."""
+        words = _words(self.config if layer is None else self.config.at(layer))
+        reasons = [step.absent.format_map(words) for step in STEPS if step.name == name]
         return next((reason for reason in reasons if reason), None)
 
     def aliases(self) -> dict[str, Step]:

@@ -1,9 +1,11 @@
 """Addresses: ``L3`` a layer, ``L3H5`` a head, ``L3H5.weights`` a step, ``L3H5.weights[sat,cat]`` a cell.
 
-``L0-2H*.weights`` is a set. TransformerLens names are accepted; the answer has the canonical name.
+An expert is ``L3E5`` as a head is ``L3H5``. ``L0-2H*.weights`` is a set. TransformerLens names are
+accepted; the answer has the canonical name.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinytf.errors import AddressError
@@ -11,10 +13,12 @@ from tinytf.nearest import did_you_mean
 from tinytf.steps.table import Step, StepTable
 
 ADDRESS = re.compile(
-    r"(?:L(?P<layers>[0-9]+(?:-[0-9]+)?|\*)(?:H(?P<heads>[0-9]+(?:-[0-9]+)?|\*))?(?:\.(?=[A-Za-z])|(?=\[)|$))?"
+    r"(?:L(?P<layers>[0-9]+(?:-[0-9]+)?|\*)(?:(?P<letter>[HE])(?P<heads>[0-9]+(?:-[0-9]+)?|\*))?(?:\.(?=[A-Za-z])|(?=\[)|$))?"
     r"(?P<step>[A-Za-z][A-Za-z0-9_.₁₂]*)?(?:\[(?P<cell>.*)\])?",
     re.DOTALL,
 )
+PARTS = {"H": "head", "E": "expert"}
+"""What the letters of an address stand for."""
 _DIGITS = 18  # int() refuses thousands of them
 _BLOCK = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
 
@@ -24,6 +28,7 @@ class Address:
     """A checked address: which step, in which layers and heads, and which cell of it.
 
     ``layers`` and ``heads`` are None where the address names none; ``cell`` holds the words between the brackets.
+    ``heads`` are experts for a step that has a tensor of each, and without a step where the ``letter`` is E.
     ``note`` is for the reader: another name of the step, or shared key heads.
     """
 
@@ -32,6 +37,17 @@ class Address:
     heads: tuple[int, ...] | None = None
     cell: tuple[str, ...] = ()
     note: str = ""
+    letter: str = "H"
+
+    def among(self, steps: Sequence[Step]) -> list[Step]:
+        """The step that it names, or of all ``steps`` of a layer those of its experts where it names some."""
+        if self.step is not None:
+            return [self.step]
+        return [step for step in steps if step.of_experts] if self.letter == "E" else list(steps)
+
+    def parts_of(self, step: Step) -> tuple[int, ...] | None:
+        """The heads or experts of ``step`` that it names."""
+        return self.heads if step.is_split and (self.step is not None or self.letter == step.letter) else None
 
     @property
     def axes(self) -> list[str]:
@@ -44,7 +60,8 @@ class Address:
 
     def __str__(self) -> str:
         place = "" if self.layers is None else f"L{span(self.layers)}"
-        place += "" if self.heads is None else f"H{span(self.heads)}"
+        letter = self.letter if self.step is None else self.step.letter
+        place += "" if self.heads is None else f"{letter}{span(self.heads)}"
         parts = [part for part in (place, self.step.name if self.step else "") if part]
         return ".".join(parts) + (f"[{','.join(self.cell)}]" if self.cell else "")
 
@@ -97,15 +114,28 @@ def parse_address(text: str, table: StepTable) -> Address:
             "a layer is L3, a head L3H5, a step L3H5.weights, a cell L3H5.weights[2,1], a set L0-2H*.weights",
         )
     layers = read_numbers(match["layers"], config.n_layers, "layer")
-    heads = read_numbers(match["heads"], config.n_heads, "head")
+    letter = match["letter"] or "H"
+    if letter == "E" and not config.experts:
+        raise AddressError(f"this model has no experts, and {text!r} names one", "a head is L3H5")
+    heads = read_numbers(match["heads"], config.experts if letter == "E" else config.n_heads, PARTS[letter])
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
     if match["step"] is None:
         if cell:
             raise AddressError(f"{text!r} has a cell but no step", "name one, such as .weights")
-        return Address(None, layers, heads)
-    step, synonym_note = _find_step(match["step"], layers, table)
-    if heads is not None and not step.has_heads:
-        raise AddressError(f"{step.name} is not split into heads", f"its axes are {', '.join(step.axes) or 'none'}")
+        return Address(None, layers, heads, letter=letter)
+    named = match["step"]
+    if letter == "E" and (full := f"expert.{named.removeprefix('ffn.')}") in table.by_name:
+        named = full  # L3E5.ffn.hidden and L3E5.hidden are L3E5.expert.hidden
+    step, synonym_note = _find_step(named, layers, table)
+    if heads is not None and not (step.is_split and step.letter == letter):
+        said = f"its axes are {', '.join(step.axes) or 'none'}"
+        raise AddressError(f"{step.name} is not split into {PARTS[letter]}s", said)
+    if layers is not None:
+        there = tuple(layer for layer in layers if table.has(step.name, layer))
+        if not there:
+            why = table.why_absent(step.name, layers[0])
+            raise AddressError(f"layer {layers[0]} has no step {step.name}: {why}")
+        layers, step = there, table.at(step.name, there[0])
     room = min(2, len(step.axes))
     if len(cell) > room:
         form = ("no cells", "cells of one word", "cells of at most two words, [row,column]")[room]

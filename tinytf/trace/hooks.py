@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tinytf.config import ModelConfig
 from tinytf.model.attention import SelfAttention, Tap
+from tinytf.model.experts import Experts
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
 
@@ -30,7 +31,16 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
                 hook = partial(_keep, keep, step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
+        for layer in layers:
+            experts = model.blocks[layer].ffn
+            if isinstance(experts, Experts):
+                experts.on_change = partial(_keep_expert, keep, f"L{layer}E%d.{table.expert_out}")
+                stack.callback(setattr, experts, "on_change", None)
         yield
+
+
+def _keep_expert(keep: dict[str, Tensor], name: str, number: int, added: Tensor) -> None:
+    keep[name % number] = added[0]
 
 
 def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
@@ -70,15 +80,16 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 
 @contextmanager
 def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
-    """Run attention step by step through ``tap``, in evaluation mode; every module is restored afterwards."""
+    """Run attention and experts step by step through ``tap``, in evaluation mode; all is restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    cores = [(module, module.core) for module in model.modules() if isinstance(module, SelfAttention)]
+    cores = [(module, module.core) for module in model.modules() if isinstance(module, (SelfAttention, Experts))]
     try:
         model.eval().use_attention("steps", tap)
+        model.use_experts("steps", tap)
         yield
     finally:
-        for attention, core in cores:
-            attention.core = core
+        for module, core in cores:
+            module.core = core
         for module, training in flags:
             module.training = training
 
@@ -93,9 +104,11 @@ def tapped(model: Transformer, tap: Callable[[str, Tensor], Tensor]) -> Iterator
     with ExitStack() as stack:
         stack.enter_context(stepwise(model, lambda _, tensor: tensor))
         for number, block in enumerate(model.blocks):
-            block.attention.core.tap = partial(_tap_core, tap, number)  # type: ignore[union-attr]
+            for part in (block.attention, block.ffn):
+                if isinstance(part, (SelfAttention, Experts)):
+                    part.core.tap = partial(_tap_core, tap, number)  # type: ignore[assignment]
         for step, layer in table_of(model.config).rows:
-            if step.seen is None or step.core:
+            if step.seen is None or step.core or step.in_experts:
                 continue
             module, argument, name = module_of(model, step, layer), step.seen.argument, step.full_name(layer)
             if argument is None:

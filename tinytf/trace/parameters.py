@@ -16,7 +16,7 @@ from tinytf.errors import AddressError
 from tinytf.model.transformer import Transformer
 from tinytf.steps.operations import Parameter
 from tinytf.steps.table import Step, StepTable
-from tinytf.trace.address import ADDRESS, Address, parse_address, read_numbers, span
+from tinytf.trace.address import ADDRESS, PARTS, Address, parse_address, read_numbers, span
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _PATH = re.compile(r"blocks\.([0-9]{1,18})\.(.+)", re.DOTALL)
@@ -43,9 +43,14 @@ class ParameterAddress:
     def whole_axes(self) -> tuple[str, ...]:
         """The axes without the cell."""
         axes = self.parameter.axes
-        return (
-            axes if self.heads is None else tuple(axis.partition("·")[2] if is_split(axis) else axis for axis in axes)
-        )
+        if self.heads is None:
+            return axes
+        return tuple(axis.partition("·")[2] if is_split(axis) else axis for axis in axes if axis != "expert")
+
+    @property
+    def letter(self) -> str:
+        """H where its parts are of heads, E of experts."""
+        return "E" if "expert" in self.parameter.axes[:1] else "H"
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -63,7 +68,7 @@ class ParameterAddress:
 
     def __str__(self) -> str:
         place = "" if self.layers is None else f"L{span(self.layers)}"
-        place += "" if self.heads is None else f"H{span(self.heads)}"
+        place += "" if self.heads is None else f"{self.letter}{span(self.heads)}"
         cell = f"[{','.join(self.cell)}]" if self.cell else ""
         return ".".join(part for part in (place, self.parameter.name) if part) + cell
 
@@ -91,7 +96,9 @@ class ParameterAddress:
 
     def _single(self, model: Transformer, layer: int | None, head: int | None, find_token: FindToken | None) -> Tensor:
         tensor, config = model.get_parameter(self.path(layer)).detach(), model.config
-        tensor = tensor.t() if self.parameter.transposed else tensor
+        tensor = tensor.transpose(-2, -1) if self.parameter.transposed else tensor
+        if head is not None and self.letter == "E":
+            tensor, head = tensor[head], None
         for axis, name in enumerate(self.parameter.axes):
             if head is not None and is_split(name):
                 own = head // config.heads_per_kv if name.startswith("n_kv_heads") else head
@@ -150,15 +157,22 @@ def parse_parameter(text: str, table: StepTable) -> ParameterAddress | None:
         raise AddressError(f"this model has no {name}: {one.absent}")
     config = table.config
     layers = read_numbers(match["layers"], config.n_layers, "layer")
-    heads = read_numbers(match["heads"], config.n_heads, "head")
+    letter = match["letter"] or "H"
+    heads = read_numbers(match["heads"], config.experts if letter == "E" else config.n_heads, PARTS[letter])
     last = config.n_layers - 1
     if step.in_layer and layers is None:
         raise AddressError(f"{name} is a parameter of every layer", f"say which: L0.{name} … L{last}.{name}")
     if not step.in_layer and layers is not None:
         raise AddressError(f"{name!r} is not inside a layer", f"write {name} alone")
-    split = [axis for axis in one.axes if is_split(axis)]
-    if heads is not None and not split:
-        raise AddressError(f"{name} is not split into heads", f"its axes are {', '.join(one.axes)}")
+    if layers is not None:
+        there = tuple(layer for layer in layers if table.has_parameter(name, layer))
+        if not there:
+            why = table.why_absent(step.name, layers[0]) or "another layer has it"
+            raise AddressError(f"layer {layers[0]} has no {name}: {why}")
+        layers = there
+    split = [axis for axis in one.axes if is_split(axis) or axis == "expert"]
+    if heads is not None and (not split or (letter == "E") != (split == ["expert"])):
+        raise AddressError(f"{name} is not split into {PARTS[letter]}s", f"its axes are {', '.join(one.axes)}")
     cell = tuple(word.strip() for word in match["cell"].split(",")) if match["cell"] is not None else ()
     if len(cell) > len(one.axes):
         raise AddressError(f"{name} has {len(one.axes)} axes, {', '.join(one.axes)}; {text!r} names {len(cell)}")

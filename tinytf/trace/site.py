@@ -68,7 +68,7 @@ class Site:
     def input(self, number: int = 0, heads: tuple[int, ...] | None = None) -> Tensor:
         """One tensor that the step was computed from; only some query heads of it, if it has heads."""
         name, layer = self.sources[number]
-        return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).has_heads else None)
+        return self.trace.step(name, layer, heads if self.trace.steps.at(name, layer).is_split else None)
 
     def inputs(self, heads: tuple[int, ...] | None = None) -> tuple[Tensor, ...]:
         """All tensors that it was computed from, in the order of the formula."""

@@ -77,8 +77,10 @@ def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
         return
     for number in range(table.config.n_heads):
         yield Offer(f"{layer}H{number}", f"head {number}")
+    for number in range(table.config.experts):
+        yield Offer(f"{layer}E{number}", f"expert {number}")
     for step in table.layer_steps:
-        if step.has_heads or not head:
+        if not head or (step.is_split and step.letter == head[0]):
             yield Offer(f"{layer}{head}.{step.name}", step.title)
 
 

@@ -185,7 +185,7 @@ class Stop:
 
     def holds(self, trace: "Trace", step: Step, layer: int | None) -> bool:
         """Whether its condition, if it has one, holds at a step."""
-        heads = self.where.heads if self.where is not None and step.has_heads else None
+        heads = self.where.parts_of(step) if self.where is not None else None
         return self.condition is None or self.condition.holds(trace, step, layer, heads)
 
 

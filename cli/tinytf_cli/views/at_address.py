@@ -77,8 +77,8 @@ def heat_blocks(trace: Trace, where: Address, terminal: Terminal) -> Iterator[Bl
             yield _map(values, [str(i) if len(values) > 1 else "" for i in range(len(values))], step.role, terminal)
             continue
         every: Sequence[int | None] = one.heads or (None,)
-        if step.has_heads and not one.heads:
-            every = range(0, trace.config.n_heads, trace.config.heads_per_kv if "kv head" in step.axes else 1)
+        if step.is_split and not one.heads:
+            every = step.part_numbers(trace.config)
         for head in every:
             yield step_heading(trace, step, layer, head)
             yield _heat(trace, Address(step, one.layers, None if head is None else (head,)), terminal)

@@ -59,18 +59,22 @@ def query_blocks(weights: Array, names: Sequence[str], seen: Visible, most: int 
 
 
 def step_heading(trace: Trace, step: Step, layer: int | None, head: int | None) -> Heading:
-    name = f"L{layer}H{head}.{step.name}" if head is not None and step.has_heads else step.full_name(layer)
+    name = f"L{layer}{step.letter}{head}.{step.name}" if head is not None and step.is_split else step.full_name(layer)
     return Heading(name, f"{step.title} = {step.formula}" if step.formula else step.title, step.role)
 
 
 def block_blocks(trace: Trace, layer: int, head: int, *, dims: int, rows: int | None, width: int) -> Iterator[Block]:
     """A block in full: its steps in their order, neighbours of the same axes side by side where ``width`` allows."""
-    for _, group in groupby(trace.steps.layer_steps, key=lambda step: step.axes):
+    own = [step for step, within in trace.steps.rows if within == layer]
+    for _, group in groupby(own, key=lambda step: step.axes):
         steps = list(group)
         if steps[0].is_map:
             yield from _maps(trace, steps, layer, head, rows, width)
         else:
-            parts = (step_blocks(trace, one, layer, head, dims=dims, rows=rows, asked=False) for one in steps)
+            parts = (
+                step_blocks(trace, one, layer, trace.shown_part(one, layer, head), dims=dims, rows=rows, asked=False)
+                for one in steps
+            )
             yield Beside([list(part) for part in parts], least=_TABLE, even=True)
 
 
@@ -119,7 +123,7 @@ def value_blocks(
     shares: bool = False,
 ) -> Iterator[Block]:
     """The numbers of a step; with ``shares`` its maps hold shares of 1."""
-    heads = (head,) if head is not None and step.has_heads else None
+    heads = (head,) if head is not None and step.is_split else None
     names = labels(trace)
     if not step.is_tensor:
         yield Line("  " + " ".join(names if step.name == "tokens" else [str(t.id) for t in trace.tokens]))
@@ -138,6 +142,14 @@ def value_blocks(
             yield from query_blocks(values, names, seen, rows)
         else:
             yield Heat(values, names, names, "signed", seen, largest(values, seen), asked=asked)
+    elif step.is_drawn:
+        kept = middle_out(len(names), rows)
+        experts = [f"E{number}" for number in range(values.shape[1])]
+        unit = bool(((values >= 0) & (values <= 1)).all())
+        yield Heat(values, names, experts, "unit" if unit else "signed", None, 1.0 if unit else largest(values)).only(
+            kept
+        )
+        yield from fold_note(range(len(names)), kept, "tokens")
     elif values.ndim == 1:
         yield Values(["[0]"], values[None], dims, step.role)
     else:
@@ -151,14 +163,14 @@ def tensors_at(
 
     A key or value head that query heads share comes once, under its first query head.
     """
-    steps = [where.step] if where.step is not None else trace.steps.layer_steps
     for layer in where.layers if where.layers is not None else (None,):
+        named = (one for one in where.among(trace.steps.layer_steps) if trace.steps.has(one.name, layer))
+        steps = [trace.steps.at(one.name, layer) for one in named]
         for step in reversed(steps) if backward else steps:
             heads: Sequence[int | None] = (None,)
-            if step.has_heads:
-                own = (head,) if head is not None and where.step is None else None
-                each = range(0, trace.config.n_heads, trace.config.heads_per_kv if "kv head" in step.axes else 1)
-                heads = where.heads or own or each
+            if step.is_split:
+                own = (trace.shown_part(step, layer, head),) if head is not None and where.step is None else None
+                heads = where.parts_of(step) or own or step.part_numbers(trace.config)
             for one in heads:
                 yield step, layer, one
 

@@ -52,7 +52,7 @@ class Cell:
         name, layer = self.site.sources[number]
         step = self.trace.steps.at(name, layer)
         own = self.head if head is None else head
-        return Cell(self.trace, step, layer, own if step.has_heads else None, index)
+        return Cell(self.trace, step, layer, own if step.is_split else None, index)
 
     def row(self) -> Tensor:
         """The row of the step that this cell is in, in float64."""
@@ -97,8 +97,8 @@ def _not_one(where: Address, step: Step) -> str:
     for numbers, what in ((where.layers, "layer"), (where.heads, "head")):
         if numbers is not None and len(numbers) > 1:
             return f"is of {len(numbers)} {what}s"
-    if step.has_heads and where.heads is None:
-        return "names no head"
+    if step.is_split and where.heads is None:
+        return f"names no {'expert' if step.of_experts else 'head'}"
     if len(where.cell) < len(step.axes[-2:]):
         return "is a row" if where.cell else "is all of a step"
     return ""
@@ -106,7 +106,7 @@ def _not_one(where: Address, step: Step) -> str:
 
 def _example(where: Address, step: Step) -> str:
     layers = None if where.layers is None else where.layers[:1]
-    heads = (where.heads or (0,))[:1] if step.has_heads else None
+    heads = (where.heads or (0,))[:1] if step.is_split else None
     count = len(step.axes[-2:])
     return str(Address(step, layers, heads, (where.cell + ("0",) * count)[:count]))
 

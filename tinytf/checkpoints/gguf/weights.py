@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -38,7 +38,7 @@ class GgufWeights:
         """One tensor, in float32."""
         return read_tensor(self._tensors[name])
 
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, dtype: torch.dtype, pieces: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
         """Every tensor by name, in ``dtype``."""
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
             for name, tensor in self._tensors.items():

@@ -14,7 +14,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
-from tinytf.errors import UsageError
+from tinytf.errors import ConfigError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
@@ -142,8 +142,12 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         written = family.write(config)
         if written is None:
             continue
+        family = family.with_head(config.head)
         tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
-        again = family.read(Fields(written, Path("config.json")), tensors)
+        try:
+            again = family.read(Fields(written, Path("config.json")), tensors)
+        except ConfigError:  # what the family has no key for, such as a head width, does not fit the rest
+            continue
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:
             return family, written
@@ -161,8 +165,9 @@ def _stored(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) ->
     """The tensors under the names that transformers stores, joint ones joined."""
     parts: dict[str, list[tuple[Stored, Tensor]]] = {}
     for name, tensor in state.items():
-        plain, how = family.place(name, config)
-        parts.setdefault(plain, []).append((how, tensor.detach().cpu()))
+        for plain, how in family.places(name, len(tensor), config):
+            piece = tensor if how.expert is None else tensor[how.expert]
+            parts.setdefault(plain, []).append((how, piece.detach().cpu()))
     for plain, pieces in parts.items():
         pieces.sort(key=lambda piece: piece[0].part)
         joined = pieces[0][0].write([tensor for _, tensor in pieces], config)

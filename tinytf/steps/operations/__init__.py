@@ -4,9 +4,11 @@ from tinytf.steps.operations.activate import Activate
 from tinytf.steps.operations.add import Add
 from tinytf.steps.operations.alibi import Alibi
 from tinytf.steps.operations.cap import Cap
+from tinytf.steps.operations.choose import Choose
 from tinytf.steps.operations.clamped_glu import ClampedGlu
 from tinytf.steps.operations.clip import Clip
 from tinytf.steps.operations.concat import Concat
+from tinytf.steps.operations.expert_linear import ExpertLinear
 from tinytf.steps.operations.head_norm import HeadNorm
 from tinytf.steps.operations.join import Join
 from tinytf.steps.operations.linear import Linear, Pooled, Unembed
@@ -19,19 +21,25 @@ from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
+from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
-from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
+from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
+from tinytf.steps.operations.switch import Switch
+from tinytf.steps.operations.weigh import SumExperts, Weigh
 
 __all__ = [
     "Activate",
     "Add",
     "Alibi",
     "Cap",
+    "Choose",
     "ClampedGlu",
     "Clip",
     "Concat",
+    "ExpertLinear",
     "HeadNorm",
     "Join",
     "Linear",
@@ -46,12 +54,18 @@ __all__ = [
     "Positions",
     "RelativeBias",
     "Rotate",
+    "Route",
     "Scale",
     "Scores",
     "Sight",
+    "Sigmoid",
     "Sink",
     "Softmax",
+    "SumExperts",
     "SunkSoftmax",
+    "Switch",
+    "TokenSoftmax",
     "Unembed",
     "VocabularySoftmax",
+    "Weigh",
 ]

@@ -50,7 +50,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Row:
-    """Which row of a step: of the query head ``head`` where the step has heads, the token or query ``place``."""
+    """Which row of a step: of the query head or expert ``head`` where it is split, the token or query ``place``."""
 
     step: "Step"
     layer: int | None
@@ -59,7 +59,7 @@ class Row:
 
     def of(self, tensor: Tensor, step: "Step", heads_per_kv: int) -> Tensor:
         """This row of a tensor with the axes of ``step``; a shared key head serves each of its query heads."""
-        if not step.has_heads:
+        if not step.is_split:
             return tensor[self.place]
         head = self.head or 0
         return tensor[head // heads_per_kv if "kv head" in step.axes else head, self.place]
@@ -118,13 +118,16 @@ class Operation(ABC):
     """How a step is made. ``words`` says what it is; ``fused`` whether torch's fused attention computes it too.
 
     The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
-    that it makes pass ``side_by_side`` in the model, (T, H·D).
+    that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
+    and have no gradient. ``over_tokens`` it needs all rows of its input at once.
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
+    over_tokens: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
+    deciding: ClassVar[tuple[int, ...]] = ()
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -137,7 +140,11 @@ class Operation(ABC):
         raise TypeError(f"{type(self).__name__} has parameters: it is computed by its module")
 
     def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
-        """The step in the attention core, from its inputs and, where it has parameters, the ``module`` with them."""
+        """The step in a stepped core, from its inputs and, where it has parameters, the ``module`` with them."""
+        return self.forward(*inputs)
+
+    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+        """The step of one expert, ``number``, for the tokens that are sent to it."""
         return self.forward(*inputs)
 
     def whole(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
@@ -241,8 +248,10 @@ def width_of(site: Site) -> int:
 
 def dimension(axis: str, number: int, config: ModelConfig) -> str:
     """What one number of a row is called: ``d17``, ``unit 203`` of a feed-forward, ``head 2 d5`` of heads in a row."""
-    if axis == "d_ff":
+    if axis in ("d_ff", "d_expert", "d_shared"):
         return f"unit {number}"
+    if axis == "expert":
+        return f"expert {number}"
     if axis.startswith("n_heads·"):
         head, within = divmod(number, config.sizes[axis.partition("·")[2]])
         return f"head {head} d{within}"

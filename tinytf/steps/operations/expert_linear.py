@@ -1,0 +1,127 @@
+"""A linear map of each expert for the tokens that are sent to it: W (E, out, in), 0 for the other tokens."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinytf.config import ModelConfig
+from tinytf.steps.operations.linear import weight_gradient
+from tinytf.steps.operations.operation import Consumer, Operation, Parameter, Quantity, Summand, dimension, summed
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Term, Value, Working, product
+
+if TYPE_CHECKING:
+    from tinytf.steps.table import Step
+
+
+def used(chosen: Tensor) -> list[int]:
+    """The experts that some token is sent to, of the choice (…, T, E)."""
+    return [int(number) for number in (chosen != 0).flatten(0, -2).any(dim=0).nonzero()]
+
+
+@dataclass(frozen=True)
+class ExpertLinear(Operation):
+    """A matrix for each expert, with a ``bias`` or without. The inputs are what it takes, and the choice (…, T, E).
+
+    It takes (…, T, in), the same for all experts, or (…, E, T, in). Only the chosen tokens are computed.
+    """
+
+    bias: bool
+
+    words = "a sum of products"
+    deciding = (1,)
+
+    def parameters(self, step: "Step") -> tuple[Parameter, ...]:
+        absent = "" if self.bias else f"{step.name} is computed without a bias"
+        return (
+            Parameter(step.parameter, "weight", ("expert", step.reads, step.axes[-1]), transposed=True),
+            Parameter(step.parameter.replace("W", "b"), "bias", ("expert", step.axes[-1]), absent=absent),
+        )
+
+    def alone(self, module: Any, number: int, *inputs: Tensor) -> Tensor:
+        bias = None if module.bias is None else module.bias[number]
+        return F.linear(inputs[0], module.weight[number], bias)
+
+    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+        return self._of(module, range(len(module.weight)), *inputs)
+
+    def _of(self, module: Any, numbers: Any, x: Tensor, chosen: Tensor) -> Tensor:
+        """The step of the experts ``numbers``, which are those of x where that has an axis of experts."""
+        found = []
+        for place, number in enumerate(numbers):
+            taken = x.select(-3, place) if x.dim() > chosen.dim() else x  # (…, T, in)
+            sent = chosen[..., number] != 0  # (…, T)
+            made = taken.new_zeros(*taken.shape[:-1], module.weight.shape[1])
+            found.append(made.index_put((sent,), self.alone(module, number, taken[sent])) if sent.any() else made)
+        return torch.stack(found, dim=-3)  # (…, E, T, out)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        chosen = site.input(1)
+        return self._of(site.module, range(chosen.shape[-1]) if heads is None else heads, site.input(0, heads), chosen)
+
+    def _sent(self, site: Site, g: Tensor) -> Tensor:
+        """The gradient where tokens are sent; nothing else leads to the loss."""
+        return g * (site.input(1) != 0).T[..., None]  # (E, T, out)
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        """g·W of each expert: (E, T, out) -> (E, T, in), or their sum (T, in)."""
+        x, chosen = site.inputs()
+        g, found = self._sent(site, g), torch.zeros_like(x)
+        for number in used(chosen):
+            part = found[number] if x.dim() == 3 else found
+            part += g[number] @ site.module.weight[number]
+        return found, torch.zeros_like(chosen)
+
+    def parameter_gradients(self, site: Site, g: Tensor) -> Iterator[tuple[str, Tensor]]:
+        x, chosen = site.inputs()
+        g, weight, bias = self._sent(site, g), torch.zeros_like(site.module.weight), site.module.bias
+        for number in used(chosen):
+            weight[number] = weight_gradient(g[number], x[number] if x.dim() == 3 else x)
+        yield f"{site.path}.weight", weight
+        if bias is not None:
+            yield f"{site.path}.bias", torch.stack([summed(one) for one in g])
+
+    def code(self, site: Site) -> str:
+        x, chosen = site.names
+        matrix, *bias = self.operands(site)
+        taken = "ti" if site.input(0).dim() == 2 else "eti"
+        made = f'torch.einsum("{taken},eoi->eto", {x}, {matrix})'
+        made = f"({made} + {bias[0]}[:, None])" if bias else made
+        return f"{site.variable} = {made} * {chosen}.T[:, :, None]"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        site, number, (token, out) = cell.site, cell.head or 0, cell.index
+        choice = cell.source(1, token, number)
+        if not choice.value:
+            after = (Value("zero", 0.0, f"{cell.token(token)} is not sent to expert {number}"),)
+            return Working(((choice, 2),), after=after, leads=(choice,), note="computed for no token but those sent")
+        first = cell.source(0, token, 0)
+        series = product(
+            (first.step.name, site.step.matrix),
+            (first.row(), site.module.weight[number, out].cpu().double()),
+            lambda i: dimension(first.step.axes[-1], i, site.config),
+            lambda i: (cell.source(0, token, i),),
+        )
+        bias = site.module.bias
+        term = None if bias is None else Term("bias", (), float(bias[number, out]))
+        return Working(((first, 1), (choice, 2)), series, term)
+
+    def summand(self, to: Consumer) -> Summand:
+        site, place, letter = to.site, to.row.place, f"{to.site.step.matrix}ᵀ"
+        sent = used(site.input(1)[place : place + 1])
+        if site.source_steps[0].is_split:
+            sent = [number for number in sent if number == (to.row.head or 0)]
+        given = [Quantity(f"{to.symbol} of E{number}", to.g[number, place]) for number in sent]
+        found = to.g.new_zeros(site.module.weight.shape[-1])
+        for number, g in zip(sent, given, strict=True):
+            found = found + g.values @ site.module.weight[number].detach()
+        words = " + ".join(f"{to.symbol}·{letter} of E{number}" for number in sent)
+        return Summand(words or "0: the token is not sent there", found, inputs=tuple(given))
+
+    def multiply_adds(self, config: ModelConfig, step: "Step", tokens: int, keys: int) -> int:
+        sizes = config.sizes
+        return tokens * config.experts_per_token * sizes[step.reads] * sizes[step.axes[-1]]

@@ -1,0 +1,103 @@
+"""The weights of the chosen experts, from the numbers of the router; 0 for the others."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Consumer, Operation, Quantity, Summand, wide
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Series, Value, Working
+
+_NO_ZERO = 1e-20
+"""Added to the sum of sigmoids that weights are divided by (DeepSeek-V3)."""
+
+
+@dataclass(frozen=True)
+class Route(Operation):
+    """A ``score`` of every expert, softmax or sigmoid; of the chosen ones ``renormed`` to sum to 1; times ``scale``."""
+
+    score: str
+    renormed: bool
+    scale: float
+
+    words = "a share"
+    deciding = (1,)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        router, chosen = inputs
+        return self._routes(wide(router), chosen != 0).to(router.dtype)
+
+    def _routes(self, router: Tensor, chosen: Tensor) -> Tensor:
+        if self.score == "softmax":
+            among = router.masked_fill(~chosen, -torch.inf) if self.renormed else router
+            return among.softmax(dim=-1).masked_fill(~chosen, 0.0) * self.scale
+        found = router.sigmoid().masked_fill(~chosen, 0.0)
+        return (found / (found.sum(dim=-1, keepdim=True) + _NO_ZERO) if self.renormed else found) * self.scale
+
+    def input_gradients(self, site: Site, g: Tensor) -> tuple[Tensor, ...]:
+        router, chosen = site.inputs()
+        return self._gradient(wide(g), wide(router), chosen != 0).to(g.dtype), torch.zeros_like(chosen)
+
+    def _gradient(self, g: Tensor, x: Tensor, chosen: Tensor) -> Tensor:
+        """Of the router's numbers x: p is each expert's share, s its score."""
+        g = g * chosen * self.scale
+        if self.score == "softmax":
+            p = torch.softmax(x.masked_fill(~chosen, -torch.inf) if self.renormed else x, dim=-1)
+            return p * (g - (g * p).sum(dim=-1, keepdim=True))
+        s = torch.sigmoid(x)
+        slope = s * torch.sigmoid(-x)
+        if not self.renormed:
+            return g * slope
+        total = (s * chosen).sum(dim=-1, keepdim=True) + _NO_ZERO
+        return chosen * slope * (g - (g * s).sum(dim=-1, keepdim=True) / total) / total
+
+    def code(self, site: Site) -> str:
+        router, chosen = site.names
+        times = "" if self.scale == 1.0 else f" * {self.scale!r}"
+        hidden = f"{chosen} == 0"
+        if self.score == "softmax" and self.renormed:
+            return f"{site.variable} = F.softmax({router}.masked_fill({hidden}, -torch.inf), dim=-1){times}"
+        score = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
+        if not self.renormed:
+            return f"{site.variable} = {score}.masked_fill({hidden}, 0.0){times}"
+        first = f"scores = {score}.masked_fill({hidden}, 0.0)"
+        return f"{first}\n{site.variable} = scores / (scores.sum(-1, keepdim=True) + {_NO_ZERO!r}){times}"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
+        if not choice.value:
+            after = (Value("weight", 0.0, "not chosen"),)
+            return Working(((own, 2), (choice, 2)), after=after, leads=(choice,), note="the token is not sent there")
+        scores, chosen = own.row(), choice.row() != 0
+        among = [number for number in range(len(scores)) if chosen[number] or not self.renormed]
+        x = scores[among]
+        if self.score == "softmax":
+            before: tuple[Value, ...] = (Value("max", float(x.max()), "the largest, subtracted from all"),)
+            values, called = (x - x.max()).exp(), "e^(x − max)"
+        else:
+            before, values, called = (), torch.sigmoid(x), "σ(x)"
+        place, total = among.index(cell.index[1]), float(values.sum())
+        score = float(values[place])
+        after = [Value(called, score, f"of expert {cell.index[1]}")]
+        if self.renormed or self.score == "softmax":
+            score /= total
+            after.append(Value("share", score, f"{called} / sum"))
+        if self.scale != 1.0:
+            after.append(Value("weight", score * self.scale, f"· {self.scale:g}"))
+        series = Series(values, lambda i: f"expert {among[i]}", called=called)
+        return Working(((own, 1), (choice, 2)), series, before=before, after=tuple(after), leads=(own,))
+
+    def summand(self, to: Consumer) -> Summand:
+        g, x, chosen = to.incoming, to.input_at_row(0), to.input_at_row(1)
+        result = self._gradient(wide(g.values), wide(x.values), chosen.values != 0).to(g.values.dtype)
+        given = (Quantity("g", g.values), x, Quantity("c", chosen.values))
+        times = "" if self.scale == 1.0 else f"{self.scale:g}·"
+        lines = (f"g = {times}c ⊙ {g.name}", f"c = {to.site.source_steps[1].name}")
+        if self.score == "softmax":
+            over = "softmax over the chosen" if self.renormed else f"softmax({x.name})"
+            return Summand("p ⊙ (g − Σ g⊙p)", result, (*lines, f"p = {over}"), given)
+        slope = f"s = σ({x.name}), s′ = s·(1 − s)"
+        if not self.renormed:
+            return Summand("g ⊙ s′", result, (*lines, slope), given)
+        return Summand("c ⊙ s′ ⊙ (g − Σ g⊙s / S) / S", result, (*lines, slope, "S = Σ c⊙s"), given)
