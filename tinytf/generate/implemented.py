@@ -45,7 +45,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm_bias": _EITHER,
     "window": _whole,
     # what they take from the model: its embeddings, its rotary table
-    "positions": ("learned", "sinusoidal", "rotary", "none"),
+    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "none"),
     "position_offset": _whole,
     "n_token_types": _whole,
     "embed_scale": _number,

@@ -142,6 +142,7 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         written = family.write(config)
         if written is None:
             continue
+        family = family.with_head(config.head)
         tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
         try:
             again = family.read(Fields(written, Path("config.json")), tensors)
