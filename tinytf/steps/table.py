@@ -581,7 +581,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
-        "none": "this model has no positions",
+        "none": "it has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
     attn_in = "n" if _normed_input(config) else "x"
