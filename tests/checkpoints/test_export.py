@@ -55,6 +55,12 @@ _LOCAL_BASES = (("window", (4, 0)), ("rope_theta", (300.0, 900.0)))
 _HYBRID = (("window", (4, 0)), ("positions", ("rotary", "none")))
 _GEMMA = {"activation": "gelu_tanh", "embed_scale": 24**0.5, "tied_head": True}
 _OLMO2 = {"norm_order": "output", "qk_norm": True, "qk_norm_across": "all"}
+_TURNED_IN_PART = {
+    "d_head": 6,
+    "rope_width": 4,
+    "rope_short_factors": (1.0, 1.3),
+    "rope_long_factors": (1.5, 9.0),
+}
 _LAYERNORM = {"norm": "layernorm", "gated": False, "activation": "gelu_tanh", "qkv_bias": True, "o_bias": True}
 _ROBERTA = "roberta, positions from the third row"
 WRITTEN = {
@@ -76,7 +82,7 @@ WRITTEN = {
         "ELECTRA",
         config_of(
             "electra, narrow embeddings that are normed",
-            **{"head": "token", "labels": ("replaced",), "head_dense": True, "decides": "several", "tied_head": False},
+            head="token", labels=("replaced",), head_dense=True, decides="several", tied_head=False,
         ),
     ),
     "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
@@ -132,7 +138,7 @@ WRITTEN = {
     "exaone 4": ("EXAONE 4", config_of("llama, grouped", norm_order="output", qk_norm=True, by_layer=_HYBRID)),
     "arcee": ("Arcee", config_of("llama, grouped", gated=False, activation="relu2")),
     "seed-oss": ("Seed-OSS", config_of("llama, grouped", qkv_bias=True, ffn_bias=True)),
-    "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", d_head=6, rope_width=0)),
+    "phi 3": ("Phi-3", config_of("phi 3, long texts turned by other factors", **_TURNED_IN_PART)),
     "starcoder 2": ("StarCoder2", config_of("llama, grouped", **_LAYERNORM, window=4, tied_head=True, ffn_bias=True)),
     "glm": ("GLM", config_of("llama, grouped", qkv_bias=True, rope_width=4)),
     "glm 4": ("GLM-4", config_of("llama, grouped", qkv_bias=True, rope_width=2, norm_order="both")),

@@ -482,7 +482,10 @@ STEPS: tuple[Step, ...] = (
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router", seen=Seen("ffn.router")),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of router, else 0", _ROUTES, ("ffn.router",),
+    Step("ffn.preference", "preference among experts", "{score}(router) + b", _ROUTES, ("ffn.router",), "ffn",
+         when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
+         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", in_experts=True, to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}, else 0", _ROUTES, ("<decides>",),
          "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
          to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
@@ -581,7 +584,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
-        "none": "this model has no positions",
+        "none": "it has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
     attn_in = "n" if _normed_input(config) else "x"
@@ -622,6 +625,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "act": _act_words(config),
         "no_gate": _NO_DENSE if _mixed(config) else "the feed-forward of this model has no gate",
         "per_token": str(config.experts_per_token),
+        "decides": "preference" if config.choice_bias else "router",
+        "score": "softmax" if config.router == "softmax" else "σ",
         "router_bias": " + b" if config.router_bias else "",
         "routes": _routes_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
@@ -695,6 +700,7 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<decides>": ("ffn.preference",) if config.choice_bias else ("ffn.router",),
         "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
         "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
         "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),

@@ -19,6 +19,7 @@ from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
@@ -52,6 +53,7 @@ __all__ = [
     "Parameter",
     "Pooled",
     "Positions",
+    "Prefer",
     "RelativeBias",
     "Rotate",
     "Route",
