@@ -24,9 +24,6 @@ from tinytf.checkpoints.huggingface.encoders import (
     ROFORMER,
     XLM_ROBERTA_XL,
 )
-from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
-from tinytf.checkpoints.huggingface.gemma import GEMMA2
-from tinytf.checkpoints.huggingface.encoders import DATA2VEC, ERNIE, MEGATRON_BERT, ROBERTA_PRENORM, ROFORMER
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
