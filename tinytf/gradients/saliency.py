@@ -153,7 +153,7 @@ class _Path:
             self._ids, self._end, self._start = self._ids[:, :kept], self._end[:kept], self._start[:kept]
         self._unseen = (0.0,) * (len(encoding.ids) - len(self._end))
         hidden = config.n_layers * (8 * config.d_model + 3 * config.d_ff + 4 * config.n_heads * len(encoding.ids))
-        self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.vocab_size + 2 * hidden)))
+        self._batch = max(1, _NUMBERS // (len(encoding.ids) * (2 * config.n_outcomes + 2 * hidden)))
 
     def at(self, places: Sequence[float]) -> list[_Point]:
         """The points at some places, in batches."""

@@ -32,7 +32,16 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
                 hook = partial(_keep, keep, step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
+        for layer in layers:
+            experts = model.blocks[layer].ffn
+            if isinstance(experts, Experts):
+                experts.on_change = partial(_keep_expert, keep, f"L{layer}E%d.{table.expert_out}")
+                stack.callback(setattr, experts, "on_change", None)
         yield
+
+
+def _keep_expert(keep: dict[str, Tensor], name: str, number: int, added: Tensor) -> None:
+    keep[name % number] = added[0]
 
 
 def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:

@@ -102,16 +102,23 @@ class Trace:
     def shown_part(self, step: Step, layer: int | None, head: int) -> int | None:
         """The part of a split step that stands for all: ``head``, or the expert with the most weight over the text."""
         if step.of_experts:
-            return int(self.step("ffn.routes", layer).sum(dim=0).argmax())
+            return int(self.step(self.steps.routes, layer).sum(dim=0).argmax())
         return head if step.is_split else None
 
     def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
         """Whether an intervention replaced a step, so that it does not follow from the steps before it."""
         full = self.steps.by_name[name].full_name(layer)
-        return full in self.recording.exchanged or f"L{layer}H{head}.{name}" in self.recording.exchanged
+        part = f"L{layer}{self.steps.by_name[name].letter}{head}.{name}"
+        return full in self.recording.exchanged or part in self.recording.exchanged
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
-        return Site(self, step, layer).derive(heads)
+        found = Site(self, step, layer).derive(heads)
+        for place, number in enumerate(heads or range(len(found))) if step.of_experts else ():
+            exchanged = self.recording.tensors.get(f"L{layer}E{number}.{step.name}")
+            if exchanged is not None:
+                found = found.clone()
+                found[place] = exchanged
+        return found
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
         """A step over the vocabulary at some positions (P, V): recorded, or derived for these positions alone."""
@@ -121,6 +128,8 @@ class Trace:
         site = Site(self, step, None)
         (before,) = site.source_steps
         with torch.no_grad():
+            if site.operation.over_tokens:
+                return site.operation.forward(self.step(before.name))[list(positions)]
             if before.is_vocabulary:
                 return site.operation.forward(self.vocabulary(before.name, positions))
             assert isinstance(site.operation, Unembed)
@@ -160,7 +169,7 @@ class Trace:
             raise AddressError(f"{step.name} is not a tensor")
         if step.is_vocabulary and where.cell:
             (row,) = self.vocabulary(step.name, [self.index(where.cell[0], "token", len(self.tokens))])
-            return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
+            return row if len(where.cell) == 1 else row[self.index(where.cell[1], step.axes[-1], len(row))]
         found = []
         for layer in where.layers if where.layers is not None else (None,):
             tensor = self.step(step.name, layer, where.heads)
@@ -190,7 +199,7 @@ class Trace:
         return (self.index(words, "token", length),)
 
     def index(self, word: str, axis: str, size: int) -> int:
-        """The index that a word of a cell means: a number, or on token axes a token's text.
+        """The index that a word of a cell means: a number, on token axes a token's text, or the name of a class.
 
         Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
@@ -202,6 +211,8 @@ class Trace:
                     "a cell is named by numbers or by tokens of the text, such as [1,0]",
                 )
             return number % size
+        if axis == "label" and word in self.config.labels:
+            return self.config.labels.index(word)
         if axis not in ("token", "query", "key"):
             raise AddressError(f"{axis} takes a number, and {word!r} is not one")
         shown = [token.shown for token in self.tokens]

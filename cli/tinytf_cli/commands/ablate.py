@@ -21,9 +21,11 @@ class Asked:
 
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Ablate this: L3H5, L2.attn, L2.ffn, or L2 for both. Repeatable: all of them together.",
+        help="Ablate this: L3H5, L3E5, L2.attn, L2.ffn, or L2 for both. Repeatable: all of them together.",
     )  # fmt: skip
-    sweep: str | None = option(type=click.Choice(["heads", "ffn", "layers"]), help="Ablate each alone; draws a map.")
+    sweep: str | None = option(
+        type=click.Choice(["heads", "experts", "ffn", "layers"]), help="Ablate each alone; draws a map."
+    )
     how: str = option(
         type=click.Choice(["zero", "mean", "resample"]), shown="zero",
         help="What replaces it: zeros, its mean over texts, or its values in another text.",
@@ -52,7 +54,7 @@ def ablate(asked: Asked, extent: Extent, on: Traced) -> int:
     if asked.reference is not None and asked.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
     model = on.model
-    target = model.optional_token(asked.target, "--target")
+    target = model.optional_outcome(asked.target, "--target")
     settings: dict[str, Any] = {"target": target, "how": asked.how, "seed": on.opening.seed}
     if asked.how != "zero":
         settings["reference"] = model.reference(asked.reference)
