@@ -32,11 +32,6 @@ from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
 __all__ = [
-    "Activate", "Add", "Alibi", "Cap", "Choose", "ClampedGlu", "Clip", "Concat", "ExpertLinear", "HeadNorm", "Join",
-    "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions",
-    "RelativeBias", "Rotate", "Route", "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SumExperts",
-    "SunkSoftmax", "Switch", "TokenSoftmax", "Unembed", "VocabularySoftmax", "Weigh",
-]  # fmt: skip
     "Activate",
     "Add",
     "Alibi",
