@@ -22,6 +22,14 @@ BERT: dict[str, Any] = {
     "n_token_types": 2,
     "embed_norm": True,
 }
+CLASSES: dict[str, Any] = {
+    **BERT,
+    "head": "sequence",
+    "labels": tuple(f"class {number}" for number in range(12)),
+    "head_reads": "first",
+    "head_bias": True,
+    "tied_head": False,
+}
 LLAMA: dict[str, Any] = {
     "norm": "rmsnorm",
     "norm_eps": 1e-6,
@@ -133,6 +141,20 @@ KINDS: dict[str, dict[str, Any]] = {
         "head_bias": True,
     },
     "bloom, less by distance": {"positions": "alibi", "embed_norm": True, "n_heads": 6, "alibi_scale": 0.5},
+    "modernbert, windows to both sides": {
+        "causal": False,
+        "embed_norm": True,
+        "norm_bias": False,
+        "positions": "rotary",
+        "gated": True,
+        "qkv_bias": False,
+        "o_bias": False,
+        "ffn_bias": False,
+        "head": "mlm",
+        "head_bias": True,
+        "head_dense_bias": False,
+        "by_layer": (("input_norm", (False, True)), ("rope_theta", (900.0, 100.0)), ("window", (0, 4))),
+    },
     "norms of what is added": {"norm_order": "output", "positions": "rotary"},
     "gpt-j, a norm for both": {
         "positions": "rotary",
@@ -170,6 +192,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "experts": 3,
         "experts_per_token": 2,
         "router": "sigmoid",
+        "choice_bias": True,
         "routed_scale": 2.5,
         "d_shared": 9,
     },
@@ -217,10 +240,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "narrow heads, after the sum": {"norm_order": "post", "d_head": 3, "activation": "relu", "tied_head": False},
 }
 
+HEADS_OF_CLASSES: dict[str, dict[str, Any]] = {
+    "bert with classes of the text": {**CLASSES, "head_dense": True, "head_activation": "tanh"},
+    "bert with several classes at once": {**CLASSES, "decides": "several"},
+    "bert with a question head": {**CLASSES, "head": "question", "head_reads": "every", "labels": ("start", "end")},
+}
+"""Those with no logits over the vocabulary, which most questions are about."""
+
 
 def config_of(kind: str, **changes: Any) -> ModelConfig:
     """A small configuration of a kind; what differs by layer goes round and round where there are more layers."""
-    fields = {**SIZES, **KINDS[kind], **changes}
+    fields = {**SIZES, **(KINDS | HEADS_OF_CLASSES)[kind], **changes}
     count = fields["n_layers"]
     fields["by_layer"] = tuple((name, (values * count)[:count]) for name, values in fields.get("by_layer", ()))
     return ModelConfig(**fields)

@@ -21,10 +21,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary", "alibi", "none"),
+    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none"),
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
-    "head": ("lm", "mlm", "none"),
-    "head_activation": ("relu", "gelu", "gelu_tanh", "silu"),
+    "head": ("lm", "mlm", "sequence", "token", "question", "none"),
+    "head_activation": ("relu", "gelu", "gelu_tanh", "silu", "tanh"),
+    "head_reads": ("every", "first", "last"),
+    "decides": ("one", "several", "number"),
     "rope_scaling": ("none", "linear", "llama3", "yarn", "longrope"),
     "qk_norm_across": ("head", "heads", "all"),
     "router": ("softmax", "sigmoid"),
@@ -52,10 +54,13 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "positions": {"positions": "none", "position_offset": 0, "rope_scaling": "none"},
 }
 """The parts of attention that can be left out, and the fields of a configuration that lacks them."""
+CLASS_HEADS = ("sequence", "token", "question")
+"""Heads whose logits are of the classes in ``labels``: of the whole text, of each token, or two of each token."""
 LATENT_EPS = 1e-6
 """ε of the norms of latent attention, whatever that of the other norms is."""
 BY_LAYER = (
     "window",
+    "input_norm",
     "attention_divisor",
     "positions",
     "rope_theta",
@@ -115,8 +120,10 @@ class ModelConfig:
     The head then unembeds hidden states that it has made ``d_embed`` wide. With ``layer_groups`` so many groups of
     layers share their weights (ALBERT); 0: every layer has its own. ``relative_buckets`` of distances have each a bias
     of scores, the same in all layers (MPNet; 0: none).
-    ``window`` lets a token of a decoder see only itself and the window − 1 before it (0: all of them).
-    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all). Where
+    there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
+    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
+    ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
     ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
@@ -136,6 +143,10 @@ class ModelConfig:
     units (0: d_ff). The ``router`` scores them by a softmax or by sigmoids; ``routes_renormed`` makes the weights of
     the chosen ones sum to 1, before ``routed_scale`` multiplies them. Every token goes through the shared expert of
     ``d_shared`` units too (0: none), behind a sigmoid of its own with ``shared_gate``.
+
+    A ``sequence``, ``token`` or ``question`` head has a logit for each of ``labels``, read at the ``first`` or ``last``
+    token or at ``every`` one (``head_reads``), after a ``head_dense`` layer with its activation and a ``head_norm``
+    where there are such. It ``decides`` for ``one`` class (softmax), for ``several`` (sigmoid), or gives a ``number``.
     """
 
     vocab_size: int
@@ -156,6 +167,7 @@ class ModelConfig:
     norm_gain: bool = True
     norm_bias: bool = True
     norm_order: str = "pre"
+    input_norm: bool = True
     residual: str = "sequential"
     residual_scale: float = 1.0
     shared_norm: bool = False
@@ -192,6 +204,7 @@ class ModelConfig:
     d_expert: int = 0
     router: str = "softmax"
     router_bias: bool = False
+    choice_bias: bool = False
     routes_renormed: bool = True
     routed_scale: float = 1.0
     d_shared: int = 0
@@ -205,6 +218,12 @@ class ModelConfig:
     head: str = "lm"
     head_bias: bool = False
     head_activation: str = "gelu"
+    head_dense_bias: bool = True
+    labels: tuple[str, ...] = ()
+    head_reads: str = "every"
+    head_dense: bool = False
+    head_norm: bool = False
+    decides: str = "one"
     n_token_types: int = 0
     layer_groups: int = 0
     d_embed: int = 0
@@ -231,15 +250,16 @@ class ModelConfig:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         if self.positions == "rotary" and not self.rope_width and self.d_head % 2:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions == "sinusoidal_halves" and self.d_model < 4:
+            raise ConfigError(f"d_model {self.d_model} is below 4, and sinusoidal_halves needs two frequencies")
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if self.positions == "alibi" and not self.causal:
             raise ConfigError("ALiBi counts back from each query, and causal is false")
-        if self.position_offset and self.positions != "learned":
+        if self.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
-        if self.window and self.looks_ahead:
-            needed, lacking = ("mask", "mask") if self.causal else ("decoder", "causal")
-            raise ConfigError(f"a window of {self.window} tokens needs a {needed}, and {lacking} is false")
+        if self.window and self.causal and not self.mask:
+            raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
         self._require_scaling()
         if not 0 <= self.rope_width <= self.d_head or self.rope_width % 2:
             raise ConfigError(f"rope_width {self.rope_width} is not an even number up to d_head {self.d_head}")
@@ -270,6 +290,9 @@ class ModelConfig:
             raise ConfigError(f"logit_scale {self.logit_scale:g} and logit_cap {self.logit_cap:g} exclude each other")
         if self.head_bias and self.head == "none":
             raise ConfigError("head_bias is true, and head is 'none'")
+        if not self.input_norm and (self.norm_order != "pre" or self.residual == "parallel"):
+            raise ConfigError("input_norm is false, and only a sequential pre-norm block can do without that norm")
+        self._require_classes()
 
     def _require_latent(self) -> None:
         if not 0 < self.rope_width < self.d_head:
@@ -305,6 +328,24 @@ class ModelConfig:
         if self.shared_gate and not self.d_shared:
             raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
 
+    def _require_classes(self) -> None:
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if self.head not in CLASS_HEADS:
+            for name in ("labels", "head_dense", "head_norm"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name} needs a head of classes, and head is {self.head!r}")
+            return
+        if not self.labels:
+            raise ConfigError(f"head {self.head!r} has no labels")
+        if self.tied_head:
+            raise ConfigError(f"head {self.head!r} is no token table, and tied_head is true")
+        if self.head == "question" and len(self.labels) != 2:
+            raise ConfigError(f"a question head has the labels start and end, and there are {len(self.labels)}")
+        if (self.head_reads == "every") == (self.head == "sequence"):
+            raise ConfigError(
+                f"head {self.head!r} does not read {self.head_reads!r}", "a sequence head reads one token"
+            )
+
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""
         try:
@@ -331,6 +372,27 @@ class ModelConfig:
     def kind(self) -> str:
         """``decoder`` where a token sees only the past, else ``encoder``."""
         return "decoder" if self.causal else "encoder"
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the head's logits are of the vocabulary."""
+        return self.head in ("lm", "mlm")
+
+    @property
+    def head_width(self) -> int:
+        """What the unembedding of the head takes."""
+        return self.embed_width if self.predicts_tokens else self.d_model
+
+    @property
+    def n_outcomes(self) -> int:
+        """How many tokens or classes the head has a logit for."""
+        return len(self.labels) or self.vocab_size
+
+    @property
+    def labels_in_words(self) -> str:
+        """The first few labels."""
+        named = ", ".join(self.labels[:4])
+        return f"{named} … {len(self.labels):,} in all" if len(self.labels) > 4 else named
 
     @property
     def looks_ahead(self) -> bool:
@@ -408,6 +470,7 @@ class ModelConfig:
             "q_rank": self.q_rank,
             "kv_rank": self.kv_rank,
             "vocab": self.vocab_size,
+            "label": len(self.labels),
             "position": self.context + self.position_offset,
             "type": self.n_token_types,
             "expert": self.experts,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tinytf.config import ModelConfig
     from tinytf.text.tokenizer import Encoding, Tokenizer
 
 SCHEMA_VERSION = 2
@@ -66,6 +67,9 @@ class Described(Protocol):
 
     @property
     def tokenizer(self) -> "Tokenizer": ...
+    @property
+    def config(self) -> "ModelConfig": ...
+    def shown(self, outcome: int) -> str: ...
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -107,11 +111,20 @@ class Report:
         return self.about.text
 
     def shown(self, token_id: int) -> str | None:
+        """How a token of the vocabulary, or a class, is shown that the model predicts."""
+        return None if self.about is None else self.about.model.shown(token_id)
+
+    def word(self, token_id: int) -> str | None:
         """How a token of the vocabulary is shown."""
         return None if self.about is None else self.about.model.tokenizer.shown(token_id)
 
     def named(self, token_id: int) -> dict[str, Any]:
-        return {"id": token_id, "token": self.shown(token_id)}
+        return {"id": token_id, self.outcome: self.shown(token_id)}
+
+    @property
+    def outcome(self) -> str:
+        """What the model predicts: a ``token``, or a ``class``."""
+        return "class" if self.about is not None and self.about.model.config.labels else "token"
 
     def fields(self) -> dict[str, Any]:
         """What was found, as plain JSON data."""

@@ -10,6 +10,8 @@ from tinytf.checkpoints.weights import not_finite
 from tinytf.config import ModelConfig
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
+from tinytf.nearest import did_you_mean
+from tinytf.text.printable import printable
 from tinytf.text.tokenizer import Encoding, Tokenizer
 from tinytf.text.words import find_token
 from tinytf.trace.record import record
@@ -112,9 +114,32 @@ class TextModel:
             raise UsageError(f"{option} {word!r}: there is no token {found:,}, the model has {count:,}")
         return found
 
-    def optional_token(self, word: str | int | None, option: str = "target") -> int | None:
-        """``find_token`` of a word that may be missing."""
-        return None if word is None else self.find_token(word, option)
+    def find_outcome(self, word: str | int, option: str = "target") -> int:
+        """The token, or the class, that ``word`` is among what the head predicts.
+
+        A class is named by its label, or by its number. Raises UsageError as ``find_token`` does.
+        """
+        labels = self.config.labels
+        if not labels:
+            return self.find_token(word, option)
+        names = {name: number for number, name in reversed(list(enumerate(labels)))}
+        numbers = {form: number for number in range(len(labels)) for form in (number, str(number), f"#{number}")}
+        found = names.get(str(word), numbers.get(word))
+        if found is None:
+            raise UsageError(
+                f"{option} {word!r} is none of the {len(labels):,} classes: {self.config.labels_in_words}",
+                did_you_mean(str(word), labels),
+            )
+        return found
+
+    def optional_outcome(self, word: str | int | None, option: str = "target") -> int | None:
+        """``find_outcome`` of a word that may be missing."""
+        return None if word is None else self.find_outcome(word, option)
+
+    def shown(self, outcome: int) -> str:
+        """How one of what the head predicts is shown: a token of the vocabulary, or a class."""
+        labels = self.config.labels
+        return printable(labels[outcome], spaces=False) if labels else self.tokenizer.shown(outcome)
 
     def trace(
         self, text: Text, *, truncate: bool = False, layers: Collection[int] | None = None, force: bool = False
@@ -125,5 +150,8 @@ class TextModel:
         """
         if isinstance(text, Trace):
             return text
-        encoding = self.encode(text, truncate=truncate)
+        return self.trace_of(self.encode(text, truncate=truncate), layers=layers, force=force)
+
+    def trace_of(self, encoding: Encoding, *, layers: Collection[int] | None = None, force: bool = False) -> Trace:
+        """The same of tokens."""
         return record(self.transformer, encoding, self.tokenizer.mask_id, layers=layers, force=force)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinytf.analysis.flow import Flow, flow
 from tinytf.analysis.overview import Overview, of_layer, overview
-from tinytf.analysis.prediction import LikelyToken, Prediction
+from tinytf.analysis.prediction import Likely, Prediction
 from tinytf.trace.record import record
 from tinytf.trace.trace import Trace
 
@@ -28,7 +28,7 @@ def traced(name: str) -> Trace:
 
 def seen(trace: Trace, *positions: int) -> Overview:
     """The overview of a trace that predicts something at these positions."""
-    found = tuple(Prediction(place, "", False, (LikelyToken("", 0, 1.0, 0.0),)) for place in positions)
+    found = tuple(Prediction(place, "", "next", 0, (Likely("", 0, 1.0, 0.0),)) for place in positions)
     return overview(trace, found, lambda token: f"#{token}")
 
 
@@ -147,7 +147,7 @@ def test_what_heads_add_to_the_logit_is_what_attribute_says_and_ranks_them(name:
 
 def test_one_layer_by_itself_has_the_same_sizes() -> None:
     trace = traced("gemma 2, norms around each part and windows by layer")
-    said = (Prediction(4, "", False, (LikelyToken("", 0, 1.0, 0.0),)),)
+    said = (Prediction(4, "", "next", 0, (Likely("", 0, 1.0, 0.0),)),)
     one, whole = of_layer(trace, said, 1), overview(trace, said, str)
     assert one.layers[0].added == whole.layers[1].added
     assert one.layers[0].heads == whole.layers[1].heads

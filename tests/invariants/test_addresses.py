@@ -105,7 +105,7 @@ def test_a_name_of_another_tensor_says_so():
         ("L0.ffn.gate", GPT2, "this model has no step 'ffn.gate': the feed-forward of this model has no gate", ""),
         ("pooled", GPT2, "this model has no step 'pooled': this model has no pooler", ""),
         ("embed.types", GPT2, "this model has no step 'embed.types': this model has no token types", ""),
-        ("head.dense", GPT2, "this model has no step 'head.dense': only a masked-language-model head has it", ""),
+        ("head.dense", GPT2, "this model has no step 'head.dense': the head of this model has no dense layer", ""),
         ("embed.positions", LLAMA_TABLE, "this model has no step 'embed.positions': positions are rotary", ""),
         ("L0.masked", BERT_TABLE, "this model has no step 'masked': this model looks both ways", ""),
         ("final.norm", BERT_TABLE, "this model has no step 'final.norm': norms come after the residual sums", ""),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import KINDS, asked, config_of, encoding_of, furthest, lively
+from architectures import HEADS_OF_CLASSES, KINDS, asked, config_of, encoding_of, furthest, lively
 from torch import Tensor
 
 from tinytf.analysis.arithmetic import Explanation
@@ -78,9 +78,9 @@ def seen_in(kind: str) -> dict[str, Tensor]:
 
 def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | None]]:
     """Where a row is, in every kind of architecture that has it; with ``head`` in those that have a loss."""
-    for kind in KINDS:
+    for kind in (*KINDS, *HEADS_OF_CLASSES):
         config = config_of(kind)
-        if head and config.head == "none":
+        if head and not StepTable(config).chooses:
             continue
         for step, layer in StepTable(config).rows:
             if (step.name, step.title) == (row.name, row.title):
@@ -90,7 +90,8 @@ def places(row: Step, *, head: bool = False) -> Iterator[tuple[str, Step, int | 
 def cell_of(step: Step, layer: int | None, words: int) -> Address:
     """An address of a cell (or of a row, with one word) that is not masked."""
     heads = (1,) if step.is_split else None
-    cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", "0" if step.axes[-1] in ("sink", "switch") else "2")[:words]
+    last = {"label": "1", "sink": "0", "switch": "0"}.get(step.axes[-1], "2")
+    cell = ("0",) if len(step.axes[-2:]) == 1 else ("4", last)[:words]
     return Address(step, None if layer is None else (layer,), heads, cell)
 
 

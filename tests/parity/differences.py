@@ -14,7 +14,7 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch
 from architectures import LLAMA, SIZES, furthest
-from reference import FAMILIES, Pair, last_states, pair
+from reference import FAMILIES, Pair, last_of, last_states, pair
 
 from tinytf.checkpoints.huggingface import load
 from tinytf.config import ModelConfig
@@ -52,8 +52,7 @@ def difference(models: Pair) -> float:
         block.register_forward_hook(lambda module, given, result: states.append(result))
     found = models.ours(ids)
     states[-1] = last_states(models.ours, states[-1])
-    last = expected.logits if models.ours.head is not None else expected.last_hidden_state
-    pairs = [*zip(states, expected.hidden_states[1:], strict=True), (found, last)]
+    pairs = [*zip(states, expected.hidden_states[1:], strict=True), last_of(models, expected, found)]
     return max(furthest(ours, theirs) for ours, theirs in pairs)
 
 

@@ -51,7 +51,13 @@ def outputs_of(model: nn.Module, modules: dict[str, nn.Module]) -> dict[str, Ten
 @torch.no_grad()
 def test_every_module_gives_what_theirs_gives(models):
     """But for the embeddings, whose scale stands elsewhere there."""
-    ours, theirs, table = models.ours, models.theirs, TABLES[models.theirs.config.model_type]
+    if models.theirs.config.model_type == "nomic_bert":
+        pytest.skip("it is stored under other names than its modules have, and comes back to those when it is opened")
+    ours, theirs, table = (
+        models.ours,
+        models.theirs,
+        TABLES[models.theirs.config.model_type].with_head(models.ours.config.head),
+    )
     mine: dict[str, nn.Module] = {}
     known: dict[str, nn.Module] = {}
     stored = {}
@@ -71,11 +77,14 @@ def test_every_module_gives_what_theirs_gives(models):
     )
     for path in compared:
         one, other = given[path][0], expected[path]
+        other = other[0] if isinstance(other, tuple) else other  # the router also gives what it chose
         other = other.reshape(other.shape[-one.dim() - stored[path].by_row :])  # of one text: OPT's feed-forward is
         if stored[path].by_row:  # (T, H, D) there
             other = other.flatten(1)
         if one.dim() == 3:  # normed in each head: (H, T, D), and (T, H, D) in most of theirs
             one = one if one.shape == other.shape else one.transpose(0, 1)
+        elif len(other) < len(one):  # a head of theirs that is given the first token alone
+            one = one[:1]
         elif other.shape[-1] != one.shape[-1] or stored[path].paired or stored[path].by_head:
             how = replace(stored[path], transposed=False, by_row=False, offset=0.0)
             other = how.read(

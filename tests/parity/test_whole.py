@@ -13,6 +13,7 @@ from tinytf.generate.decoder import Decoder
 from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import record_gradients
+from tinytf.steps.table import table_of
 from tinytf.trace.address import Address
 from tinytf.trace.check import check
 from tinytf.trace.trace import Trace
@@ -39,9 +40,9 @@ def trace(model) -> Trace:
     return model.trace(TEXT)
 
 
-def needs_vocabulary(model: Model) -> None:
-    if model.config.head not in ("lm", "mlm"):
-        pytest.skip("it has no logits over the vocabulary")
+def needs_choice(model: Model) -> None:
+    if model.config.head not in ("lm", "mlm", "sequence") or not table_of(model.config).chooses:
+        pytest.skip("it has no one choice of tokens or classes")
 
 
 def test_its_steps_add_up(trace) -> None:
@@ -54,15 +55,17 @@ def test_a_cell_of_every_step_is_explained(model, trace) -> None:
     for step, layer in trace.steps.rows:
         if not step.axes or layer not in (None, 0, trace.config.n_layers - 1):
             continue
-        cell = ("4", "2")[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
+        last = "0" if step.axes[-1] in ("label", "sink", "switch") else "2"
+        cell = ("4", last)[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
         where = Address(step, None if layer is None else (layer,), (1,) if step.is_split else None, cell)
         found = model.explain(trace, where)[0]
         assert found.holds, f"{where} is {found.recorded}, and explained as {found.total}"
 
 
 def test_gradients_by_hand_are_those_of_autograd(model, trace) -> None:
-    needs_vocabulary(model)
-    found = agreement(record_gradients(model.transformer, trace.encoding, Targets((8, 4, 4), (11, 7, 2))))
+    needs_choice(model)
+    ids = tuple(one % model.config.n_outcomes for one in (11, 7, 2))
+    found = agreement(record_gradients(model.transformer, trace.encoding, Targets((8, 4, 4), ids)))
     assert found.worst.relative < 1e-9, found.worst
     assert set(found.parameters) == {
         name for name, _ in model.transformer.named_parameters() if not name.startswith("pooler")
@@ -70,7 +73,7 @@ def test_gradients_by_hand_are_those_of_autograd(model, trace) -> None:
 
 
 def test_the_lens_ends_with_the_prediction_and_attribution_sums_to_the_logit(model, trace) -> None:
-    needs_vocabulary(model)
+    needs_choice(model)
     assert model.lens(trace).holds
     found = model.attribute(trace)
     assert found.holds, found.difference
@@ -78,7 +81,7 @@ def test_the_lens_ends_with_the_prediction_and_attribution_sums_to_the_logit(mod
 
 
 def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, models, trace) -> None:
-    needs_vocabulary(model)
+    needs_choice(model)
     config = model.config
     found = model.ablate(trace, "L1H2")
     assert found.check.holds
@@ -96,8 +99,9 @@ def test_a_head_ablated_is_one_whose_columns_of_the_output_matrix_are_0(model, m
 
 
 def test_the_stream_patched_everywhere_gives_the_other_run(model) -> None:
-    needs_vocabulary(model)
-    found = model.patch(TEXT, OTHER, "L1.in", answer=7, versus=21)
+    needs_choice(model)
+    answer, versus = (0, 1) if model.config.labels else (7, 21)
+    found = model.patch(TEXT, OTHER, "L1.in", answer=answer, versus=versus)
     assert found.recovered == pytest.approx(1.0, abs=1e-9)
     assert all(check.holds for check in found.checks)
 
@@ -105,7 +109,7 @@ def test_the_stream_patched_everywhere_gives_the_other_run(model) -> None:
 @torch.no_grad()
 def test_the_fast_decoder_or_the_modules_give_the_plain_logits_token_by_token(models) -> None:
     ours = models.ours
-    if ours.config.head != "lm":
+    if ours.config.head != "lm" or not ours.config.causal:
         pytest.skip("it generates nothing")
     ids = torch.tensor([IDS])
     expected = ours(ids)[0]

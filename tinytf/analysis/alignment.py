@@ -71,8 +71,12 @@ def align(first: Side, second: Side) -> Alignment:
         longer = "second" if lengths[1] > lengths[0] else "first"
         note = f"the texts have {lengths[0]:,} and {lengths[1]:,} tokens: the first {n:,} are compared, place by place"
         note += f", the other {abs(lengths[0] - lengths[1]):,} of the {longer} are omitted"
-    if first.model.config.causal and second.model.config.causal:
-        asked: tuple[tuple[int, int], ...] = ((lengths[0] - 1, lengths[1] - 1),)
+    asked: tuple[tuple[int, int], ...]
+    reads = {side.model.config.head_reads for side in (first, second)}
+    if reads == {"first"}:
+        asked = ((0, 0),)
+    elif first.model.config.causal and second.model.config.causal:
+        asked = ((lengths[0] - 1, lengths[1] - 1),)
     else:
         masks = [{i for i, id in enumerate(s.encoding.ids) if id == s.tokenizer.mask_id} for s in (first, second)]
         asked = tuple((i, i) for i in sorted(masks[0] & masks[1]))

@@ -152,5 +152,5 @@ def attention(
     """
     trace = model.trace(text, truncate=truncate, force=force)
     query = None if row is None else trace.index(row, "query", len(trace.tokens))
-    drawn = None if layer is None else of_layer(trace, predictions(trace, model.tokenizer, 1), layer)
+    drawn = None if layer is None else of_layer(trace, predictions(trace, model, 1), layer)
     return Attended(trace, tuple(heads), query, top, window, drawn, about=About(model, trace.encoding))

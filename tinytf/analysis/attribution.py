@@ -204,7 +204,7 @@ def attribute(
     is the token itself.
     """
     require_logits(model.transformer)
-    named, other = model.optional_token(token, "--token"), model.optional_token(versus, "--versus")
+    named, other = model.optional_outcome(token, "--token"), model.optional_outcome(versus, "--versus")
     trace = model.trace(text, truncate=truncate, force=force)
     place, unembedded = _place(trace, position), trace.steps.unembedded
     logits = trace.vocabulary(unembedded.name, [place])[0].double()
@@ -257,8 +257,10 @@ def _place(trace: Trace, position: str | None) -> int:
             raise UsageError(f"--position {position!r} is {len(places)} positions", "one logit is attributed at a time")
         return places[0]
     rows = trace.recording.logit_rows
-    if trace.config.causal or len(rows) == 1:
+    if len(rows) == 1:
         return rows[0]
+    if trace.config.labels:
+        raise UsageError("every token has logits of its own", "choose one by --position")
     masks = ", ".join(map(str, rows[:8]))
     if len({trace.tokens[row].id for row in rows}) > 1:
         raise UsageError("the text has no [MASK] whose prediction to attribute", "write one, or add --position 2")
@@ -359,6 +361,7 @@ def _frozen(trace: Trace) -> str:
     norms = "the scale of every norm" if inside else "the final norm's scale"
     if not inside and trace.config.embed_norm:
         norms = "the scales of the embedding norm and the final norm"
-    frozen = f"{norms} and the gate of the head's activation" if trace.config.head == "mlm" else norms
+    gated = any(isinstance(step.operation, Activate) for step in trace.steps.after)
+    frozen = f"{norms} and the gate of the head's activation" if gated else norms
     first, *later = trace.steps.over_vocabulary
     return f"{frozen}; the sum is {first.name}, of which the logit is made" if later else frozen

@@ -216,6 +216,7 @@ class Ends:
         first, second = (table_of(side.model.config) for side in self.sides)
         sums = {step.name: Sums(step) for step in first.over_vocabulary if step.name in second.by_name}
         logits, shares = first.over_vocabulary[-1].name, first.probabilities
+        assert shares is not None, "only heads that choose are compared"
         probs, total = Sums(shares), 0.0
         positions: list[Position] = []
         for start in range(0, self.alignment.positions, _ROWS):
@@ -263,7 +264,7 @@ def divergence(p: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
 @torch.no_grad()
 def loss(model: Transformer, text: Encoding, hidden: Tensor) -> float | None:
     """The mean of −log p of each next token in nats; None in an encoder and for a text of one token."""
-    if model.head is None or not model.config.causal or len(text.ids) < 2:
+    if model.config.head != "lm" or len(text.ids) < 2:
         return None
     ids = torch.tensor(text.ids, device=hidden.device)
     total = 0.0

@@ -108,7 +108,7 @@ class Difference(Report):
 
     def fields(self) -> dict[str, Any]:
         first, worst = self.first, self.worst
-        shown = self.sides[0].model.tokenizer.shown if self.sides else self.shown
+        shown = self.sides[0].model.shown if self.sides else self.shown
         return {
             **{name: side.to_dict() for name, side in zip(("first", "second"), self.sides, strict=False)},
             "aligned": {name: plain(getattr(self.alignment, name)) for name in ("positions", "changed", "note")},
@@ -270,7 +270,11 @@ class _Run:
         if not all(heads):
             if any(heads):
                 self._skip(names, "only one of the models has a language-model head")
-        elif not self.alignment.same_vocabulary:
+        elif both[0].config.labels != both[1].config.labels:
+            self._skip(names, "the heads are of other classes")
+        elif not all(trace.steps.chooses for trace in both):
+            self._skip(names, "the heads do not choose one of their classes")
+        elif not self.alignment.same_vocabulary and not both[0].config.labels:
             sizes = " and ".join(f"{side.model.config.vocab_size:,}" for side in self.sides)
             self._skip(names, f"the vocabularies differ, with {sizes} tokens")
         else:

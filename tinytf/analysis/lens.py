@@ -86,7 +86,7 @@ class Lens(Report):
                 "position": position,
                 "entropy": float(stage.entropy[place]),
                 "divergence": float(stage.divergence[place]),
-                "top": [{"token": self.shown(i), "id": i, "probability": p} for i, p in best],
+                "top": [{self.outcome: self.shown(i), "id": i, "probability": p} for i, p in best],
                 "tracked": [{"id": i, "rank": None if p != p else rank, "probability": p} for i, rank, p in kept],
             }
 
@@ -99,7 +99,7 @@ class Lens(Report):
 
 def require_readable(model: Transformer) -> None:
     """Raise UsageError where a model has no head to read its layers with."""
-    model.require_head("nothing reads its layers as tokens")
+    model.require_choice("nothing reads its layers as tokens")
 
 
 @torch.no_grad()
@@ -126,16 +126,17 @@ def lens(
     logits of one layer are more than the free memory, unless ``force`` is true.
     """
     require_readable(model.transformer)
-    followed = list(dict.fromkeys(model.find_token(word, "--track") for word in track))
+    followed = list(dict.fromkeys(model.find_outcome(word, "--track") for word in track))
     trace = model.trace(text, truncate=truncate, force=force)
-    everywhere = range(len(trace.tokens)) if trace.config.causal else trace.recording.logit_rows
+    all_of_it = trace.config.causal and trace.config.predicts_tokens
+    everywhere = range(len(trace.tokens)) if all_of_it else trace.recording.logit_rows
     places = list(everywhere if position is None else trace.positions(position))
     chosen = torch.tensor(followed, dtype=torch.int64, device=trace.model_input.device)
     if not force:
         hidden = trace.last_hidden
         require_free(
             f"the logits of {len(places):,} positions hold",
-            len(places) * trace.config.vocab_size * hidden.itemsize,
+            len(places) * trace.config.n_outcomes * hidden.itemsize,
             hidden.device,
             "choose fewer by --position, such as --position -1; --force reads them anyway",
         )
@@ -185,7 +186,8 @@ def most_probable(trace: Trace, position: int) -> list[tuple[int, float]]:
 
 
 def _through(trace: Trace) -> str:
-    head = "the head" if trace.config.head == "lm" else "the head (dense, activation, norm, unembedding)"
+    inside = [step.title.removeprefix("head, ") for step in trace.steps.after if step.name.startswith("head.")]
+    head = f"the head ({', '.join([*inside, 'unembedding'])})" if "dense" in inside else "the head"
     if trace.config.final_norm:
         return f"the final norm and {head}"
     return f"{head}; there is no final norm: each block ends with one"

@@ -79,7 +79,7 @@ class Neighbours(Report):
 
     def _near(self, space: Space, place: int) -> list[dict[str, Any]]:
         found = zip(space.ids[place].tolist(), space.cosines[place].tolist(), strict=True)
-        return [{**self.named(token), "cosine": cosine} for token, cosine in found]
+        return [{"id": token, "token": self.word(token), "cosine": cosine} for token, cosine in found]
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything by the name of its table, such as ``E.similarity``."""

@@ -17,6 +17,7 @@ from tinytf.errors import AddressError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.nearest import did_you_mean
 from tinytf.report import About, Report, plain
+from tinytf.steps.operations import Activate
 from tinytf.steps.operations.norm import gain_of
 from tinytf.steps.table import table_of
 from tinytf.text_model import TextModel
@@ -166,7 +167,7 @@ class Neurons(Report):
                 }
                 for one in self.directions
             ],
-            "examples": None if self.examples is None else self.examples.to_dict(self.shown),
+            "examples": None if self.examples is None else self.examples.to_dict(self.word),
         }
 
     def itemised(self) -> dict[str, Any]:
@@ -222,9 +223,10 @@ class Readout:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        table, head = table_of(model.config), model.config.head
+        table = table_of(model.config)
         self.has_directions = model.head is not None
-        self.direct = head == "lm" and not table.stream_norms and not model.config.logit_cap
+        plain = self.has_directions and not any(isinstance(step.operation, Activate) for step in table.after)
+        self.direct = plain and not table.stream_norms and not model.config.logit_cap
         scale = model.config.logit_scale * model.config.residual_scale
         self.gain = gain_of(model.final_norm).double() * scale
         self._unembedding = model.unembedding
@@ -245,10 +247,14 @@ class Readout:
             self.reading = f"{rows}{centred}{gained}, through the unembedding{scaled}"
             self.contributing = "activation · direction of the predicted token ÷ the final norm's scale"
         else:
-            through = "the head's dense layer and the unembedding" if head == "mlm" and narrowing else "the unembedding"
+            transformed = not plain
+            through = "the unembedding"
             between = "norms that come after each sum"
-            if head == "mlm":
+            if transformed:
+                through = "the head's dense layer and the unembedding" if narrowing else "the unembedding"
                 between = "head's norm between" if narrowing else "head's dense layer and norm between"
+            if transformed and model.config.labels:
+                between = "head's own layers between"
             self.reading = f"{rows} through {through}, without the {between}"
             self.contributing = "norms or layers come between a unit and the logits, so it has no direct part of them"
 

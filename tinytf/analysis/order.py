@@ -76,6 +76,8 @@ def order(model: Transformer, encoding: Encoding, mask_id: int | None = None) ->
     if "mask" in has:
         lacking.append(("positions", "mask"))
     asked = len(ids) - 1 if model.config.causal else next((i for i, one in enumerate(ids) if one == mask_id), None)
+    if not model.config.predicts_tokens:
+        asked = None
     runs = tuple(
         _both(left_out(model, parts) if parts else model, parts, torch.tensor([ids]), permutation, asked)
         for parts in lacking
@@ -91,7 +93,7 @@ def _both(
         first, second = (model.hidden(one.to(device))[0] for one in (ids, ids[:, places]))  # (T, C)
     difference = float((first[places].double() - second.double()).abs().max())
     best: list[tuple[int, float] | None] = [None, None]
-    if model.head is not None and asked is not None:
+    if asked is not None:
         rows = first[asked], second[places.index(asked)]
         found = [probabilities(model.unembed(row)).max(dim=-1) for row in rows]
         best = [(int(one.indices), float(one.values)) for one in found]

@@ -75,8 +75,8 @@ class Closeup:
 class Overview:
     """Layers and heads of a trace at ``positions``: those of its predictions, or all where it predicts nothing.
 
-    ``reading`` is the one that the lens reads and logits are taken of, None without a prediction. ``predicted`` is how
-    its most probable token is shown.
+    ``reading`` is the one that the lens reads and logits are taken of, None without a prediction, and where the head
+    does not choose. ``predicted`` is how its most probable token or class is shown.
     """
 
     trace: Trace
@@ -142,11 +142,14 @@ def overview(trace: Trace, predictions: tuple[Prediction, ...], shown: Callable[
         found = tuple(_layer(trace, layer, positions, _heads(trace, layer, positions)) for layer in layers)
         return Overview(trace, positions, None, None, found)
     each = [_heads(trace, layer, positions) for layer in layers]
-    reading, best = predictions[0].position, predictions[0].top[0]
-    direct = directly(trace, reading, best.id, [heads[:, 0] for heads in each])
-    read = [Read(shown(token) or f"#{token}", token, share) for token, share in most_probable(trace, reading)]
+    best = predictions[0]
+    direct = directly(trace, best.position, best.column, [heads[:, 0] for heads in each])
+    read: list[Read | None] = [None for _ in layers]
+    if trace.steps.chooses:
+        found_there = most_probable(trace, best.position)
+        read = [Read(shown(token) or f"#{token}", token, share) for token, share in found_there]
     found = tuple(_layer(trace, layer, positions, each[layer], direct[layer], read[layer]) for layer in layers)
-    return Overview(trace, positions, reading, best.token, found)
+    return Overview(trace, positions, best.position if trace.steps.chooses else None, best.best, found)
 
 
 @torch.no_grad()

@@ -151,7 +151,7 @@ def traced(
     for where in addresses:
         if where.cell:
             trace[where]
-    predicted, about = predictions(trace, model.tokenizer, top), About(model, trace.encoding)
+    predicted, about = predictions(trace, model, top), About(model, trace.encoding)
     fault = first_fault(trace, fail_on) if fail_on else None
     beside = parameters(model, weights, way=way) if weights else None
     places: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(tuple(layers), (head,))]

@@ -217,13 +217,17 @@ class FamilyTable:
 
     def read(self, fields: Fields, tensors: Tensors) -> ModelConfig:
         """Our configuration from that of a file and from the stored tensors."""
+        return ModelConfig(**self.find(fields, tensors))
+
+    def find(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
+        """The fields of that configuration."""
         for name, allowed in self.only.items():
             fields.require(name, allowed)
         found = dict(self.fixed)
         for setting in self.settings:
             said = setting.read(fields, found, tensors)
             found |= {**said, "by_layer": (*found.get("by_layer", ()), *said.get("by_layer", ()))}
-        return ModelConfig(**found)
+        return found
 
     def place(self, ours: str, config: ModelConfig | None = None) -> tuple[str, Stored]:
         """Where a parameter of ours is stored: its name there, and how it lies. Raises KeyError where it is not.
@@ -235,7 +239,7 @@ class FamilyTable:
         if layer and config is not None:
             layer = str(config.group_of(int(layer)))
         how = self.stored[name]
-        return how.named(layer, kind), how if kind == "weight" else replace(how, offset=0.0)
+        return how.named(layer, kind), how if kind == "weight" else replace(how, offset=0.0, transposed=False)
 
     def places(
         self, ours: str, count: int, config: ModelConfig, there: Container[str] = ()

@@ -84,7 +84,7 @@ class _Sample:
 def require_prompt(model: Transformer, ids: Sequence[int], max_tokens: int) -> None:
     """Raise UsageError where no token can follow: an encoder, no head, no token or too many, none asked for."""
     require_decoder(model.config)
-    model.require_head("it predicts no next token")
+    model.require_vocabulary("it predicts no next token")
     if not ids:
         raise UsageError("there is no token to continue", "give at least one token")
     if len(ids) > model.config.context:

@@ -129,7 +129,7 @@ def score(model: TextModel, text: str, *, truncate: bool = False, int8: bool = F
 def scored(model: Transformer, ids: Sequence[int]) -> tuple[Scored, ...]:
     """Score ``ids`` in one pass, all but the first. Raises UsageError for an encoder and for fewer than two tokens."""
     require_decoder(model.config)
-    model.require_head("it predicts no next token")
+    model.require_vocabulary("it predicts no next token")
     if len(ids) < 2:
         raise UsageError(f"{len(ids)} token is too few: only a token that follows another is predicted", "give more")
     found: list[Scored] = []

@@ -12,7 +12,7 @@ from tinytf.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class Targets:
-    """Predict token ``ids[i]`` from ``positions[i]``; a position may occur more than once.
+    """Predict token, or class, ``ids[i]`` from ``positions[i]``; a position may occur more than once.
 
     Raises UsageError for no targets, and for different numbers of positions and ids.
     """
@@ -29,16 +29,18 @@ class Targets:
 
 def require_targets(model: Transformer, length: int, targets: Targets) -> None:
     """Raise UsageError where the model has no logits, or a target is beyond the text or the vocabulary."""
-    model.require_head("there is no loss and no gradient")
-    vocabulary = model.config.vocab_size
+    model.require_choice("there is no loss and no gradient")
+    labels = model.config.labels
+    count = model.config.n_outcomes
     for position, token_id in zip(targets.positions, targets.ids, strict=True):
         if not 0 <= position < length:
             raise UsageError(
                 f"there is no position {position}: the text has {length} tokens, 0 to {length - 1}",
                 "tinytf tokens numbers them",
             )
-        if not 0 <= token_id < vocabulary:
-            raise UsageError(f"there is no token {token_id}: the vocabulary has {vocabulary:,}, 0 to {vocabulary - 1}")
+        if not 0 <= token_id < count:
+            what, whole = ("class", "head") if labels else ("token", "vocabulary")
+            raise UsageError(f"there is no {what} {token_id}: the {whole} has {count:,}, 0 to {count - 1}")
 
 
 def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:

@@ -171,7 +171,7 @@ class LossProbe:
         return found
 
     def _of_step(self, entry: ProbedEntry, deltas: Sequence[float]) -> Iterator[list[float] | None]:
-        batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.vocab_size))
+        batch = max(1, _LOGITS // (self._ids.shape[1] * self._trace.config.n_outcomes))
         index: tuple[Any, ...] = (slice(None), *entry.at)
         for first in range(0, len(deltas), batch):
             some = deltas[first : first + batch]

@@ -197,7 +197,7 @@ class Backward(Report):
                     "id": one.id,
                     "probability": one.probability,
                     "loss": one.loss,
-                    "logit_gradients": [{"token": self.shown(i), "id": i, "gradient": g} for i, g in one.pushed],
+                    "logit_gradients": [{self.outcome: self.shown(i), "id": i, "gradient": g} for i, g in one.pushed],
                 }
                 for one in self.targets
             ],

@@ -15,6 +15,7 @@ from tinytf.memory import UNASKED, free_bytes, in_gib
 from tinytf.model.transformer import Transformer
 from tinytf.steps.table import Step, table_of
 from tinytf.text.tokenizer import Encoding
+from tinytf.text.words import named_positions
 from tinytf.text_model import TextModel
 from tinytf.trace.hooks import as_step, tapped
 from tinytf.trace.trace import Recording, Trace
@@ -79,15 +80,30 @@ def grad(
     The trace has every gradient by its address: ``trace.grad["L3H5.weights"]``. Raises UsageError for words that name
     no target, and as ``record_gradients`` does.
     """
-    model.transformer.require_head("there is no loss and no gradient")
-    encoding, targets = choose_targets(
-        model.tokenizer,
-        model.encode(text, truncate=truncate),
-        causal=model.config.causal,
-        target=target,
-        positions=positions,
-    )
+    model.transformer.require_choice("there is no loss and no gradient")
+    encoding = model.encode(text, truncate=truncate)
+    if model.config.labels:
+        targets = _classes(model, encoding, model.optional_outcome(target, "--target"), positions)
+    else:
+        encoding, targets = choose_targets(
+            model.tokenizer, encoding, causal=model.config.causal, target=target, positions=positions
+        )
     return record_gradients(model.transformer, encoding, targets, force=force)
+
+
+def _classes(model: TextModel, encoding: Encoding, named: int | None, positions: str | None) -> Targets:
+    """The class that is ``named``, or the most probable one, at each position that the head reads, or at some of them.
+
+    Raises UsageError for a position that the head does not read.
+    """
+    trace = model.trace_of(encoding)
+    read = trace.recording.logit_rows
+    own = tuple(row for row in read if not trace.tokens[row].special) or read
+    places = own if positions is None else named_positions(positions, len(trace.tokens))
+    wrong = [place for place in places if place not in read]
+    if wrong:
+        raise UsageError(f"the head reads token {read[0]} alone, not {wrong[0]}", "leave out --positions")
+    return Targets(places, tuple(int(trace.logits_at(row).argmax()) if named is None else named for row in places))
 
 
 def record_gradients(model: Transformer, encoding: Encoding, targets: Targets, *, force: bool = False) -> GradientTrace:

@@ -47,7 +47,7 @@ class Live:
             text = "the little dog [MASK] to the park" if fills else "The cat sat on the mat"
         self.encoding = model.encode(text, truncate=truncate)
         self.length = len(self.encoding.tokens)
-        self.has_head = model.config.head != "none"
+        self.has_head = model.config.predicts_tokens
 
     @cached_property
     def trace(self) -> Trace:

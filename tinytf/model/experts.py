@@ -107,6 +107,15 @@ class Switch(nn.Module):
         return x * torch.sigmoid(score)
 
 
+class Balance(nn.Module):
+    """A bias for each expert, by which they are chosen but not weighed; no gradient reaches it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.register_buffer("weight", torch.zeros(count))
+
+
 class Experts(nn.Module):
     """Router and experts, with a shared expert that takes every token, behind a switch or not, or without one."""
 
@@ -119,6 +128,7 @@ class Experts(nn.Module):
         self.shared = FeedForward(config, config.d_shared) if config.d_shared else None
         self.shared_score = Linear(c, 1, bias=False) if config.shared_gate else None
         self.switch = Switch()
+        self.preference = Balance(count) if config.choice_bias else None
         self.core: nn.Module = make_experts(config)
         # what an intervention makes of what an expert adds (B, T, C), and who is told of it
         self.changes: dict[int, Callable[[Tensor], Tensor]] = {}

@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
-        elif config.positions == "sinusoidal":
+        elif config.positions.startswith("sinusoidal"):
             self.positions = SinusoidalPositions(config)
         self.types = Embedding(config.n_token_types, config.summed_width) if config.n_token_types else None
         self.norm = make_norm(config, config.summed_width) if config.embed_norm else nn.Identity()
@@ -76,7 +76,7 @@ class Block(nn.Module):
         super().__init__()
         before, after, added = (config.norm_order in orders for orders in _NORM_SLOTS)
         none = nn.Identity()
-        self.norm1 = make_norm(config) if before or after else none
+        self.norm1 = make_norm(config) if (before or after) and config.input_norm else none
         self.attention = make_attention(config)
         self.attn_norm = make_norm(config) if added else none
         self.norm2 = make_norm(config) if (before or after) and not config.shared_norm else none
@@ -106,12 +106,12 @@ _NORM_SLOTS = (("pre", "both"), ("post",), ("both", "output"))
 
 
 class Unembedding(nn.Module):
-    """Hidden states to logits; a tied one borrows the token embedding, an untied one owns its matrix."""
+    """Hidden states to logits of tokens or classes; a tied one borrows the token embedding, another owns its matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.embed_width))
-        self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
+        self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.n_outcomes, config.head_width))
+        self.bias = nn.Parameter(torch.empty(config.n_outcomes)) if config.head_bias else None
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         return linear(x, embedding if self.weight is None else self.weight, self.bias)
@@ -149,20 +149,28 @@ class NarrowLanguageModelHead(LanguageModelHead):
         return super().named(self.projection(x), embedding)
 
 
-class MaskedLanguageModelHead(LanguageModelHead):
-    """BERT's head for a masked token: dense, activation, LayerNorm, then the logits (Devlin et al. 2019)."""
+class TransformedHead(LanguageModelHead):
+    """A head with a dense layer, its activation and a norm before the logits, each where the architecture has it.
+
+    All three make BERT's head for a masked token (Devlin et al. 2019), the first two its head for a class.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         nn.Module.__init__(self)  # and the rest here: random weights are drawn in the order in which they are made
-        self.dense = Linear(config.d_model, config.embed_width)
-        self.activation = ACTIVATIONS[config.head_activation]
-        self.norm = make_norm(config, config.embed_width)
+        masked, none, width = config.head == "mlm", nn.Identity(), config.head_width
+        dense = masked or config.head_dense
+        self.dense = Linear(config.d_model, width, bias=config.head_dense_bias) if dense else none
+        self.activation = ACTIVATIONS[config.head_activation] if dense else none
+        self.norm = make_norm(config, width) if masked or config.head_norm else none
         self.decoder = Unembedding(config)
         self.steps = table_of(config).over_vocabulary
 
     def named(self, x: Tensor, embedding: Tensor) -> dict[str, Tensor]:
         """The same after dense, activation and norm."""
         return super().named(self.norm(self.activation(self.dense(x))), embedding)
+
+
+_DECISIONS = {"several": "a probability to each class by itself", "number": "a number"}
 
 
 class Transformer(nn.Module):
@@ -175,8 +183,9 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(config.at(layer)) for layer in range(config.n_layers))
         self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
         self.pooler = Linear(config.d_model, config.d_model) if config.pooler else None
-        heads = {"lm": NarrowLanguageModelHead if config.d_embed else LanguageModelHead, "mlm": MaskedLanguageModelHead}
-        self.head = heads[config.head](config) if config.head != "none" else None
+        plain = NarrowLanguageModelHead if config.d_embed else LanguageModelHead
+        head = plain if config.head == "lm" else TransformedHead
+        self.head = head(config) if config.head != "none" else None
         self.share_layers()
         # address and bytes of the memory that weights were moved to, see tinytf.generate.layout
         self.rooms: set[tuple[int, int]] = set()
@@ -207,6 +216,8 @@ class Transformer(nn.Module):
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            for buffer in model.buffers():
+                buffer.zero_()
             if config.positions == "rotary" and config.qkv_bias:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()
@@ -304,6 +315,24 @@ class Transformer(nn.Module):
             )
         return self.head
 
+    def require_choice(self, so: str) -> nn.Module:
+        """The head, where it gives a distribution over tokens or classes. Raises UsageError; ``so`` as above."""
+        head, config = self.require_head(so), self.config
+        if not table_of(config).chooses:
+            what = "where an answer starts and ends" if config.head == "question" else _DECISIONS[config.decides]
+            raise UsageError(f"the head of this model gives {what}, not one choice, so {so}")
+        return head
+
+    def require_vocabulary(self, so: str) -> nn.Module:
+        """The head, where it predicts tokens. Raises UsageError; ``so`` as above."""
+        head = self.require_head(so)
+        if not self.config.predicts_tokens:
+            raise UsageError(
+                f"this model gives classes ({self.config.labels_in_words}), not tokens, so {so}",
+                "tinytf trace shows its classes",
+            )
+        return head
+
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states: (…, C) -> (…, V). Raises UsageError for a model without a head."""
         head = self.require_head("it has no logits")
@@ -320,7 +349,10 @@ class Transformer(nn.Module):
         return torch.tanh(self.pooler(hidden[:, 0]))
 
     def forward(self, ids: Tensor, *, padding_mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
-        """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C)."""
+        """Logits at every position, or the hidden states of a model without a head: ids (B, T) -> (B, T, V or C).
+
+        A head that reads one token has logits at every position too; they mean something at that token.
+        """
         hidden = self.hidden(ids, padding_mask=padding_mask, token_types=token_types)
         return hidden if self.head is None else self.unembed(hidden)
 

@@ -26,7 +26,9 @@ Place = tuple[str, int | None]
 
 _NORM = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _ACROSS = {"head": "in each head", "heads": "in each head, by its own gain", "all": "over all heads at once"}
-ACTIVATION_NAMES = {"relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU"}
+ACTIVATION_NAMES = {
+    "relu": "ReLU", "relu2": "ReLU²", "gelu": "GELU", "gelu_tanh": "GELU(tanh)", "silu": "SiLU", "tanh": "tanh",
+}  # fmt: skip
 """What each activation of a configuration is called."""
 
 
@@ -138,8 +140,11 @@ class Step:
 
     @property
     def is_vocabulary(self) -> bool:
-        """Whether it has a number for every token of the vocabulary, computed only for the positions asked for."""
-        return self.axes[-1:] == ("vocab",)
+        """Whether it has a number for every token of the vocabulary, or for every class of the head.
+
+        Such a step is computed only for the positions asked for.
+        """
+        return self.axes[-1:] in (("vocab",), ("label",))
 
     @property
     def is_distribution(self) -> bool:
@@ -171,6 +176,10 @@ def _order(*orders: str) -> Predicate:
     return lambda config: config.norm_order in orders
 
 
+def _normed_input(config: ModelConfig) -> bool:
+    return config.norm_order in ("pre", "both") and config.input_norm
+
+
 def _rotary(config: ModelConfig) -> bool:
     return config.positions == "rotary"
 
@@ -199,16 +208,24 @@ def _shared(config: ModelConfig) -> bool:
     return _mixed(config) and config.d_shared > 0
 
 
+def _classes(config: ModelConfig) -> bool:
+    return bool(config.labels)
+
+
+def _head_dense(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_dense
+
+
+def _head_normed(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_norm
+
+
 def _scaled_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_scale != 1
 
 
 def _scaled_residual(config: ModelConfig) -> bool:
     return config.residual_scale != 1
-
-
-def _mlm(config: ModelConfig) -> bool:
-    return config.head == "mlm"
 
 
 def _sequential(config: ModelConfig) -> bool:
@@ -279,13 +296,19 @@ def _unembed(o: "ModuleType", config: ModelConfig) -> "Operation":
     return o.Unembed(config.head_bias, config.tied_head)
 
 
+def _class_shares(o: "ModuleType", config: ModelConfig) -> "Operation":
+    if config.head == "question":
+        return o.TokenSoftmax()
+    return o.Sigmoid() if config.decides == "several" else o.VocabularySoftmax()
+
+
 def _scale(o: "ModuleType", config: ModelConfig) -> "Operation":
     called = "divisor" if config.attention_divisor else "√d_head"
     return o.Scale(config.score_divisor, called, config.score_divisor_words)
 
 
 _WIDE = ("token", "d_model")
-_EMBEDDED, _SUMMED = ("token", "<embedded>"), ("token", "<summed>")
+_EMBEDDED, _SUMMED, _HEAD = ("token", "<embedded>"), ("token", "<summed>"), ("token", "<head>")
 """As wide as the token embeddings, and as their sum with positions and types; see ``ModelConfig.d_embed``."""
 _HEADS = ("head", "token", "d_head")
 _KV = ("kv head", "token", "d_head")
@@ -297,9 +320,10 @@ _ROUTES = ("token", "expert")
 _OF_EXPERTS = ("expert", "token", "d_expert")
 _SHARED = ("token", "d_shared")
 _VOCABULARY = ("token", "vocab")
+_CLASSES = ("token", "label")
 _NORMED = "TransformerLens' tensor of that name is before gain and bias, this one after"
 _NO_HEAD = "this model has no language-model head"
-_NO_MLM = "only a masked-language-model head has this step"
+_NO_HEAD_DENSE = "the head of this model has no dense layer"
 _NO_OUTPUT_NORM = "what attention and the feed-forward add is not normed in this model"
 _NO_EXPERTS = "this layer has no experts: one feed-forward takes every token"
 _NO_SHARED = "no expert takes every token in this model"
@@ -335,9 +359,10 @@ STEPS: tuple[Step, ...] = (
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
-         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
-         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
-         matrix="P", seen=Seen("embed.positions")),
+         when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
+         absent="{no_added_positions}",
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
+         module="embed.positions", matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
@@ -354,7 +379,7 @@ STEPS: tuple[Step, ...] = (
          when=lambda c: not c.embed_norm, make=lambda o, _: o.Add(), seen=Seen("embed")),
     Step("in", "block input", "x", _WIDE, (), recorded=True, alias="hook_resid_pre", make=lambda o, _: o.Add(),
          seen=Seen("", 0), from_stream=True),
-    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_order("pre", "both"),
+    Step("norm1", "norm before attention", "n = {norm}(x)", _WIDE, ("in",), when=_normed_input,
          alias="ln1.hook_normalized", alias_note=_NORMED, make=_norm, module="norm1", seen=Seen("norm1")),
     Step("q_a", "queries, compressed", "{attn_in}·W_QA", ("token", "q_rank"), ("<residual>",), "q", absent=_NO_Q_RANK,
          when=lambda c: c.q_rank > 0, make=_qkv, module="attention.q_a", matrix="W_QA", seen=Seen("attention.q_a")),
@@ -410,8 +435,8 @@ STEPS: tuple[Step, ...] = (
          "attention", core=True, when=lambda c: c.positions == "alibi",
          absent="attention scores do not fall with distance in this model",
          make=lambda o, c: o.Alibi(c.n_heads, c.alibi_max_bias, c.alibi_scale, c.alibi_rounded)),
-    Step("masked", "masked scores", "{map}, −∞ where key > query{window}", _MAP, ("<map>",), "attention", core=True,
-         when=lambda c: not c.looks_ahead,
+    Step("masked", "masked scores", "{map}, −∞ where {hidden}", _MAP, ("<map>",), "attention", core=True,
+         when=lambda c: not c.looks_ahead or c.window > 0,
          absent="this model looks both ways and the text has no padding, so nothing is masked",
          alias="attn.hook_attn_scores", make=lambda o, c: o.Mask(o.Sight.of(c))),
     Step("sink", "share of the sink", "e^s / (e^s + Σ e^{map})", _SINK, ("<map>",), "attention", core=True,
@@ -457,7 +482,10 @@ STEPS: tuple[Step, ...] = (
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router", seen=Seen("ffn.router")),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of router, else 0", _ROUTES, ("ffn.router",),
+    Step("ffn.preference", "preference among experts", "{score}(router) + b", _ROUTES, ("ffn.router",), "ffn",
+         when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
+         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", in_experts=True, to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}, else 0", _ROUTES, ("<decides>",),
          "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
          to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
@@ -520,12 +548,13 @@ STEPS: tuple[Step, ...] = (
     Step("head.projected", "hidden state, projected", "x·W_out{projection_bias}", _EMBEDDED, ("<final>",), "output",
          False, when=_narrow_lm, absent="the hidden state is as wide as the embeddings in this model",
          make=_project, module="head.projection", matrix="W_out", seen=Seen("head.projection")),
-    Step("head.dense", "head, dense", "x·W + b", _EMBEDDED, ("<final>",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=lambda o, _: o.Linear(True), module="head.dense", seen=Seen("head.dense")),
-    Step("head.act", "head, activated", "{head_act}(dense)", _EMBEDDED, ("head.dense",), "output", False, when=_mlm,
-         absent=_NO_MLM, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("head.norm", 0)),
-    Step("head.norm", "head, norm", "{norm}(act)", _EMBEDDED, ("head.act",), "output", False, when=_mlm, absent=_NO_MLM,
-         make=_norm, module="head.norm", seen=Seen("head.norm")),
+    Step("head.dense", "head, dense", "x·W{dense_bias}", _HEAD, ("<final>",), "output", False, when=_head_dense,
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Linear(c.head_dense_bias), module="head.dense",
+         seen=Seen("head.dense")),
+    Step("head.act", "head, activated", "{head_act}(dense)", _HEAD, ("head.dense",), "output", False, when=_head_dense,
+         absent=_NO_HEAD_DENSE, make=lambda o, c: o.Activate(c.head_activation), seen=Seen("<acted>", 0)),
+    Step("head.norm", "head, norm", "{norm}(act)", _HEAD, ("<acted>",), "output", False, when=_head_normed,
+         absent="the head of this model has no norm", make=_norm, module="head.norm", seen=Seen("head.norm")),
     Step("head.logits", "logits before the cap", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",),
          "output", False, when=_capped_head,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head.decoder")),
@@ -537,11 +566,15 @@ STEPS: tuple[Step, ...] = (
     Step("logits", "logits, scaled", "{logit_scale} · head.logits", _VOCABULARY, ("head.logits",), "output", False,
          True, when=_scaled_head, make=lambda o, c: o.Multiply(c.logit_scale), seen=Seen("head")),
     Step("logits", "logits", "{logits_in}·{unembed}{head_bias}", _VOCABULARY, ("<logits>",), "output", False, True,
-         when=lambda c: _has_head(c) and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
+         when=lambda c: c.predicts_tokens and not (_capped_head(c) or _scaled_head(c)), absent=_NO_HEAD,
          make=_unembed, module="head.decoder", matrix="{matrix}", seen=Seen("head")),
-    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False, when=_has_head,
-         absent=_NO_HEAD, make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
-    Step("next", "prediction", "{prediction}", (), ("probs",), "output", False, when=_has_head, absent=_NO_HEAD,
+    Step("logits", "logits of the classes", "{logits_in}·W_U{head_bias}", _CLASSES, ("<logits>",), "output", False,
+         True, when=_classes, make=_unembed, module="head.decoder", matrix="W_U", seen=Seen("head")),
+    Step("probs", "probabilities", "softmax(logits)", _VOCABULARY, ("logits",), "output", False,
+         when=lambda c: c.predicts_tokens, absent="{no_probs}", make=lambda o, _: o.VocabularySoftmax(), to_loss=False),
+    Step("probs", "probabilities of the classes", "{class_shares}", _CLASSES, ("logits",), "output", False,
+         when=lambda c: _classes(c) and c.decides != "number", make=_class_shares, to_loss=False),
+    Step("next", "prediction", "{prediction}", (), ("<shares>",), "output", False, when=_has_head, absent=_NO_HEAD,
          to_loss=False),
 )  # fmt: skip
 
@@ -551,10 +584,10 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
-        "none": "this model has no positions",
+        "none": "it has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
-    attn_in = "n" if _order("pre", "both")(config) else "x"
+    attn_in = "n" if _normed_input(config) else "x"
     return {
         "norm": _NORM[config.norm],
         "across": _ACROSS[config.qk_norm_across],
@@ -563,7 +596,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
-        else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
+        else f"sin | cos(pos / 10000^(2i/{config.d_model}))"
+        if config.positions == "sinusoidal"
+        else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,
@@ -590,10 +625,12 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "act": _act_words(config),
         "no_gate": _NO_DENSE if _mixed(config) else "the feed-forward of this model has no gate",
         "per_token": str(config.experts_per_token),
+        "decides": "preference" if config.choice_bias else "router",
+        "score": "softmax" if config.router == "softmax" else "σ",
         "router_bias": " + b" if config.router_bias else "",
         "routes": _routes_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
-        "window": f" or key ≤ query − {config.window:,}" if config.window else "",
+        "hidden": _hidden(config),
         "head_act": ACTIVATION_NAMES[config.head_activation],
         "alibi_scale": "" if config.alibi_scale == 1 else f"·{config.alibi_scale:.4g}",
         "clip_qkv": f"{config.clip_qkv:g}",
@@ -603,11 +640,18 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "not_widened": "the sum of the embeddings is projected in this model, as embed.out"
         if _sum_widened(config)
         else "token embeddings are as wide as the residual stream in this model",
-        "logits_in": _unembedded(config) or "x",
+        "logits_in": _unembedded(config).replace("head.act", "act") or "x",
         "unembed": "Eᵀ" if config.tied_head else "W_U",
         "matrix": "E" if config.tied_head else "W_U",
+        "dense_bias": " + b" if config.head_dense_bias else "",
         "head_bias": " + b" if config.head_bias else "",
-        "prediction": "most probable next tokens" if config.head == "lm" else "most probable fill of each mask",
+        "prediction": _PREDICTIONS.get("mlm" if config.head == "lm" and not config.causal else config.head, ""),
+        "class_shares": "softmax(logits) over the tokens"
+        if config.head == "question"
+        else "σ(logits)"
+        if config.decides == "several"
+        else "softmax(logits)",
+        "no_probs": "the head of this model gives a number" if config.decides == "number" else _NO_HEAD,
     }
 
 
@@ -630,27 +674,49 @@ def _routes_words(config: ModelConfig) -> str:
     return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
 
 
+_PREDICTIONS = {
+    "lm": "most probable next tokens",
+    "mlm": "most probable fill of each mask",
+    "sequence": "classes of the text",
+    "token": "classes of each token",
+    "question": "where the answer starts and ends",
+}
+
+
+def _hidden(config: ModelConfig) -> str:
+    """Which keys a query may not look at."""
+    ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
+    return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
+
+
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
+    final = ("final.norm",) if config.final_norm else ("norm2",)
+    acted = ("head.act",) if _head_dense(config) else final
     return {
         "<embeddings>": _embeddings(config),
         "<read>": ("in",) if parallel else ("mid",),
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<decides>": ("ffn.preference",) if config.choice_bias else ("ffn.router",),
         "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
         "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
         "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
         "<added>": ("in", "<attn>", "<ffn>") if parallel else ("mid", "<ffn>"),
-        "<final>": ("final.norm",) if config.final_norm else ("norm2",),
-        "<logits>": (_unembedded(config) or ("final.norm" if config.final_norm else "norm2"),),
+        "<final>": final,
+        "<acted>": acted,
+        "<logits>": (_unembedded(config),) if _unembedded(config) else final,
+        "<shares>": ("logits",) if config.decides == "number" else ("probs",),
     }
 
 
 def _unembedded(config: ModelConfig) -> str:
     """The step of the head that is unembedded; empty where that is the last hidden state itself."""
-    return "head.norm" if _mlm(config) else "head.projected" if _narrow_lm(config) else ""
+    if _head_normed(config):
+        return "head.norm"
+    return "head.act" if _head_dense(config) else "head.projected" if _narrow_lm(config) else ""
 
 
 def _embeddings(config: ModelConfig) -> tuple[str, ...]:
@@ -677,6 +743,8 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
         if seen is not None and seen.path == "<mid>":
             path = "norm1" if config.norm_order == "post" else "ffn" if config.norm_order == "output" else "norm2"
             seen = Seen(path, 0)
+        if seen is not None and seen.path == "<acted>":
+            seen = Seen("head.norm" if _head_normed(config) else "head.decoder", 0)
         first = next((one for one in above if inputs and one.name == inputs[0]), None)
         resolved = replace(
             step,
@@ -697,7 +765,7 @@ def _resolved(config: ModelConfig) -> Iterator[Step]:
 
 def _axes(axes: tuple[str, ...], config: ModelConfig) -> tuple[str, ...]:
     """Axes with those of embeddings and of values by their names in this model."""
-    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width}
+    widths = {"<embedded>": config.embed_width, "<summed>": config.summed_width, "<head>": config.head_width}
     named = (
         "d_model" if widths.get(axis) == config.d_model else "d_embed" if axis in widths else axis for axis in axes
     )
@@ -798,9 +866,14 @@ class StepTable:
         return next(found, "")
 
     @property
-    def probabilities(self) -> Step:
-        """What is made of the logits, and no loss depends on."""
-        return next(step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss)
+    def probabilities(self) -> Step | None:
+        """What is made of the logits, and no loss depends on; None where the head gives a number."""
+        return next((step for step in self.by_name.values() if step.is_vocabulary and not step.to_loss), None)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether each row of the logits becomes one distribution, over tokens or over classes."""
+        return self.probabilities is not None and self.probabilities.is_distribution
 
     @property
     def unembedded(self) -> Step:

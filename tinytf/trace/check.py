@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tinytf.steps.operations import Lookup, Positions
-from tinytf.steps.operations.softmax import probabilities
 from tinytf.steps.table import Step
 from tinytf.tolerance import STEP, allowed
 from tinytf.trace.site import Site
@@ -113,8 +112,10 @@ def _again(trace: Trace, step: Step, layer: int | None) -> Iterator[Item]:
         if rows:
             again = trace.model.unembed(trace.last_hidden[rows])
             yield _compare(site.name, "unembedded last hidden state", trace.recorded_logits, again)
-            sums = probabilities(trace.recorded_logits).sum(dim=-1, dtype=torch.float64)
-            yield _compare("probs", "sum to 1", sums, torch.ones_like(sums))
+            shares = trace.steps.probabilities
+            if trace.steps.chooses and shares is not None:
+                sums = trace.at_logit_rows(shares).sum(dim=-1, dtype=torch.float64)
+                yield _compare(shares.name, "sum to 1", sums, torch.ones_like(sums))
     else:
         words = "sum of embeddings" if step.name == trace.steps.embedded else step.formula
         yield _compare(site.name, words, site.value, site.derive())

@@ -21,11 +21,12 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
 
     The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
-    training = model.training
     table, last = table_of(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
-        stack.callback(model.train, training)
-        model.eval()
+        for module in model.modules():
+            if module.training:  # asked first: to set it on every module takes a twentieth of a short recording
+                stack.callback(setattr, module, "training", True)
+                module.training = False
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:

@@ -1,7 +1,7 @@
 """Recording: run a text through a model once and keep the steps that would be expensive to compute again."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -29,16 +29,14 @@ def record(
     """Run ``encoding`` through ``model`` once, with fused attention, and record ``layers`` (None: all of them).
 
     Logits are computed for the last position of a decoder, and for the ``mask_id`` positions of an encoder (every
-    position when it has none); elsewhere they are derived on request. All hooks are removed again.
+    position when it has none), of classes where the head reads them; elsewhere they are derived on request. All hooks
+    are removed again.
 
     Raises UsageError for an empty or too long sequence, and MemoryShortage where the recording would not fit into
     the free memory, unless ``force`` is true.
     """
     ids = _require_tokens(model, encoding)
-    masks = tuple(place for place, token in enumerate(ids) if token == mask_id)
-    rows = (len(ids) - 1,) if model.config.causal else masks or tuple(range(len(ids)))
-    if model.head is None:
-        rows = ()
+    rows = _positions_read(model.config, ids, mask_id)
     chosen_layers = tuple(range(model.config.n_layers)) if layers is None else tuple(sorted(set(layers)))
     if not force:
         _require_room(model, len(ids), len(rows), chosen_layers)
@@ -75,6 +73,17 @@ def walk(model: Transformer, encoding: Encoding, *, force: bool = False) -> Iter
     with watched(model, keep, ()):
         model.final_norm(x)
     yield Trace(model, encoding, Recording(keep, (), ()))
+
+
+def _positions_read(config: ModelConfig, ids: Sequence[int], mask_id: int | None) -> tuple[int, ...]:
+    """The positions whose logits the head of a model is for."""
+    if config.head == "none":
+        return ()
+    if config.labels:
+        return {"first": (0,), "last": (len(ids) - 1,)}.get(config.head_reads, tuple(range(len(ids))))
+    if config.causal:
+        return (len(ids) - 1,)
+    return tuple(place for place, token in enumerate(ids) if token == mask_id) or tuple(range(len(ids)))
 
 
 def _require_tokens(model: Transformer, encoding: Encoding) -> list[int]:

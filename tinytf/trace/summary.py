@@ -120,7 +120,9 @@ def row_of(trace: "Trace", number: int, step: Step, layer: int | None) -> StepSu
         rows = trace.recording.logit_rows
         tensor = trace.at_logit_rows(step)
         if len(rows) < len(trace.tokens):
-            note = "last token" if trace.config.causal else f"masked token{'s' if len(rows) > 1 else ''}"
+            note = f"masked token{'s' if len(rows) > 1 else ''}"
+            if trace.config.causal or trace.config.labels:
+                note = "last token" if rows[-1] else "first token"
     else:
         tensor = trace.step(step.name, layer)
     shape = tuple(zip(step.axes, tensor.shape, strict=True))

@@ -128,6 +128,8 @@ class Trace:
         site = Site(self, step, None)
         (before,) = site.source_steps
         with torch.no_grad():
+            if site.operation.over_tokens:
+                return site.operation.forward(self.step(before.name))[list(positions)]
             if before.is_vocabulary:
                 return site.operation.forward(self.vocabulary(before.name, positions))
             assert isinstance(site.operation, Unembed)
@@ -167,7 +169,7 @@ class Trace:
             raise AddressError(f"{step.name} is not a tensor")
         if step.is_vocabulary and where.cell:
             (row,) = self.vocabulary(step.name, [self.index(where.cell[0], "token", len(self.tokens))])
-            return row if len(where.cell) == 1 else row[self.index(where.cell[1], "vocab", len(row))]
+            return row if len(where.cell) == 1 else row[self.index(where.cell[1], step.axes[-1], len(row))]
         found = []
         for layer in where.layers if where.layers is not None else (None,):
             tensor = self.step(step.name, layer, where.heads)
@@ -197,7 +199,7 @@ class Trace:
         return (self.index(words, "token", length),)
 
     def index(self, word: str, axis: str, size: int) -> int:
-        """The index that a word of a cell means: a number, or on token axes a token's text.
+        """The index that a word of a cell means: a number, on token axes a token's text, or the name of a class.
 
         Raises AddressError for a number out of range, an unknown token, or a token that occurs more than once.
         """
@@ -209,6 +211,8 @@ class Trace:
                     "a cell is named by numbers or by tokens of the text, such as [1,0]",
                 )
             return number % size
+        if axis == "label" and word in self.config.labels:
+            return self.config.labels.index(word)
         if axis not in ("token", "query", "key"):
             raise AddressError(f"{axis} takes a number, and {word!r} is not one")
         shown = [token.shown for token in self.tokens]

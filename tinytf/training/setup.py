@@ -82,7 +82,7 @@ def _require_fit(config: ModelConfig, tokenizer: Tokenizer, recipe: Recipe) -> N
             f"the tokenizer has {tokenizer.vocab_size:,} tokens, and the model knows {config.vocab_size:,}",
             "begin from the model with its own tokenizer",
         )
-    if config.causal != (recipe.objective == "causal") or config.head == "none":
+    if config.causal != (recipe.objective == "causal") or not config.predicts_tokens:
         raise UsageError(
             f"a {config.kind} with head {config.head!r} is not trained by the {recipe.objective} objective",
             "--objective causal is for decoders, masked for encoders with a masked head",

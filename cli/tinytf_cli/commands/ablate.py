@@ -54,7 +54,7 @@ def ablate(asked: Asked, extent: Extent, on: Traced) -> int:
     if asked.reference is not None and asked.how == "zero":
         raise UsageError("--reference goes with --how mean or resample; zeros need no texts", "add --how mean")
     model = on.model
-    target = model.optional_token(asked.target, "--target")
+    target = model.optional_outcome(asked.target, "--target")
     settings: dict[str, Any] = {"target": target, "how": asked.how, "seed": on.opening.seed}
     if asked.how != "zero":
         settings["reference"] = model.reference(asked.reference)

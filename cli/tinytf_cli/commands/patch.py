@@ -60,7 +60,7 @@ def patch(asked: Asked, extent: Extent, opening: Opening, output: Output) -> int
         raise UsageError("CORRUPT is missing, the text that is patched", 'tinytf patch "The cat sat" "The dog sat"')
     model = opening.open()
     tokens: dict[str, Any] = {
-        name: model.optional_token(word, f"--{name}")
+        name: model.optional_outcome(word, f"--{name}")
         for name, word in (("answer", asked.answer), ("versus", asked.versus))
     }
     try:

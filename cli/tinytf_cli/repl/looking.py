@@ -115,11 +115,11 @@ def top(session: Session, count: int, position: str | None) -> Result:
     from tinytf.analysis.prediction import predictions
     from tinytf_cli.views.predictions import prediction_blocks
 
-    trace, tokenizer = session.trace, session.model.tokenizer
+    trace, model = session.trace, session.model
     trace.model.require_head("it predicts no token")
     if position is not None:
         trace = _ending_at(trace, trace.index(position, "token", len(trace.tokens)))
-    found = predictions(trace, tokenizer, count)
+    found = predictions(trace, model, count)
     return made_of(
         "predictions",
         lambda terminal: prediction_blocks(trace, found),
@@ -131,8 +131,9 @@ def _ending_at(trace: "Trace", row: int) -> "Trace":
     """The trace up to the token at ``row``, with the logits after that token."""
     from tinytf.trace.trace import Recording, Trace
 
-    if not trace.config.causal:
-        raise UsageError("this model fills masks, and predicts no token after another", "leave out --at")
+    if not trace.config.causal or trace.config.labels:
+        what = "gives classes" if trace.config.labels else "fills masks"
+        raise UsageError(f"this model {what}, and predicts no token after another", "leave out --at")
     tensors = {**trace.recording.tensors, "logits": trace.logits_at(row)[None]}
     encoding = replace(trace.encoding, tokens=trace.tokens[: row + 1])
     return Trace(trace.model, encoding, Recording(tensors, (row,), trace.recording.layers))

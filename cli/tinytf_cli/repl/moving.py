@@ -188,12 +188,12 @@ def _standing(session: Session, said: str = "", *, begun: bool = False) -> Resul
     """What is shown after every movement: the step, what stopped it, and the displays."""
     from tinytf_cli.views.pipeline import place_blocks, run_blocks
 
-    place, trace, tokenizer = session.require_place(), session.trace, session.model.tokenizer
+    place, trace, model = session.require_place(), session.trace, session.model
     displays = session.state.displays
 
     def blocks(terminal: Any) -> Iterator[Any]:
         if begun:
-            yield from run_blocks(trace, tokenizer)
+            yield from run_blocks(trace, model)
         if said:
             yield Line(Span(said, "strong"))
         yield from place_blocks(trace, place)

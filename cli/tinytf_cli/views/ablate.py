@@ -1,13 +1,12 @@
 """The view of ablations: one prediction before and after, or the map of all heads, feed-forwards or layers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tinytf.analysis.interventions import Ablation, AblationSweep, Choice
 from tinytf.loading import Model
 from tinytf.report import Verified
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.trace import Trace
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import banner
@@ -38,15 +37,15 @@ class AblationView:
         self.model, self.trace, self.found = model, trace, found
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        found, tokenizer = self.found, self.model.tokenizer
+        found, shown = self.found, self.model.shown
         yield from banner(self.model, self.trace.encoding)
         yield Heading("ablated", f"{first_of(found.sites, SITES)}: {_how(found)}", "attention")
         yield note(where_predicted(self.trace, found.position))
-        yield choice_table(found.choices, tokenizer, found.target)
+        yield choice_table(found.choices, shown, found.target)
         yield Line("")
         effect = found.effect
         rows = [
-            (f"ln p({tokenizer.shown(found.target)})", effect.log_p_before, effect.log_p_after),
+            (f"ln p({shown(found.target)})", effect.log_p_before, effect.log_p_after),
             ("loss on the text", found.loss_before, found.loss_after),
         ]
         known = [(name, before, after) for name, before, after in rows if before is not None and after is not None]
@@ -69,7 +68,7 @@ class AblationSweepView:
         self.model, self.trace, self.found, self.top, self.whole = model, trace, found, top, whole
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
-        found, shown = self.found, self.model.tokenizer.shown
+        found, shown = self.found, self.model.shown
         yield from banner(self.model, self.trace.encoding)
         yield Heading(f"every {_ONE[found.what]}, ablated alone", _how(found), "attention")
         where = where_predicted(self.trace, found.position)
@@ -107,6 +106,8 @@ def _how(found: Ablation | AblationSweep) -> str:
 
 def where_predicted(trace: Trace, position: int) -> str:
     """Which prediction it is, in words."""
+    if trace.config.labels:
+        return f"class of the text, read at {position} {trace.tokens[position].shown}"
     if not trace.config.causal:
         masks = len(trace.recording.logit_rows)
         return f"at [MASK] {position}" + (f", the first of {masks}" if masks > 1 else "")
@@ -116,11 +117,14 @@ def where_predicted(trace: Trace, position: int) -> str:
 
 
 def choice_table(
-    found: tuple[Choice, ...], tokenizer: Tokenizer, target: int, titles: tuple[str, str] = ("p before", "p after")
+    found: tuple[Choice, ...],
+    shown: Callable[[int], str],
+    target: int,
+    titles: tuple[str, str] = ("p before", "p after"),
 ) -> Table:
     """Probabilities before and after of the most probable tokens, the followed one marked by weight."""
     before, after = [one.before for one in found], [one.after for one in found]
-    tokens: list[Cell] = [Span(tokenizer.shown(one.id), "strong" if one.id == target else "") for one in found]
+    tokens: list[Cell] = [Span(shown(one.id), "strong" if one.id == target else "") for one in found]
     return Table(
         [
             Column("", tokens, shrink=12, said=""),

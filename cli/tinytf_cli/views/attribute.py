@@ -21,7 +21,7 @@ class AttributionView:
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The kinds, the largest parts, the heads, and whether the parts sum to the logit."""
-        found, shown = self.found, self.model.tokenizer.shown
+        found, shown = self.found, self.model.shown
         yield from banner(self.model, found.encoding)
         what = f"{found.of} of {shown(found.token)}"
         if found.versus is not None:

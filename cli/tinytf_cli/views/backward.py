@@ -1,7 +1,7 @@
 """Gradients in full: at a step, over the vocabulary, in one cell, and how one row is derived."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -13,11 +13,13 @@ from tinytf.gradients.report import Backward
 from tinytf.gradients.trace import GradientTrace
 from tinytf.steps.operations.operation import Quantity
 from tinytf.steps.table import Step
-from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf_cli.views.blocks import Block, Cell, Column, Figure, Heading, Line, Span, Table, Values
 from tinytf_cli.views.parts import fold_note, middle_out, one_form
 from tinytf_cli.views.steps import as_array, cell_block, labels, largest, signed_role, value_blocks
+
+Shown = Callable[[int], str]
+"""How a token or a class that the model predicts is shown."""
 
 
 def gradient_blocks(
@@ -29,9 +31,7 @@ def gradient_blocks(
     yield from value_blocks(found.trace.grad, step, layer, head, dims=dims, rows=rows, asked=asked)
 
 
-def vocabulary_blocks(
-    found: Backward, step: Step, tokenizer: Tokenizer, dims: int, limit: int | None
-) -> Iterator[Block]:
+def vocabulary_blocks(found: Backward, step: Step, shown: Shown, dims: int, limit: int | None) -> Iterator[Block]:
     """The gradient of logits or probabilities at each position that predicts, for the ``dims`` largest tokens."""
     trace = found.trace
     yield Heading(f"∂loss/∂{step.name}", found.formula(Address(step)), step.role)
@@ -39,12 +39,12 @@ def vocabulary_blocks(
     keep = middle_out(len(places), limit)
     values = trace.grad.step(step.name)[places]  # (N, V)
     names = [trace.tokens[places[i]].shown for i in keep]
-    yield from _largest_tokens(values[keep], values, names, tokenizer, dims)
+    yield from _largest_tokens(values[keep], values, names, shown, dims)
     yield from fold_note(places, keep, "tokens")
 
 
 def _largest_tokens(
-    rows: Tensor, ranked_by: Tensor, names: Sequence[str], tokenizer: Tokenizer, dims: int, *, several: bool = False
+    rows: Tensor, ranked_by: Tensor, names: Sequence[str], shown: Shown, dims: int, *, several: bool = False
 ) -> Iterator[Block]:
     """Rows over the vocabulary (N, V): the tokens with the largest entries in ``ranked_by`` (…, V), by name.
 
@@ -60,7 +60,7 @@ def _largest_tokens(
             Figure(value, one_form([value] if several else values), signed_role(value, limit))
             for value, limit in zip(values, limits, strict=True)
         ]
-        columns.append(Column(tokenizer.shown(token), cells, "right", drop=place))
+        columns.append(Column(shown(token), cells, "right", drop=place))
     yield Table(columns)
     if not several:
         rest = "--dims shows more" if len(tokens) == dims else "the others are 0"
@@ -74,19 +74,19 @@ def _ranked(values: Tensor, dims: int) -> Tensor:
     return most.topk(max(1, min(dims, int(most.count_nonzero())))).indices
 
 
-def cell_blocks(trace: GradientTrace, where: Address, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
+def cell_blocks(trace: GradientTrace, where: Address, dims: int, shown: Shown) -> Iterator[Block]:
     """One cell of a gradient, or one row."""
     assert where.step is not None
     tensor = trace.grad[where]
     yield Heading(f"∂loss/∂{where}", where.step.title, where.step.role)
     if tensor.dim() and where.step.is_vocabulary:
         rows = tensor.reshape(-1, tensor.shape[-1])  # (N, V)
-        yield from _largest_tokens(rows, tensor, [""] * len(rows), tokenizer, dims)
+        yield from _largest_tokens(rows, tensor, [""] * len(rows), shown, dims)
     else:
         yield cell_block(tensor, where.step.role, dims)
 
 
-def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokenizer: Tokenizer) -> Iterator[Block]:
+def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, shown: Shown) -> Iterator[Block]:
     """A formula and the numbers of one row put into it."""
     place = "" if found.row is None else f"row {found.row}, {trace.tokens[found.row].shown}"
     head = "" if found.head is None else f"head {found.head}"
@@ -96,11 +96,11 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
     for title, quantities in (("inputs", found.inputs), ("then", found.intermediates)):
         if quantities:
             yield Line(Span(title, "dim"), indent=2)
-            yield from _quantities(trace, quantities, found, dims, tokenizer)
+            yield from _quantities(trace, quantities, found, dims, shown)
     yield Line(Span("result", "dim"), indent=2)
     if found.step.is_vocabulary:
         own = [found.formula[0].partition(" = ")[0]]
-        yield from _largest_tokens(found.result[None], found.result, own, tokenizer, dims)
+        yield from _largest_tokens(found.result[None], found.result, own, shown, dims)
         return
     keys = labels(trace) if found.step.is_map else ()
     result = as_array(found.result).reshape(1, -1)
@@ -108,7 +108,7 @@ def derivation_blocks(trace: GradientTrace, found: Derivation, dims: int, tokeni
 
 
 def _quantities(
-    trace: GradientTrace, quantities: Sequence[Quantity], found: Derivation, dims: int, tokenizer: Tokenizer
+    trace: GradientTrace, quantities: Sequence[Quantity], found: Derivation, dims: int, shown: Shown
 ) -> Iterator[Block]:
     """Scalars a line each, vectors of one kind in one table; a row of a map has a number for each key."""
 
@@ -124,7 +124,7 @@ def _quantities(
                 yield Line([Span(f"  {one.name} = "), Figure(float(one.values), "%.6g", "strong")])
         elif found.step.is_vocabulary:
             rows = torch.stack([one.values for one in several])
-            yield from _largest_tokens(rows, found.result, [one.name for one in several], tokenizer, dims, several=True)
+            yield from _largest_tokens(rows, found.result, [one.name for one in several], shown, dims, several=True)
         else:
             values = np.stack([as_array(one.values) for one in several])
             columns = labels(trace) if is_row else ()

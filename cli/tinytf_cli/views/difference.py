@@ -49,7 +49,7 @@ class DifferenceView:
         self.models, self.found, self.rows, self.full, self.head, self.top = models, found, rows, full, head, top
         self.whole = rows == 0
         self.texts = texts = tuple(side.text for side in found.sides if side.text is not None)
-        self.shown, self.causal = models[0].tokenizer.shown, models[0].config.causal
+        self.shown, self.causal = models[0].shown, models[0].config.causal
         self.one_text = texts[0].ids == texts[1].ids
         self.names = [
             a.shown if a.id == b.id else f"{a.shown} / {b.shown}"
@@ -286,7 +286,10 @@ class DifferenceView:
         for one in self.found.predictions:
             text = "the text" if self.one_text else "either text"
             where = f"after {text}" if self.causal else f"at the mask, position {one.position}"
-            yield Heading("next" if self.causal else "fill", where, "output")
+            if self.models[0].config.labels:
+                yield Heading("class", "of the text", "output")
+            else:
+                yield Heading("next" if self.causal else "fill", where, "output")
             table = Table(
                 [
                     Column("token", [self.shown(i) for i in one.ids], shrink=10, said=""),

@@ -12,11 +12,10 @@ from tinytf.gradients.parameters import ParameterRow
 from tinytf.gradients.report import Backward
 from tinytf.gradients.saliency import HeadSaliency
 from tinytf.loading import Model
-from tinytf.text.tokenizer import Tokenizer
 from tinytf.trace.address import Address
 from tinytf_cli.numbers import number
 from tinytf_cli.terminal import Terminal
-from tinytf_cli.views.backward import cell_blocks, derivation_blocks, gradient_blocks, vocabulary_blocks
+from tinytf_cli.views.backward import Shown, cell_blocks, derivation_blocks, gradient_blocks, vocabulary_blocks
 from tinytf_cli.views.banner import banner
 from tinytf_cli.views.blocks import (
     Bar,
@@ -95,7 +94,7 @@ class GradView:
         for where in found.addresses:
             yield from self._address(where, rows)
         for one in found.derivations:
-            yield from derivation_blocks(self.trace, one, self.dims, self.model.tokenizer)
+            yield from derivation_blocks(self.trace, one, self.dims, self.model.shown)
         if "weights" in self.sections:
             yield from _weights(found.weights, found.by, found.lr)
         if found.differences is not None:
@@ -117,7 +116,7 @@ class GradView:
         found, worst, flowing, names = self.found, self.found.worst, self.found.flow, labels(self.trace)
         mean = f"mean of {len(found.targets)} cross-entropies; worst: " if len(found.targets) > 1 else ""
         where = f" {'after' if self.trace.config.causal else 'at'} {names[worst.position]}, p "
-        target = Span(self.model.tokenizer.shown(worst.id), "output")
+        target = Span(self.model.shown(worst.id), "output")
         share, loss = Figure(worst.probability, "%.3g"), Figure(self.trace.loss, "%.4f", "strong")
         yield Line("")
         yield titled("loss ", [loss, f" nats, {mean}", target, where, share], "output")
@@ -133,7 +132,7 @@ class GradView:
         yield titled("depends ", [*on, " (", Figure(strength, "%.4f"), ")"], "attention")
 
     def _summary(self) -> Iterator[Block]:
-        yield from _targets(self.found, self.model.tokenizer, _TARGETS if self.short else None)
+        yield from _targets(self.found, self.model.shown, _TARGETS if self.short else None)
         yield from _flow(self.found.flow, _LAYERS if self.short else None)
         yield from _tokens(self.found, self.short)
         yield from _heads(self.found.heads, self.short)
@@ -151,16 +150,16 @@ class GradView:
         if where.step is None:
             yield Heading(f"block {where}", "the last step comes first")
         if where.cell:
-            yield from cell_blocks(self.trace, where, self.dims, self.model.tokenizer)
+            yield from cell_blocks(self.trace, where, self.dims, self.model.shown)
             return
         for step, layer, head in tensors_at(self.trace, where, backward=True):
             if step.is_vocabulary:
-                yield from vocabulary_blocks(self.found, step, self.model.tokenizer, self.dims, rows)
+                yield from vocabulary_blocks(self.found, step, self.model.shown, self.dims, rows)
             else:
                 yield from gradient_blocks(self.found, step, layer, head, dims=self.dims, rows=rows, asked=True)
 
 
-def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterator[Block]:
+def _targets(found: Backward, shown: Shown, most: int | None) -> Iterator[Block]:
     """The targets, with the logits that each of them changes most."""
     trace, rows = found.trace, found.targets
     yield Heading("targets", f"loss in nats; ∂logits = (p − onehot) / {len(rows)}", "output")
@@ -170,15 +169,18 @@ def _targets(found: Backward, tokenizer: Tokenizer, most: int | None) -> Iterato
     for row in rows:
         words: list[Piece] = []
         for token_id, gradient in row.pushed:
-            name = Span(tokenizer.shown(token_id), "output" if token_id == row.id else "")
+            name = Span(shown(token_id), "output" if token_id == row.id else "")
             words += ["  " if words else "", name, " ", Figure(gradient, form, "dim")]
         pushed.append(words)
         fewer.append(words[:8])
     table = Table(
         [
             Column("#", [str(row.position) for row in rows], "right", said="position"),
-            Column("after" if trace.config.causal else "masked", [trace.tokens[row.position].shown for row in rows]),
-            Column("target", [Span(tokenizer.shown(row.id), "output") for row in rows]),
+            Column(
+                "after" if trace.config.causal else "masked" if trace.config.predicts_tokens else "at",
+                [trace.tokens[row.position].shown for row in rows],
+            ),
+            Column("target", [Span(shown(row.id), "output") for row in rows]),
             share_column("p", [one.probability for one in rows], "output"),
             Column("loss", figures([row.loss for row in rows]), "right"),
             Column(

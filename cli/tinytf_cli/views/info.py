@@ -20,6 +20,11 @@ def _flops(number: int) -> str:
     return f"{number} FLOP"
 
 
+_HEADS = {
+    "lm": "next token", "mlm": "masked token", "none": "none",
+    "sequence": "classes of the text", "token": "classes of each token", "question": "where an answer lies",
+}  # fmt: skip
+_DECIDES = {"one": "", "several": "; each by itself", "number": "; a number"}
 _ACROSS = {
     "head": ", on q and k too",
     "heads": ", on q and k too with a gain for each head",
@@ -59,7 +64,9 @@ def _positions_of(config: ModelConfig) -> str:
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
     if config.positions == "alibi":
         return f"ALiBi, slopes down to 2^−{config.alibi_max_bias:g}"
-    return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
+    first = f", the first at row {config.position_offset}" if config.position_offset else ""
+    distances = f", and a bias of {config.relative_buckets} distances" if config.relative_buckets else ""
+    return config.positions.replace("_halves", ", sines before cosines") + first + distances
 
 
 def _in_words(value: object) -> str:
@@ -122,13 +129,18 @@ class InfoView:
         biases = [n for n, on in (("q/k/v", c.qkv_bias), ("o", c.o_bias), ("feed-forward", c.ffn_bias)) if on]
         norm, gains = {"layernorm": ("LayerNorm", 2), "rmsnorm": ("RMSNorm", 1)}[c.norm]
         lacking = "" if len(c.norm_parameters) == gains else ", no bias" if c.norm_gain else ", no gain"
+        kind = "mlm" if c.head == "lm" and not c.causal else c.head
+        head = _HEADS[kind] + (f": {printable(c.labels_in_words, spaces=False)}" if c.labels else "")
+        head += _DECIDES[c.decides]
         of_heads = _ACROSS[c.qk_norm_across] if c.qk_norm else ""
-        head = {"lm": "next token", "mlm": "masked token", "none": "none"}[c.head]
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
             "family": self.found.family,
-            "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
-            "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}",
+            "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}"
+            + (f", the layers with {c.layer_groups} sets of weights" if c.layer_groups > 1 else "")
+            + (", all layers with the same weights" if c.layer_groups == 1 else ""),
+            "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}"
+            + (f", embeddings {c.d_embed}" if c.d_embed else ""),
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
             "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,

@@ -24,7 +24,7 @@ class LensView:
 
     def __init__(self, model: Model, found: Lens, asked: bool, top: bool = False, whole: bool = False) -> None:
         self.model, self.found, self.asked, self.top, self.whole = model, found, asked, top, whole
-        self.tokens, self.shown = found.encoding.tokens, model.tokenizer.shown
+        self.tokens, self.shown = found.encoding.tokens, model.shown
 
     def _in_detail(self) -> list[int]:
         """Which of the positions are shown one by one: the named ones, else those that are predicted."""
@@ -33,6 +33,8 @@ class LensView:
             return list(places)
         if self.model.config.causal:
             return [places[-1]]
+        if self.model.config.labels:
+            return []
         return [place for place in places if self.tokens[self.found.positions[place]].id == masks]
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
@@ -41,7 +43,8 @@ class LensView:
         yield from banner(self.model, found.encoding)
         yield Heading("logit lens", "the most probable token, if this were the last layer", "output")
         yield note(f"read through {found.through}")
-        if not self.model.config.causal and len(detailed) < len(found.positions):
+        fills = self.model.config.predicts_tokens and not self.model.config.causal
+        if fills and len(detailed) < len(found.positions):
             yield note("the text has no [MASK], so every position is read")
         if len(found.positions) > 1:
             yield from self._grid(

@@ -35,7 +35,7 @@ class NeuronsView:
     def __init__(self, model: Model, trace: Trace, found: Neurons, asked: bool, rows: int | None) -> None:
         self.model, self.trace, self.found, self.asked, self.rows = model, trace, found, asked, rows
         self.directions = {one.unit: one for one in found.directions}
-        self.shown = model.tokenizer.shown
+        self.shown = model.shown
 
     def blocks(self, terminal: Terminal) -> Iterator[Block]:
         """The units token by token or one by one, then their examples."""
@@ -137,7 +137,7 @@ class NeuronsView:
                 yield Line([Figure(one.activation, form, "dim"), "  ", *self._context(one)], indent=2)
 
     def _context(self, one: ActiveExample) -> list[Span]:
-        words = [self.shown(i) for i in one.ids]
+        words = [self.model.tokenizer.shown(i) for i in one.ids]
         if self.model.tokenizer.kind == "WordPiece":  # its words have no space of their own
             words = [word.removeprefix("##") if word.startswith("##") else f"·{word}" for word in words]
         marked = Span(f"<<{words[one.at]}>>", side(one.activation))

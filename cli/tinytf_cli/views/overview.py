@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.cells import cell_len
 
 from tinytf.analysis.overview import Added, Layer
-from tinytf.analysis.prediction import LikelyToken, Prediction
+from tinytf.analysis.prediction import Likely, Prediction
 from tinytf.analysis.traced import Traced
 from tinytf.loading import Model
 from tinytf.text.printable import printable
 from tinytf.trace.trace import Trace
-from tinytf_cli.numbers import count, number, plural, probability
+from tinytf_cli.numbers import count, number, plural
 from tinytf_cli.terminal import Terminal
 from tinytf_cli.views.banner import heads_in_words, notes, number_words
 from tinytf_cli.views.blocks import (
-    Bar,
-    Bars,
     Beside,
     Block,
     Column,
@@ -32,10 +30,12 @@ from tinytf_cli.views.blocks import (
 )
 from tinytf_cli.views.flow import Drawing
 from tinytf_cli.views.parts import folded, middle_out, next_lines, numbered, shortened
+from tinytf_cli.views.predictions import likely_blocks
 from tinytf_cli.views.steps import as_array, labels, visible_array
 
 _USUAL = "float32 on cpu"
 _BARS, _ENOUGH = 5, 0.999
+_TAGGED = 12  # tokens whose class is shown
 _SCREEN = 45  # lines; of them those of the text, above the drawing, above the maps, and what is next
 _AROUND = 1 + 2 + 1 + 5
 _LONG = 7  # lines of title and answer, with which fewer layers are shown
@@ -96,32 +96,33 @@ def _fitting(names: Sequence[str], room: int) -> int:
 def answer_blocks(
     trace: Trace, found: Sequence[Prediction], top: int | None, *, digits: bool, every: bool = False
 ) -> Iterator[Block]:
-    """The most probable tokens: ``top``, or until they have 99.9 % or are five; fewer each where there are several.
+    """The most probable tokens or classes: ``top``, or until they have 99.9 % or are five; fewer each of several.
 
     With ``digits`` the terminal says how many; of more than five [MASK] it takes ``every`` to show all.
     """
     if not found and trace.model.head is not None:
         yield Line(Span("  the text has no [MASK] to fill", "dim"))
-    bars = []
-    read = found if every else found[:_BARS]
-    for one in read:
-        where = "next" if not one.fills else "[MASK]" if len(found) == 1 else f"[MASK] at {one.position}"
+    named = []
+    of_tokens = any(one.what == "token" for one in found)
+    read = found if every else found[: _TAGGED if of_tokens else _BARS]
+    titles = ["[MASK]" if one.what == "fills" and len(found) == 1 else one.title for one in read]
+    width = max(map(cell_len, titles), default=0)
+    for where, one in zip(titles, read, strict=True):
         for place, likely in enumerate(_shown(one, top, max(1, _BARS // len(found)))):
-            title = where if place == 0 else " " * len(where)
-            shown = "" if digits else probability(likely.probability)
-            bars.append(Bar(f"{title}  {likely.token}", likely.probability, shown, "output"))
-    if bars:
-        yield Bars(bars)
+            title = where if place == 0 else ""
+            named.append((f"{title}{' ' * (width - cell_len(title))}  {likely.shown}", likely))
+    yield from likely_blocks(named, digits=digits)
     if len(found) > len(read):
-        yield Line(Span(f"  and {len(found) - len(read)} more [MASK]; --all shows them", "dim"))
+        what = "tokens" if of_tokens else "[MASK]"
+        yield Line(Span(f"  and {len(found) - len(read)} more {what}; --all shows them", "dim"))
 
 
-def _shown(one: Prediction, top: int | None, most: int) -> Sequence[LikelyToken]:
+def _shown(one: Prediction, top: int | None, most: int) -> Sequence[Likely]:
     if top is not None:
         return one.top[:top]
     total = 0.0
     for place, likely in enumerate(one.top, start=1):
-        total += likely.probability
+        total += likely.probability or 0.0
         if total >= _ENOUGH or place == most:
             return one.top[:place]
     return one.top
@@ -177,7 +178,8 @@ class Screen:
         if len(positions) == 1:
             return f"at {self.names[positions[0]]}"
         reading = self.overview.reading
-        return "over all tokens" if reading is None else f"at each [MASK]; the lens at {reading}"
+        each = "[MASK]" if self.trace.config.predicts_tokens else "token"
+        return "over all tokens" if reading is None else f"at each {each}; the lens at {reading}"
 
     def _named(self, layer: int, head: int, value: float, step: str = "") -> list[Span | Figure]:
         """A head, what it looks at most, and how much it adds."""
@@ -264,11 +266,14 @@ class Screen:
         if self.found.predictions:
             one = self.found.predictions[0]
             best = one.top[0]
-            word = best.token if best.token.lstrip("·").isalpha() else f"#{best.id}"
+            word = str(one.column)
+            if one.of_tokens:
+                word = best.shown if best.shown.lstrip("·").isalpha() else f"#{best.id}"
+            where = () if self.trace.config.head in ("sequence", "lm", "mlm") else ("--position", str(one.position))
             asked = [
                 (self.again("explain", f"logits[{one.position},{word}]"), "its arithmetic"),
                 *asked,
-                (self.again("attribute"), "what speaks for it"),
+                (self.again("attribute", options=where), "what speaks for it"),
             ]
         else:
             asked += [

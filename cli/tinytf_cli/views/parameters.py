@@ -79,7 +79,7 @@ class _Drawn:
         matrix = np.atleast_2d(values)
         keep = middle_out(len(matrix), self.rows)
         names = self._names(0, keep) if values.ndim > 1 else [""]
-        tokens = one.where.axes[-1] == "vocab"
+        tokens = one.where.axes[-1] in ("vocab", "label")
         across = self._names(values.ndim - 1, range(min(self.dims, matrix.shape[1]))) if tokens else ()
         yield Values(names, matrix[keep], self.dims, one.where.step.role, columns=across)
         yield from fold_note(range(len(matrix)), keep, "rows")
@@ -132,6 +132,8 @@ class _Drawn:
         name = self.one.where.axes[axis]
         if name == "vocab":
             return [self.model.tokenizer.shown(i) for i in numbers]
+        if name == "label":
+            return [self.model.shown(i) for i in numbers]
         if name in ("position", "type"):
             return [f"{name} {i}" for i in numbers]
         return [dimension(name, i, self.model.config) for i in numbers]

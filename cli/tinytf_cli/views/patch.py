@@ -28,7 +28,7 @@ _ROWS = 12
 def _head(model: Model, clean: Trace, corrupt: Trace, contrast: Contrast) -> Iterator[Block]:
     """What is compared: two texts, and the logit difference that is followed."""
     yield from banner(model, clean.encoding)
-    shown = model.tokenizer.shown
+    shown = model.shown
     difference = [Figure(value, "%+.4f") for value in (contrast.clean, contrast.corrupt)]
     yield Heading("patching", "the corrupt text, run with activations of the clean one")
     yield Table(
@@ -55,7 +55,7 @@ class PatchedView:
         if found.positions is not None:
             where = "at " + ", ".join(f"{place} {names[place]}" for place in found.positions[:8])
         yield Heading("patched", f"{first_of(found.sites, SITES)} {where}", "attention")
-        yield choice_table(found.choices, self.model.tokenizer, found.contrast.answer, ("p corrupt", "p patched"))
+        yield choice_table(found.choices, self.model.shown, found.contrast.answer, ("p corrupt", "p patched"))
         recovered, logits = Figure(found.recovered, "%.4f", "strong"), Figure(found.difference, "%+.4f")
         yield Line([recovered, " of the clean run recovered: the logit difference is ", logits], indent=2)
         yield from check_line(*found.checks)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tinytf.analysis.prediction import predictions
 from tinytf.config import ModelConfig
 from tinytf.text.printable import printable
-from tinytf.text.tokenizer import Tokenizer
+from tinytf.text_model import TextModel
 from tinytf.trace.summary import Statistics, StepSummary, row_of
 from tinytf.trace.trace import Trace
 from tinytf_cli.numbers import plural
@@ -128,21 +128,23 @@ def text_words(trace: Trace) -> str:
     return f'"{"…" if len(text) > _LONGEST else ""}{shown}"'
 
 
-def run_blocks(trace: Trace, tokenizer: Tokenizer) -> Iterator[Block]:
+def run_blocks(trace: Trace, model: TextModel) -> Iterator[Block]:
     """A new run: its tokens, and what the model predicts."""
     yield Pieces([token.shown for token in trace.tokens], [token.special for token in trace.tokens])
     counts = f"  {plural(len(trace.tokens), 'token')}, {len(trace.steps.rows)} steps"
-    yield Line([Span(counts), *_predicted(trace, tokenizer)])
+    yield Line([Span(counts), *_predicted(trace, model)])
 
 
-def _predicted(trace: Trace, tokenizer: Tokenizer) -> Iterator[Span]:
-    found = predictions(trace, tokenizer, 1)
+def _predicted(trace: Trace, model: TextModel) -> Iterator[Span]:
+    found = predictions(trace, model, 1)
     for one in found[:3]:
         best = one.top[0]
-        where = "next" if trace.config.causal else f"[MASK] at {one.position}"
-        yield Span(f" · {where} ", "dim")
-        yield Span(best.token, "output")
-        share = best.probability * 100
-        yield Span(f" {share:.0f} %" if share >= 0.5 else " < 1 %")
+        yield Span(f" · {one.title} ", "dim")
+        yield Span(best.shown, "output")
+        if best.probability is None:
+            yield Span(f" {best.logit:.3g}")
+        else:
+            share = best.probability * 100
+            yield Span(f" {share:.0f} %" if share >= 0.5 else " < 1 %")
     if len(found) > 3:
         yield Span(f" · and {len(found) - 3} more", "dim")

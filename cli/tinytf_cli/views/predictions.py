@@ -2,29 +2,52 @@
 
 from collections.abc import Iterator, Sequence
 
-from tinytf.analysis.prediction import Prediction
+from tinytf.analysis.prediction import Likely, Prediction
 from tinytf.text.printable import printable
 from tinytf.trace.check import Check
 from tinytf.trace.faults import Fault
 from tinytf.trace.trace import Trace
-from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line
+from tinytf_cli.numbers import probability
+from tinytf_cli.views.blocks import Bar, Bars, Block, Figure, Heading, Line, Span
 from tinytf_cli.views.parts import first_of, verdict
 
 _NAMED = 6
 
 
 def prediction_blocks(trace: Trace, found: Sequence[Prediction]) -> Iterator[Block]:
-    """Bars of the most probable tokens."""
+    """Bars of the most probable tokens or classes."""
     if not found and trace.model.head is not None:
         yield Heading("prediction", "the text has no [MASK] to fill")
     for one in found:
-        if trace.config.causal:
+        if one.what == "next":
             start = trace.tokens[-12].start if len(trace.tokens) > 12 else 0
             shown = printable(trace.encoding.text[start : trace.tokens[-1].end], spaces=False)
             yield Heading("next", f'after "{"…" if start else ""}{shown}"', "output")
+        elif one.what == "fills":
+            yield Heading("fill", one.title, "output")
         else:
-            yield Heading("fill", f"[MASK] at {one.position}", "output")
-        yield Bars([Bar(c.token, c.probability, role="output") for c in one.top])
+            yield Heading(one.title, _READ.get(one.what, "").format(f"{one.position} {one.shown}"), "output")
+        yield from likely_blocks([(c.shown, c) for c in one.top], digits=True)
+
+
+def likely_blocks(named: Sequence[tuple[str, Likely]], *, digits: bool) -> Iterator[Block]:
+    """Bars of probabilities; a head that gives a number has it in words. With ``digits`` the terminal says how many."""
+    bars = []
+    for name, one in named:
+        if one.probability is None:
+            yield Line([Span(name, "output"), "  ", Figure(one.logit, "%.4f", "strong")], indent=2)
+        else:
+            bars.append(Bar(name, one.probability, "" if digits else probability(one.probability), "output"))
+    if bars:
+        yield Bars(bars)
+
+
+_READ = {
+    "class": "of the text, read at {}",
+    "number": "of the text, read at {}",
+    "token": "at {}",
+    "place": "most probable: {}",
+}
 
 
 def check_blocks(outcome: Check) -> Iterator[Block]:

@@ -57,7 +57,7 @@ class WithoutView:
 
     def _answer(self) -> Iterator[Block]:
         """What becomes of the prediction, in a sentence."""
-        found, shown = self.found.difference, self.model.tokenizer.shown
+        found, shown = self.found.difference, self.model.shown
         if found.predictions:
             one = found.predictions[0]
             first, second = (max(zip(p, one.ids, strict=True)) for p in (one.first, one.second))
@@ -74,7 +74,7 @@ class WithoutView:
             yield Heading(where, "", "output")
             yield Table(
                 [
-                    Column("token", [self.model.tokenizer.shown(i) for i in one.ids], shrink=10, said=""),
+                    Column("token", [self.model.shown(i) for i in one.ids], shrink=10, said=""),
                     share_column("whole", one.first, _WHOLE, like=one.second),
                     share_column(self.said, one.second, _WITHOUT, like=one.first),
                 ]
@@ -139,7 +139,7 @@ class WithoutView:
 
     def _order(self, found: Order) -> Iterator[Block]:
         """The text in another order: where the outputs are the same, the order is lost."""
-        shown = self.model.tokenizer.shown
+        shown = self.model.shown
 
         def said(best: tuple[int, float] | None) -> str:
             return "" if best is None else f"{shown(best[0])} {best[1]:.3f}"

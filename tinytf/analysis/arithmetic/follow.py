@@ -36,7 +36,7 @@ def explain(
     Raises AddressError for an address that is not one cell of computed numbers, UsageError for a depth or ``top`` below
     1, for a temperature that is not above 0, and for one of another step.
     """
-    trace, label = model.trace(text), model.tokenizer.shown
+    trace, label = model.trace(text), model.shown
     cell, note = find_cell(trace, address, model.tokenizer)
     if _is_exchanged(cell):
         raise AddressError(

@@ -90,7 +90,7 @@ class Ablation(Ablated):
             "at": [str(site) for site in self.sites],
             **self.asked(),
             **self.effect_data(self.effect),
-            "choices": [{**vars(one), "token": self.shown(one.id)} for one in self.choices],
+            "choices": [{**vars(one), self.outcome: self.shown(one.id)} for one in self.choices],
             **self.members("loss_before", "loss_after", "check"),
         }
 
@@ -140,7 +140,7 @@ class AblationSweep(Ablated):
 
 def _predicted(model: TextModel, text: Text, target: str | int | None) -> tuple[Trace, int, Tensor, int]:
     """The trace, the position, the log-probabilities there, and the target: by default the predicted token."""
-    named = model.optional_token(target)
+    named = model.optional_outcome(target)
     trace = model.trace(text)
     position = predicted_at(trace)
     before = log_probabilities(trace.logits_at(position))

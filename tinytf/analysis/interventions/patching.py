@@ -72,7 +72,7 @@ class Patched(PatchedRun):
             **self.compared(),
             "at": [str(site) for site in self.sites],
             **self.members("positions", "difference", "recovered"),
-            "choices": [{**vars(one), "token": self.shown(one.id)} for one in self.choices],
+            "choices": [{**vars(one), self.outcome: self.shown(one.id)} for one in self.choices],
             **self.members("checks"),
         }
 
@@ -224,7 +224,7 @@ def _runs(
     model: TextModel, clean: Text, corrupt: Text, answer: str | int | None, versus: str | int | None
 ) -> tuple[Trace, Trace, Contrast]:
     """The traces of both texts, and the difference of logits that is followed in them."""
-    chosen = model.optional_token(answer, "answer"), model.optional_token(versus, "versus")
+    chosen = model.optional_outcome(answer, "answer"), model.optional_outcome(versus, "versus")
     source, target = model.trace(clean), model.trace(corrupt)
     require_even(source.encoding, target.encoding)
     return source, target, contrast(source, target, *chosen)

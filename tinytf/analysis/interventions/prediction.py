@@ -61,12 +61,14 @@ class Effect:
 
 
 def predicted_at(trace: Trace) -> int:
-    """The position of the prediction: after the last token, or in an encoder at the first masked one.
+    """The position of the prediction: after the last token, in an encoder at the first masked one, or that of a class.
 
     Raises UsageError for a model without a head, and for an encoder's text without a mask.
     """
-    trace.model.require_head("it predicts nothing")
+    trace.model.require_choice("there is no one prediction to follow")
     rows = trace.recording.logit_rows
+    if trace.config.head == "token":
+        raise UsageError("the head of this model classes every token, so there is no one prediction to follow")
     if not trace.config.causal and len(rows) == len(trace.tokens) > 1:
         raise UsageError("the text has no [MASK] to fill", 'write [MASK] for a word, such as "The cat [MASK] here."')
     return rows[0]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.heads import ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.config import ModelConfig
@@ -60,6 +61,11 @@ _BODY = {
     "pooler": Stored("pooler.dense"),
 }
 
+_CLASSIFIER = {"head.decoder": Stored("classifier")}
+_OF_TOKENS = {"token": ClassHead(_CLASSIFIER), "question": ClassHead({"head.decoder": Stored("qa_outputs")})}
+_OUTSIDE = ("classifier.", "qa_outputs.")
+_DENSE_AND_OUT = {"head.dense": Stored("classifier.dense"), "head.decoder": Stored("classifier.out_proj")}
+
 BERT = Family(
     name="BERT",
     model_type="bert",
@@ -90,7 +96,8 @@ BERT = Family(
         "cls.predictions.bias": "cls.predictions.decoder.bias",
     },
     spellings=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
-    outside=("cls.",),
+    outside=("cls.", *_OUTSIDE),
+    heads={"sequence": ClassHead({"head.dense": Stored("pooler.dense"), **_CLASSIFIER}, "tanh"), **_OF_TOKENS},
 )
 ROBERTA = Family(
     name="RoBERTa",
@@ -111,7 +118,8 @@ ROBERTA = Family(
     left=BERT.left,
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.bias": "lm_head.decoder.bias"},
     spellings=BERT.spellings,
-    outside=("lm_head.",),
+    outside=("lm_head.", *_OUTSIDE),
+    heads={"sequence": ClassHead(_DENSE_AND_OUT, "tanh"), **_OF_TOKENS},
 )
 MPNET = replace(
     ROBERTA,
@@ -196,7 +204,8 @@ ELECTRA = replace(
     },
     left=(*BERT.left, Left(r"discriminator_predictions\..*", "the head that finds replaced tokens", said=True)),
     copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
-    outside=("generator_",),
+    outside=("generator_", *_OUTSIDE),
+    heads={"sequence": ClassHead(_DENSE_AND_OUT, "gelu"), **_OF_TOKENS},
 )
 _ALBERT_LAYER = "encoder.albert_layer_groups.{n}.albert_layers.0"
 ALBERT = replace(
@@ -242,7 +251,8 @@ ALBERT = replace(
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",
         "predictions.bias": "predictions.decoder.bias",
     },
-    outside=("predictions.",),
+    outside=("predictions.", *_OUTSIDE),
+    heads={"sequence": ClassHead({"head.dense": Stored("pooler"), **_CLASSIFIER}, "tanh"), **_OF_TOKENS},
 )
 """Lan et al. 2020: narrow embeddings, and groups of layers that share their weights."""
 DISTILBERT = Family(
@@ -281,5 +291,6 @@ DISTILBERT = Family(
     left=BERT.left,
     copies={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     spellings=BERT.spellings,
-    outside=("vocab_",),
+    outside=("vocab_", "pre_classifier.", *_OUTSIDE),
+    heads={"sequence": ClassHead({"head.dense": Stored("pre_classifier"), **_CLASSIFIER}, "relu"), **_OF_TOKENS},
 )

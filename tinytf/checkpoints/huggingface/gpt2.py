@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.heads import DECODER_HEADS, ClassHead
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, Family, by_layer, lm_head
 from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
 from tinytf.config import ModelConfig
@@ -71,7 +72,8 @@ GPT2 = Family(
         Left(r"(score|classifier|multiple_choice_head\.summary)\..*", "a classification head", said=True),
     ),
     copies={"lm_head.weight": "wte.weight"},
-    outside=("lm_head",),
+    outside=("lm_head", "score", "classifier"),
+    heads={**DECODER_HEADS, "token": ClassHead({"head.decoder": Stored("classifier")})},
 )
 GPT_BIGCODE = replace(
     GPT2,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.heads import DECODER_HEADS
 from tinytf.checkpoints.huggingface.rope import ROPE
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, lm_head
 from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, kinds, window_of, windows
@@ -98,7 +99,8 @@ LLAMA = Family(
         Left(r"(score|classifier)\..*", "a classification head", said=True),
     ),
     copies={"lm_head.weight": "embed_tokens.weight"},
-    outside=("lm_head",),
+    outside=("lm_head", "score"),
+    heads=DECODER_HEADS,
 )
 MISTRAL = replace(
     LLAMA,

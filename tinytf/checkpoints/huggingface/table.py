@@ -1,9 +1,10 @@
 """The table of a family of transformers, and what several families share: words, sizes, a head, harmless keys."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.heads import ClassHead, stored_head, written_head
 from tinytf.checkpoints.table import FamilyTable, Found, Group, Key, Tensors
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
@@ -14,19 +15,38 @@ class Family(FamilyTable):
     """One family of transformers.
 
     ``classes`` are those of transformers, by our word for the head; the first is the default. ``needs`` are fields of
-    ours that cannot be 0, ``written`` keys that are always written with the same value.
+    ours that cannot be 0, ``written`` keys that are always written with the same value. ``heads`` are those of classes,
+    by our word.
     """
 
     model_type: str
     classes: Mapping[str, str]
     needs: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
+    heads: Mapping[str, ClassHead] = field(default_factory=dict)
+
+    def find(self, fields: Fields, tensors: Tensors) -> dict[str, Any]:
+        """The same with the head of classes that is stored, whose dense layer is then no pooler."""
+        found = super().find(fields, tensors)
+        head = stored_head(self.heads, fields, tensors)
+        if not head:
+            return found
+        kept = {how.module for how in self.heads[head].stored.values()}
+        taken = {"pooler": False} if "pooler" in self.stored and self.stored["pooler"].module in kept else {}
+        return found | taken | self.heads[head].read(head, fields, found)
+
+    def with_head(self, head: str) -> "Family":
+        """The table where a model has this head."""
+        return replace(self, stored={**self.stored, **self.heads[head].stored}) if head in self.heads else self
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
         """A config.json for a configuration of ours, None where the family cannot hold it."""
-        if not all(getattr(config, name) for name in self.needs):
+        if not all(getattr(config, name) for name in self.needs) or (config.labels and config.head not in self.heads):
             return None
-        said: dict[str, Any] = {"architectures": [self.classes.get(config.head, next(iter(self.classes.values())))]}
+        default = next(iter(self.classes.values()))
+        said: dict[str, Any] = {"architectures": [self.classes.get(config.head, default)]}
+        if config.labels:
+            said |= written_head(config, default)
         for setting in self.settings:
             said |= setting.write(config)
         return {**said, **self.written}

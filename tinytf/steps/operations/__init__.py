@@ -19,13 +19,15 @@ from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
 from tinytf.steps.operations.scale import Scale
 from tinytf.steps.operations.scores import Scores
+from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
-from tinytf.steps.operations.softmax import Softmax, VocabularySoftmax
+from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
@@ -51,17 +53,20 @@ __all__ = [
     "Parameter",
     "Pooled",
     "Positions",
+    "Prefer",
     "RelativeBias",
     "Rotate",
     "Route",
     "Scale",
     "Scores",
     "Sight",
+    "Sigmoid",
     "Sink",
     "Softmax",
     "SumExperts",
     "SunkSoftmax",
     "Switch",
+    "TokenSoftmax",
     "Unembed",
     "VocabularySoftmax",
     "Weigh",

@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -52,12 +53,18 @@ def silu_slope(x: Tensor) -> Tensor:
     return torch.sigmoid(x) * (1 + x * torch.sigmoid(-x))
 
 
+def tanh_slope(x: Tensor) -> Tensor:
+    """1 − tanh²(x), as 1 / cosh²(x): far from 0 the difference would lose its digits."""
+    return x.cosh().square().reciprocal()
+
+
 SLOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": relu_slope,
     "relu2": relu2_slope,
     "gelu": gelu_slope,
     "gelu_tanh": gelu_tanh_slope,
     "silu": silu_slope,
+    "tanh": tanh_slope,
 }
 
 
@@ -81,6 +88,7 @@ _SHARES: dict[str, tuple[str, Callable[[float], float]]] = {
     "gelu": ("Φ(x)", lambda x: (1 + math.erf(x / math.sqrt(2))) / 2),
     "gelu_tanh": ("½(1 + tanh u)", lambda x: (1 + math.tanh(_cubic(x))) / 2),
     "silu": ("σ(x)", lambda x: (1 + math.tanh(x / 2)) / 2),
+    "tanh": ("tanh(x) / x", lambda x: math.tanh(x) / x if x else 1.0),
 }
 """Every activation here is x times a share that depends on x: the name of that share, and its formula."""
 
@@ -90,10 +98,11 @@ _DERIVATIVES = {
     "gelu": ("GELU", "Φ(x) + x·φ(x)"),
     "gelu_tanh": ("GELU", "σ(2u) + 2x·u′·σ(2u)·σ(−2u), u = √(2/π)·(x + 0.044715·x³)"),
     "silu": ("SiLU", "σ(x)·(1 + x·σ(−x))"),
+    "tanh": ("tanh", "1 − tanh²(x)"),
 }
 
 
-_CODE = {"gelu_tanh": 'F.gelu({}, approximate="tanh")', "relu2": "F.relu({}).square()"}
+_CODE = {"gelu_tanh": 'F.gelu({}, approximate="tanh")', "relu2": "F.relu({}).square()", "tanh": "torch.tanh({})"}
 """What is no function of torch's by the same name."""
 
 

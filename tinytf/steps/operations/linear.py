@@ -112,7 +112,7 @@ class Linear(Operation):
 
 @dataclass(frozen=True)
 class Unembed(Linear):
-    """Hidden states to logits, by the head's own matrix, or by the token embeddings where it is ``tied``."""
+    """Hidden states to logits of tokens or classes, by the head's own matrix, or the token embeddings if ``tied``."""
 
     tied: bool
 
@@ -120,8 +120,8 @@ class Unembed(Linear):
         tied = "the head is tied to the embeddings, W_U = Eᵀ" if self.tied else ""
         absent = "" if self.bias else f"{step.name} is computed without a bias"
         return (
-            Parameter("W_U", "weight", (step.reads, "vocab"), transposed=True, absent=tied),
-            Parameter("b_U", "bias", ("vocab",), absent=absent),
+            Parameter("W_U", "weight", (step.reads, step.axes[-1]), transposed=True, absent=tied),
+            Parameter("b_U", "bias", step.axes[-1:], absent=absent),
         )
 
     def operands(self, site: Site) -> dict[str, Tensor]:

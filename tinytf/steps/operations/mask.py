@@ -26,7 +26,8 @@ def mask_gradient(g: Tensor, allowed: Tensor | None) -> Tensor:
 class Sight:
     """Which keys a query may look at: in a ``causal`` model none after it, with a ``window`` only the last ones.
 
-    A window of W lets the query at t see the keys t − W + 1 … t; 0 is no window.
+    A window of W lets the query at t see the keys t − W + 1 … t, and where it is not causal as many after it; 0 is no
+    window.
     """
 
     causal: bool
@@ -42,10 +43,11 @@ class Sight:
         ``padding_mask`` is (B, K), True for a real token. The queries are the last ``length`` of K = past + length
         tokens. The result is (Q, K), or (B, 1, Q, K) with padding.
         """
-        allowed = None
-        if self.causal:
-            allowed = torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
-        if allowed is not None and self.cuts(past + length):
+        allowed, cuts = None, self.cuts(past + length)
+        if self.causal or cuts:
+            allowed = torch.ones(length, past + length, dtype=torch.bool, device=device)
+            allowed = allowed.tril(past if self.causal else past + self.window - 1)
+        if allowed is not None and cuts:
             allowed = allowed.triu(past + 1 - self.window)
         if padding_mask is None:
             return allowed
@@ -77,28 +79,34 @@ class Mask(Operation):
         return (mask_gradient(g, self._allowed(g)),)
 
     def code(self, site: Site) -> str:
+        window = self.sight.window
         hidden = "torch.ones(T, T).triu(1).bool()"
-        if self.sight.window:
-            hidden = f"~torch.ones(T, T).tril().triu({1 - self.sight.window}).bool()"
+        if window:
+            ahead = "" if self.sight.causal else window - 1
+            hidden = f"~torch.ones(T, T).tril({ahead}).triu({1 - window}).bool()"
         return f"{site.variable} = {site.names[0]}.masked_fill({hidden}, -torch.inf)"
 
     def arithmetic(self, cell: Cell) -> Working:
         (query, key), window = cell.index, self.sight.window
         own = cell.source(0, query, key)
-        if key > query:
+        if self.sight.causal and key > query:
             why = f"masked: key {key} {cell.token(key)} comes after query {query} {cell.token(query)}"
         elif window and key <= query - window:
             why = f"masked: key {key} {cell.token(key)} is {query - key} back, and the window sees {window - 1} back"
+        elif window and key >= query + window:
+            why = f"masked: key {key} {cell.token(key)} is {key - query} ahead, and the window sees {window - 1} ahead"
         else:
             seen = f"visible: key {key} {cell.token(key)} does not come after query {query} {cell.token(query)}"
+            if not self.sight.causal:
+                seen = f"visible: key {key} {cell.token(key)} is in the window of query {query} {cell.token(query)}"
             value = Value("masked", own.value, f"{own.step.name}, as it is")
             return Working(((own, 2),), after=(value,), leads=(own,), note=seen)
         after = (Value("masked", -math.inf, "−∞, whatever the score"),)
         return Working(((own, 2),), before=(Value(own.step.name, own.value),), after=after, note=why)
 
     def summand(self, to: Consumer) -> Summand:
-        allowed = self._allowed(to.g)
-        assert allowed is not None, "only a model that masks has this step"
-        visible = allowed[to.row.place].to(to.g.dtype)
+        allowed = self._allowed(to.g)  # None where the text is shorter than the window
+        row = torch.ones_like(to.incoming.values) if allowed is None else allowed[to.row.place]
+        visible = row.to(to.g.dtype)
         given = (to.incoming, Quantity("visible", visible))
         return Summand(f"{to.symbol} ⊙ visible", to.incoming.values * visible, ("visible is 0 where masked",), given)

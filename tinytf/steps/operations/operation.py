@@ -119,12 +119,13 @@ class Operation(ABC):
 
     The rows of a ``distribution`` are shares of 1: of all of it, or of what a sink leaves, which ``whole`` says. Heads
     that it makes pass ``side_by_side`` in the model, (T, H·D). ``deciding`` are the numbers of inputs that only decide,
-    and have no gradient.
+    and have no gradient. ``over_tokens`` it needs all rows of its input at once.
     """
 
     words: ClassVar[str]
     fused: ClassVar[bool] = False
     distribution: ClassVar[bool] = False
+    over_tokens: ClassVar[bool] = False
     side_by_side: ClassVar[bool] = False
     deciding: ClassVar[tuple[int, ...]] = ()
 

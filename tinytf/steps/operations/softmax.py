@@ -98,3 +98,20 @@ class VocabularySoftmax(Softmax):
         )
         note = f"at a temperature of {temperature:g}; the trace's own probabilities are at 1"
         return made if temperature == 1.0 else replace(made, note=note)
+
+
+class TokenSoftmax(Operation):
+    """Over the tokens of the text, of each class by itself: where an answer starts, and where it ends."""
+
+    words = "a softmax over the tokens"
+    over_tokens = True
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return probabilities(inputs[0].transpose(-1, -2)).transpose(-1, -2)
+
+    def code(self, site: Site) -> str:
+        return f"{site.variable} = F.softmax({site.names[0]}, dim=0, dtype=torch.float64)"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own = cell.source(0, *cell.index)
+        return shares(own, own.step.name, own.column(), lambda i: f"{i} {cell.token(i)}", cell.index[0])

@@ -1,0 +1,176 @@
+"""Encoders with rotary positions and gated feed-forwards: ModernBERT, NomicBERT and EuroBERT."""
+
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.bert import BERT
+from tinytf.checkpoints.huggingface.heads import ClassHead
+from tinytf.checkpoints.huggingface.llama import LLAMA
+from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, Family, by_layer
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors, fused
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_BASES = {_GLOBAL: ("global_rope_theta", 160_000.0), _LOCAL: ("local_rope_theta", 10_000.0)}
+
+
+def _read_layers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The window and the base of RoPE of each layer: every third one is global, unless layer_types says otherwise."""
+    count, every = found["n_layers"], fields.whole("global_attn_every_n_layers", 3, least=1)
+    usual = [_LOCAL if layer % every else _GLOBAL for layer in range(count)]
+    kinds = fields.array("layer_types", str, usual, count=count)
+    half = fields.whole("local_attention", 128, least=2) // 2
+    rope = fields.object("rope_parameters")
+    windows = {_GLOBAL: 0, _LOCAL: half + 1}
+    bases = {kind: _base(fields, rope, kind) for kind in windows}
+    named = [fields.meaning("layer_types", kind, {kind: kind for kind in windows}) for kind in kinds]
+    read = [
+        by_layer("window", [windows[kind] for kind in named]),
+        by_layer("rope_theta", [bases[kind] for kind in named]),
+        by_layer("input_norm", [layer > 0 for layer in range(count)]),
+    ]
+    together: dict[str, Any] = {name: value for one in read for name, value in one.items()}
+    return {**together, "by_layer": tuple(pair for one in read for pair in one.get("by_layer", ()))}
+
+
+def _base(fields: Fields, rope: Fields | None, kind: str) -> float:
+    name, default = _BASES[kind]
+    outside = fields.number(name, default)
+    own = None if rope is None else rope.object(kind)
+    if own is None:
+        return outside
+    own.require("rope_type", ("default",))
+    return own.number("rope_theta", outside)
+
+
+def _write_layers(config: ModelConfig) -> dict[str, Any]:
+    layers = [config.at(layer) for layer in range(config.n_layers)]
+    kinds = [_LOCAL if one.window else _GLOBAL for one in layers]
+    bases = {kind: one.rope_theta for kind, one in zip(kinds, layers, strict=True)}
+    windows = [one.window for one in layers if one.window]
+    return {
+        "layer_types": kinds,
+        "local_attention": 2 * (windows[0] - 1) if windows else 128,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+    }
+
+
+def _read_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    bias = fields.flag("decoder_bias", True)
+    masked = "head.dense.weight" in tensors and "classifier.weight" not in tensors
+    return {"head": "mlm", "head_bias": bias} if masked else {"head": "none", "tied_head": True}
+
+
+_TRANSFORM = {"head.dense": Stored("head.dense"), "head.norm": Stored("head.norm")}
+_CLASSIFIER = {**_TRANSFORM, "head.decoder": Stored("classifier")}
+
+MODERNBERT = Family(
+    name="ModernBERT",
+    model_type="modernbert",
+    prefix="model.",
+    classes={"none": "ModernBertModel", "mlm": "ModernBertForMaskedLM"},
+    fixed={"causal": False, "embed_norm": True, "positions": "rotary", "gated": True},
+    settings=(
+        *SIZES,
+        Key("hidden_activation", "activation", "gelu", ACTIVATIONS),
+        Key("max_position_embeddings", "context"),
+        Key("norm_eps", default=1e-5),
+        Key("norm_bias", default=False),
+        Key("attention_bias", "qkv_bias o_bias", False),
+        Key("mlp_bias", "ffn_bias", False),
+        Key("classifier_bias", "head_dense_bias", False),
+        Key("classifier_activation", "head_activation", "gelu", ACTIVATIONS),
+        Key("tie_word_embeddings", "tied_head", True),
+        Group(_read_layers, _write_layers),
+        Group(_read_head, lambda config: {"decoder_bias": config.head_bias}),
+    ),
+    harmless=(
+        *("classifier_pooling", "deterministic_flash_attn", "embedding_dropout", "initializer_cutoff_factor"),
+        *("layer_norm_eps", "mlp_dropout", "position_embedding_type", "reference_compile", "repad_logits_with_grad"),
+        *("sparse_pred_ignore_index", "sparse_prediction"),
+    ),
+    stored={
+        "embed.tokens": Stored("embeddings.tok_embeddings"),
+        "embed.norm": Stored("embeddings.norm"),
+        "blocks.{n}.norm1": Stored("layers.{n}.attn_norm"),
+        **fused("layers.{n}.attn.Wqkv"),
+        "blocks.{n}.attention.o": Stored("layers.{n}.attn.Wo"),
+        "blocks.{n}.norm2": Stored("layers.{n}.mlp_norm"),
+        "blocks.{n}.ffn.gate": Stored("layers.{n}.mlp.Wi", parts=("d_ff", "d_ff")),
+        "blocks.{n}.ffn.up": Stored("layers.{n}.mlp.Wi", part=1, parts=("d_ff", "d_ff")),
+        "blocks.{n}.ffn.down": Stored("layers.{n}.mlp.Wo"),
+        "final_norm": Stored("final_norm"),
+        **_TRANSFORM,
+        "head.decoder": Stored("decoder"),
+    },
+    left=(Left(r"(head|classifier)\..*", "a task head", said=True),),
+    copies={"decoder.weight": "embeddings.tok_embeddings.weight"},
+    outside=("head.", "decoder.", "classifier."),
+    heads={
+        "sequence": ClassHead(_CLASSIFIER, only={"classifier_pooling": ("cls",)}),
+        "token": ClassHead(_CLASSIFIER),
+        "question": ClassHead(_CLASSIFIER),
+    },
+)
+"""Warner et al. 2024: pre-norm, most layers with a window to both sides and a base of RoPE of their own."""
+
+NOMIC_BERT = replace(
+    BERT,
+    name="NomicBERT",
+    model_type="nomic_bert",
+    prefix="nomic_bert.",
+    classes={"none": "NomicBertModel", "mlm": "NomicBertForMaskedLM"},
+    only={},
+    fixed={
+        **BERT.fixed,
+        **dict.fromkeys(("qkv_bias", "o_bias", "ffn_bias"), False),
+        "positions": "rotary",
+        "gated": True,
+    },
+    settings=(rope(1_000.0), Key("head_dim", "d_head", 0), *BERT.settings),
+    harmless=("rotary_emb_fraction",),
+    stored={
+        **{ours: how for ours, how in BERT.stored.items() if not ours.startswith(("blocks.", "embed.positions"))},
+        "embed.norm": Stored("emb_ln"),
+        **fused("encoder.layers.{n}.attn.Wqkv"),
+        "blocks.{n}.attention.o": Stored("encoder.layers.{n}.attn.out_proj"),
+        "blocks.{n}.norm1": Stored("encoder.layers.{n}.norm1"),
+        "blocks.{n}.ffn.up": Stored("encoder.layers.{n}.mlp.fc11"),
+        "blocks.{n}.ffn.gate": Stored("encoder.layers.{n}.mlp.fc12"),
+        "blocks.{n}.ffn.down": Stored("encoder.layers.{n}.mlp.fc2"),
+        "blocks.{n}.norm2": Stored("encoder.layers.{n}.norm2"),
+        "head.norm": Stored("cls.predictions.transform.layer_norm"),
+    },
+    spellings=(),
+)
+"""Nussbaum et al. 2024: BERT's order of norms."""
+
+
+def _read_lm_head(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """A head without a transform, which has a bias where the feed-forward has one; Llama's, on masks."""
+    there = found["tied_head"] or "lm_head.weight" in tensors
+    return {"head": "lm" if there else "none", "head_bias": found["ffn_bias"] and there}
+
+
+EUROBERT = replace(
+    LLAMA,
+    name="EuroBERT",
+    model_type="eurobert",
+    classes={"none": "EuroBertModel", "lm": "EuroBertForMaskedLM"},
+    fixed={**LLAMA.fixed, "causal": False},
+    settings=(*LLAMA.settings, Group(_read_lm_head)),
+    harmless=("classifier_pooling",),
+    left=(*LLAMA.left, Left(r"dense\..*", "a task head", said=True)),
+    outside=("lm_head", "dense.", "classifier."),
+    heads={
+        "sequence": ClassHead(
+            {"head.dense": Stored("dense"), "head.decoder": Stored("classifier")},
+            "gelu",
+            only={"classifier_pooling": ("bos",)},
+        ),
+        "token": ClassHead({"head.decoder": Stored("classifier")}),
+    },
+)
+"""Boizard et al. 2025: a Llama that looks both ways."""
