@@ -274,6 +274,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
     ),
+    "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
     "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
