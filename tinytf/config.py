@@ -204,6 +204,7 @@ class ModelConfig:
     d_expert: int = 0
     router: str = "softmax"
     router_bias: bool = False
+    choice_bias: bool = False
     routes_renormed: bool = True
     routed_scale: float = 1.0
     d_shared: int = 0

@@ -83,6 +83,10 @@ WRITTEN = {
         "RoBERTa-PreLayerNorm",
         config_of(_ROBERTA, norm_order="pre", head_activation="gelu"),
     ),
+    "xlm-roberta-xl": (
+        "XLM-RoBERTa-XL",
+        config_of(_ROBERTA, norm_order="pre", embed_norm=False, head_activation="gelu"),
+    ),
     "megatron-bert": ("Megatron-BERT", config_of("bert with a masked head", norm_order="pre", embed_norm=False)),
     "mpnet": ("MPNet", config_of("mpnet, a bias of distance", relative_buckets=32)),
     "albert": ("ALBERT", config_of("electra, narrow embeddings that are normed", layer_groups=1)),

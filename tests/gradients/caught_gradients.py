@@ -132,7 +132,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
 
     def of_experts(module: Experts, at: str) -> None:
         def tap(step: str, tensor: Tensor) -> Tensor:
-            if step != "ffn.chosen":
+            if step not in ("ffn.chosen", "ffn.preference"):
                 caught[at + step] = tensor, first
             return tensor
 

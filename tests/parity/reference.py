@@ -149,7 +149,12 @@ def _gemma2(**settings: Any) -> nn.Module:
 def _deepseek(version: int, **settings: Any) -> nn.Module:
     widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
     dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
-    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+    model = _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+    generator = torch.Generator().manual_seed(2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+    return model
 
 
 _YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 8}
@@ -269,6 +274,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
     ),
+    "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
     "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
@@ -437,6 +443,17 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         moe_intermediate_size=16,
         routed_scaling_factor=1.5,
         rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+    ),
+    "deepseek v3, experts chosen with a bias": lambda: _deepseek(
+        3,
+        first_k_dense_replace=2,
+        n_routed_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        n_shared_experts=2,
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=False,
     ),
 }
 

@@ -67,6 +67,7 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "choice_bias": "experts chosen with a bias",
     "glu_limit": "a clamped gate",
     "glu_alpha": "a clamped gate",
     "kv_rank": "latent attention",

@@ -27,6 +27,16 @@ class ExpertLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(count, outside)) if bias else None
 
 
+class Bank(nn.Module):
+    """The feed-forwards of all experts, each matrix of theirs in one tensor."""
+
+    def __init__(self, count: int, c: int, width: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = ExpertLinear(count, c, width, config.ffn_bias)
+        self.down = ExpertLinear(count, width, c, config.ffn_bias)
+        self.gate = ExpertLinear(count, c, width, config.ffn_bias) if config.gated else None
+
+
 class _Core(nn.Module):
     """The rows of the table that the experts run, up to the sum of what they add."""
 
@@ -97,6 +107,15 @@ class Switch(nn.Module):
         return x * torch.sigmoid(score)
 
 
+class Balance(nn.Module):
+    """A bias for each expert, by which they are chosen but not weighed; no gradient reaches it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.register_buffer("weight", torch.zeros(count))
+
+
 class Experts(nn.Module):
     """Router and experts, with a shared expert that takes every token, behind a switch or not, or without one."""
 
@@ -105,13 +124,11 @@ class Experts(nn.Module):
         count, width, c = config.experts, config.sizes["d_expert"], config.d_model
         self.config = config
         self.router = Linear(c, count, bias=config.router_bias)
-        self.experts = nn.Module()
-        self.experts.up = ExpertLinear(count, c, width, config.ffn_bias)
-        self.experts.down = ExpertLinear(count, width, c, config.ffn_bias)
-        self.experts.gate = ExpertLinear(count, c, width, config.ffn_bias) if config.gated else None
+        self.experts = Bank(count, c, width, config)
         self.shared = FeedForward(config, config.d_shared) if config.d_shared else None
         self.shared_score = Linear(c, 1, bias=False) if config.shared_gate else None
         self.switch = Switch()
+        self.preference = Balance(count) if config.choice_bias else None
         self.core: nn.Module = make_experts(config)
         # what an intervention makes of what an expert adds (B, T, C), and who is told of it
         self.changes: dict[int, Callable[[Tensor], Tensor]] = {}

@@ -216,6 +216,8 @@ class Transformer(nn.Module):
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            for buffer in model.buffers():
+                buffer.zero_()
             if config.positions == "rotary" and config.qkv_bias:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()

@@ -76,6 +76,18 @@ def _require_greedy(fields: Fields, found: Found, tensors: Tensors) -> dict[str,
 
 _KV_A, _KV_B = "layers.{n}.self_attn.kv_a_proj_with_mqa", "layers.{n}.self_attn.kv_b_proj"
 _RANKS, _WIDTHS = ("kv_rank", "rope_width"), ("d_own", "value_width")
+
+
+def _read_sigmoid(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Experts chosen by a sigmoid with a bias, among all of them, and weighed by it without the bias."""
+    if fields.whole("topk_group", 4) < fields.whole("n_group", 8) and found.get("experts"):
+        raise fields.fault("experts that are chosen in groups (n_group, topk_group) are not implemented")
+    if not found.get("experts"):
+        return {}
+    renormed = fields.flag("norm_topk_prob", True)
+    return {"router": "sigmoid", "choice_bias": True, "routes_renormed": renormed}
+
+
 _LINEARS = ("gate", "up", "down")
 _LATENT = {
     "blocks.{n}.attention.q_a": Stored("layers.{n}.self_attn.q_a_proj"),
@@ -94,7 +106,7 @@ _MIXED = {
     **{f"blocks.{{n}}.ffn.shared.{name}": Stored(f"layers.{{n}}.mlp.shared_experts.{name}_proj") for name in _LINEARS},
 }
 
-DEEPSEEK_V3 = replace(
+_DENSE = replace(
     LLAMA,
     name="DeepSeek-V3",
     model_type="deepseek_v3",
@@ -114,17 +126,28 @@ DEEPSEEK_V3 = replace(
     spellings=((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),),  # where queries are not compressed
 )
 DEEPSEEK_V2 = replace(
-    DEEPSEEK_V3,
+    _DENSE,
     name="DeepSeek-V2",
     model_type="deepseek_v2",
     classes={"none": "DeepseekV2Model", "lm": "DeepseekV2ForCausalLM"},
     only={"attention_bias": (False,)},
-    harmless=(*DEEPSEEK_V3.harmless, *TRAINING, "norm_topk_prob", "scoring_func"),
+    harmless=(*_DENSE.harmless, *TRAINING, "norm_topk_prob", "scoring_func"),
     settings=(
-        *DEEPSEEK_V3.settings,
+        *_DENSE.settings,
         Key("mlp_bias", "ffn_bias", False),
         Group(_read_experts),
         Group(_require_greedy),
     ),
     stored={**LLAMA.stored, **_LATENT, **_MIXED},
+)
+DEEPSEEK_V3 = replace(
+    _DENSE,
+    harmless=(*_DENSE.harmless, *TRAINING, "topk_method", "scoring_func", "num_nextn_predict_layers"),
+    settings=(*_DENSE.settings, Group(_read_experts), Group(_read_sigmoid)),
+    stored={
+        **LLAMA.stored,
+        **_LATENT,
+        **_MIXED,
+        "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
+    },
 )

@@ -19,6 +19,7 @@ from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
@@ -31,8 +32,42 @@ from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
 __all__ = [
-    "Activate", "Add", "Alibi", "Cap", "Choose", "ClampedGlu", "Clip", "Concat", "ExpertLinear", "HeadNorm", "Join",
-    "Linear", "Lookup", "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions",
-    "RelativeBias", "Rotate", "Route", "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SumExperts",
-    "SunkSoftmax", "Switch", "TokenSoftmax", "Unembed", "VocabularySoftmax", "Weigh",
-]  # fmt: skip
+    "Activate",
+    "Add",
+    "Alibi",
+    "Cap",
+    "Choose",
+    "ClampedGlu",
+    "Clip",
+    "Concat",
+    "ExpertLinear",
+    "HeadNorm",
+    "Join",
+    "Linear",
+    "Lookup",
+    "Mask",
+    "Mix",
+    "Multiply",
+    "Norm",
+    "Operation",
+    "Parameter",
+    "Pooled",
+    "Positions",
+    "Prefer",
+    "RelativeBias",
+    "Rotate",
+    "Route",
+    "Scale",
+    "Scores",
+    "Sight",
+    "Sigmoid",
+    "Sink",
+    "Softmax",
+    "SumExperts",
+    "SunkSoftmax",
+    "Switch",
+    "TokenSoftmax",
+    "Unembed",
+    "VocabularySoftmax",
+    "Weigh",
+]
