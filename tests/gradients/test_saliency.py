@@ -21,7 +21,6 @@ from tinytf.loading import load
 from tinytf.model.transformer import Transformer
 from tinytf.trace.hooks import tapped
 
-
 EXPERTS = [name for name in MODELS if "experts" in name]
 
 
