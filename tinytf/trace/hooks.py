@@ -83,14 +83,14 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
     """Run attention and experts step by step through ``tap``, in evaluation mode; all is restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    cores = [(module, module.core) for module in model.modules() if isinstance(module, (SelfAttention, Experts))]
+    cores = [(part, part.core) for part in model.modules() if isinstance(part, (SelfAttention, Experts))]
     try:
         model.eval().use_attention("steps", tap)
         model.use_experts("steps", tap)
         yield
     finally:
-        for module, core in cores:
-            module.core = core
+        for part, core in cores:
+            part.core = core
         for module, training in flags:
             module.training = training
 
