@@ -4,8 +4,8 @@ The size of SmolLM2-135M with random weights, 32 tokens, next-token loss. ``reco
 gradient and those of the parameters; ``trace`` makes the table of them too and holds every formula by hand against
 autograd, which is all that ``tinytf grad`` computes before it draws its first table. ``point`` is one of the points of
 integrated gradients of seven tokens, beside a plain forward and backward pass of the same seven, which has the
-gradients of the parameters too. With SmolLM2's own
-weights (TINYTF_REAL_WEIGHTS) all points that completeness takes are timed too.
+gradients of the parameters too. With SmolLM2's own weights (TINYTF_REAL_WEIGHTS) all points that completeness takes are
+timed as well.
 
     python tests/benchmarks/grad.py --repeat 5
 """

@@ -157,7 +157,7 @@ class _Path:
 
     def at(self, places: Sequence[float]) -> list[_Point]:
         """The points at some places, in batches."""
-        found = []
+        found: list[_Point] = []
         for some in torch.tensor(places, dtype=torch.float64).split(self._batch):
             values, gradients = self._gradients(some)
             slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)
