@@ -192,6 +192,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "experts": 3,
         "experts_per_token": 2,
         "router": "sigmoid",
+        "choice_bias": True,
         "routed_scale": 2.5,
         "d_shared": 9,
     },

@@ -48,6 +48,8 @@ class Model(TextModel):
     attribute = LazyMethod(lambda: analysis.attribution.attribute)
     neighbours = LazyMethod(lambda: analysis.neighbours.neighbours)
     neurons = LazyMethod(lambda: analysis.neurons.neurons)
+    experts = LazyMethod(lambda: analysis.experts.experts)
+    expert_load = LazyMethod(lambda: analysis.experts.expert_load)
     top_examples = LazyMethod(lambda: analysis.examples.top_examples)
     heads = LazyMethod(lambda: analysis.census.heads)
     rollout = LazyMethod(lambda: analysis.rollout.rollout)

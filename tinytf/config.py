@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("layernorm", "rmsnorm"),
     "norm_order": tuple(_NORMED),
     "residual": ("sequential", "parallel"),
-    "positions": ("learned", "sinusoidal", "rotary", "alibi", "none"),
+    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "alibi", "none"),
     "activation": ("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     "head": ("lm", "mlm", "sequence", "token", "question", "none"),
     "head_activation": ("relu", "gelu", "gelu_tanh", "silu", "tanh"),
@@ -122,7 +122,8 @@ class ModelConfig:
     of scores, the same in all layers (MPNet; 0: none).
     ``window`` lets a token see only itself and the window − 1 before it, in an encoder as many after it (0: all). Where
     there is no ``input_norm`` a pre-norm block gives attention the stream as it is.
-    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2).
+    ``position_offset`` rows of the position table come before that of the first token (RoBERTa has 2);
+    ``sinusoidal_halves`` has all its sines before its cosines (XGLM).
     With ALiBi the last head's scores fall by 2^−``alibi_max_bias`` a token, and all by ``alibi_scale`` times as much;
     ``alibi_rounded`` keeps slope · position in bfloat16.
     ``rope_…`` are explained at ``Rope``, ``rope_width`` 0 being all of a head; ``head_activation`` is that of the
@@ -203,6 +204,7 @@ class ModelConfig:
     d_expert: int = 0
     router: str = "softmax"
     router_bias: bool = False
+    choice_bias: bool = False
     routes_renormed: bool = True
     routed_scale: float = 1.0
     d_shared: int = 0
@@ -248,11 +250,13 @@ class ModelConfig:
             raise ConfigError(f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}")
         if self.positions == "rotary" and not self.rope_width and self.d_head % 2:
             raise ConfigError(f"d_head {self.d_head} is odd, and RoPE rotates pairs of dimensions")
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions == "sinusoidal_halves" and self.d_model < 4:
+            raise ConfigError(f"d_model {self.d_model} is below 4, and sinusoidal_halves needs two frequencies")
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(f"d_model {self.d_model} is odd, and sinusoidal positions fill pairs of dimensions")
         if self.positions == "alibi" and not self.causal:
             raise ConfigError("ALiBi counts back from each query, and causal is false")
-        if self.position_offset and self.positions != "learned":
+        if self.position_offset and self.positions not in ("learned", "sinusoidal_halves"):
             raise ConfigError(f"position_offset {self.position_offset} needs learned positions")
         if self.window and self.causal and not self.mask:
             raise ConfigError(f"a window of {self.window} tokens needs a mask, and mask is false")
@@ -316,6 +320,14 @@ class ModelConfig:
             if count != pairs:
                 raise ConfigError(f"{name} has {count:,} numbers for {pairs:,} pairs of dimensions")
 
+    def _require_experts(self) -> None:
+        if self.experts and not 0 < self.experts_per_token <= self.experts:
+            raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
+        if self.experts and not self.d_expert:
+            object.__setattr__(self, "d_expert", self.d_ff)
+        if self.shared_gate and not self.d_shared:
+            raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
+
     def _require_classes(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))
         if self.head not in CLASS_HEADS:
@@ -333,14 +345,6 @@ class ModelConfig:
             raise ConfigError(
                 f"head {self.head!r} does not read {self.head_reads!r}", "a sequence head reads one token"
             )
-
-    def _require_experts(self) -> None:
-        if self.experts and not 0 < self.experts_per_token <= self.experts:
-            raise ConfigError(f"experts_per_token {self.experts_per_token} is not between 1 and experts {self.experts}")
-        if self.experts and not self.d_expert:
-            object.__setattr__(self, "d_expert", self.d_ff)
-        if self.shared_gate and not self.d_shared:
-            raise ConfigError("shared_gate is true, and there is no shared expert: d_shared is 0")
 
     def _require_layers(self) -> None:
         """Every field of ``by_layer`` may differ by layer, has one value a layer, and values that a layer can have."""

@@ -63,6 +63,26 @@ PRESETS: dict[str, ModelConfig] = {
         ffn_bias=False,
         tied_head=False,
     ),
+    # Jiang et al. 2024, Mixtral's part list (every feed-forward eight experts, two a token), small.
+    "mixtral-tiny": ModelConfig(
+        vocab_size=32_000,
+        d_model=128,
+        n_layers=4,
+        n_heads=4,
+        n_kv_heads=2,
+        d_ff=256,
+        context=2048,
+        norm="rmsnorm",
+        positions="rotary",
+        activation="silu",
+        gated=True,
+        experts=8,
+        experts_per_token=2,
+        qkv_bias=False,
+        o_bias=False,
+        ffn_bias=False,
+        tied_head=False,
+    ),
 }
 
 

@@ -17,6 +17,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "attention": "Show where every head of every layer looks in TEXT.",
         "heads": "Score every head: induction, previous token, and other patterns.",
         "neurons": "Show the active feed-forward units and the tokens they promote.",
+        "experts": "Show which experts each token goes to, and their load.",
         "lens": "Show what the model would predict after each layer.",
         "neighbours": "Show the tokens nearest to a word, or to the stream in TEXT.",
         "repl": "Step through a forward pass in an interactive session.",

@@ -1,9 +1,14 @@
 """The text of a command: from its argument, from ``-``, or from a pipe."""
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinytf.errors import UsageError
 from tinytf_cli.host import host
+
+if TYPE_CHECKING:
+    from tinytf.text.corpus import Corpus
 
 
 def read_texts(words: tuple[str, ...], *, lines: bool) -> list[str]:
@@ -42,3 +47,16 @@ def with_session_text(words: tuple[str, ...], wanted: int) -> tuple[str, ...]:
     """Inside a session, where one of the ``wanted`` texts is missing, the session's text comes first."""
     lender = host()
     return (lender.require_text(), *words) if lender is not None and len(words) == wanted - 1 else words
+
+
+def corpus_files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
+    """The corpus at these paths; ``-`` is standard input, which holds one text."""
+    from tinytf.text.corpus import find_files
+
+    if Path("-") not in paths:
+        return find_files(paths)
+    if len(paths) > 1:
+        raise UsageError("- is the whole corpus, and there is another one", "leave one of them out")
+    if words in ((), ("-",)):
+        raise UsageError("a pipe holds one text, and both TEXT and the corpus are -", "give TEXT in quotes")
+    return find_files(read_texts(("-",), lines=False)[0])

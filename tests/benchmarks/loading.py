@@ -1,7 +1,7 @@
 """Opening checkpoints: a GPT-2-small-size directory beside transformers, its memory, a GGUF file, a catalogue.
 
 python tests/benchmarks/loading.py --repeat 7
-TINYTF_REAL_WEIGHTS=FOLDER python tests/benchmarks/loading.py     with SmolLM2's GGUF file, found in FOLDER
+TINYTF_REAL_WEIGHTS=FOLDER python tests/benchmarks/loading.py     with the GGUF files of SmolLM2 and Gemma 3 in FOLDER
 """
 
 import os
@@ -13,6 +13,8 @@ from pathlib import Path
 from _timing import Row, in_turns, milliseconds, options, ratio, show, show_machine, spread
 
 DTYPES = ("float32", "bfloat16")
+GGUF = (("SmolLM2*.gguf", 1.0), ("gemma-3-270m*.gguf", 3.0))
+"""Files, and in how many seconds each opens."""
 
 
 def write_gpt2(folder: Path) -> None:
@@ -34,14 +36,44 @@ def memory_of(folder: Path, dtype: str) -> None:
     """In a process of its own: how far opening a model and reading every weight raises the peak, over their size."""
     import torch
 
+    from tinytf.checkpoints.gguf import read_gguf
     from tinytf.checkpoints.huggingface.load import read_directory
 
     before = peak_bytes()
-    model = read_directory(folder).load(getattr(torch, dtype)).transformer
+    model = (read_gguf if folder.is_file() else read_directory)(folder).load(getattr(torch, dtype)).transformer
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     for parameter in model.parameters():
         parameter.detach().sum()
     print((peak_bytes() - before) / sum(storages.values()))
+
+
+def gguf_rows(file: Path, goal: float) -> list[Row]:
+    """Opening a GGUF file beside transformers, which dequantises with the same library, and the memory that it takes.
+
+    transformers is asked once: it takes half a minute for a vocabulary of Gemma's size.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from tinytf.loading import load
+
+    def theirs() -> None:
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+
+    def ours() -> object:
+        return load(str(file), device="cpu")
+
+    seconds = in_turns({"tinytf": ours}, 5)
+    beside = in_turns({"tinytf": ours, "transformers": theirs}, 1, warm=0)
+    said = subprocess.run(
+        (sys.executable, __file__, "--memory-of", str(file), "float32"), stdout=subprocess.PIPE, check=True, text=True
+    )
+    return [
+        Row(f"load {file.name}", milliseconds(seconds, "tinytf") / 1000, "s", goal=goal),
+        Row("the same, tinytf / transformers", ratio(beside, "tinytf", "transformers"), goal=0.5),
+        Row("peak memory / weights in float32", float(said.stdout), goal=1.15),
+    ]
 
 
 def main() -> int:
@@ -83,12 +115,9 @@ def main() -> int:
             )
             rows.append(Row(f"peak memory / weights in {dtype}", float(told.stdout), goal=1.15))
     real = os.environ.get("TINYTF_REAL_WEIGHTS")
-    file = next(Path(real).rglob("SmolLM2*.gguf"), None) if real else None
-    if file is not None:
-        from tinytf.loading import load
-
-        found = in_turns({"gguf": lambda: load(str(file))}, max(5, chosen.repeat))
-        rows.append(Row(f"load {file.name}", milliseconds(found, "gguf") / 1000, "s", goal=4.0))
+    for name, goal in GGUF if real else ():
+        for file in list(Path(real).rglob(name))[:1]:
+            rows += gguf_rows(file, goal)
     return 1 if show(f"Opening, median of {chosen.repeat}", rows) else 0
 
 

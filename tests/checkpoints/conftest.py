@@ -12,7 +12,9 @@ import transformers
 from architectures import enliven
 from safetensors.torch import load_file, save_file
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "text")]  # hard_strings is there
+_TESTS = Path(__file__).parent.parent
+# hard_strings is in text, the models that families are measured on in parity
+sys.path[:0] = [str(Path(__file__).parent), str(_TESTS / "text"), str(_TESTS / "parity")]
 
 SIZES = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 24, "bos_token_id": 0, "eos_token_id": 0}
 

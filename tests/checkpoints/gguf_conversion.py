@@ -4,6 +4,7 @@ Names of tensors are those of the gguf library's own map; what its converter doe
 line: keys, and what becomes of tensors on the way.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,15 @@ import numpy as np
 import torch
 import transformers
 from architectures import enliven
-from gguf_files import Array, Kind, Parts, byte_level_keys
+from gguf_files import Array, Kind, Parts, byte_level_keys, paired
 from torch import nn
 
 V, C, N, H, F, T = 320, 32, 3, 4, 48, 64
 Tensors = Iterator[tuple[str, Array]]
+
+
+def _as_it_is(name: str, numbers: Array, config: Any) -> Tensors:
+    yield name, numbers
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ class Conversion:
     architecture: gguf.MODEL_ARCH
     make: Callable[[], nn.Module]
     keys: Callable[[Any], dict[str, Any]] = lambda config: {}
-    change: Callable[[str, Array, Any], Tensors] = lambda name, numbers, config: iter([(name, numbers)])
+    change: Callable[[str, Array, Any], Tensors] = _as_it_is
+    extra: Callable[[], dict[str, list[float]]] = dict
 
 
 def _of(config: Any, *names: str) -> Any:
@@ -48,7 +54,7 @@ def _sizes(config: Any) -> dict[str, Any]:
         "attention.key_length": _of(config, "head_dim"),
         "attention.value_length": _of(config, "head_dim"),
         "attention.layer_norm_rms_epsilon": _of(config, "rms_norm_eps"),
-        "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon"),
+        "attention.layer_norm_epsilon": _of(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
         "rope.freq_base": rope.get("rope_theta"),
     }
     return {key: value for key, value in found.items() if value is not None}
@@ -69,6 +75,8 @@ def converted(conversion: Conversion) -> tuple[nn.Module, Parts]:
             stored = names.get_name(changed, try_suffixes=(".weight", ".bias"))
             assert stored is not None, f"the library has no name for {changed}"
             parts.tensors[stored] = np.ascontiguousarray(numbers), Kind.F32
+    for name, values in conversion.extra().items():
+        parts.tensors[name] = np.array(values, np.float32), Kind.F32
     return model, parts
 
 
@@ -104,10 +112,97 @@ def _transposed(name: str, numbers: Array, config: Any) -> Tensors:
 
 def _by_parts(name: str, numbers: Array, config: Any) -> Tensors:
     """GPT-NeoX and BLOOM keep q, k and v of a head together: (H, 3, D, …) -> (3, H, D, …)."""
+    name = name.replace("transformer.", "")
     if ".query_key_value." in name:
         split = numbers.reshape(_of(config, "num_attention_heads", "n_head"), 3, -1, *numbers.shape[1:])
         numbers = split.swapaxes(0, 1).reshape(numbers.shape)
     yield name, numbers
+
+
+def _permuted(name: str, numbers: Array, config: Any) -> Tensors:
+    """LlamaModel.permute: llama.cpp's RoPE turns adjacent rows."""
+    heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+    kind = next((kind for kind in heads if f"{kind}_proj" in name), None)
+    yield name, paired(numbers, heads[kind]) if kind else numbers
+
+
+def _squeezed(name: str, numbers: Array, config: Any) -> Tensors:
+    yield name, numbers.squeeze()
+
+
+_SWAPPED = {
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "down_proj": ("down_proj",),
+    "input_linear.weight": ("gate_proj", "up_proj"),
+    "output_linear.weight": ("down_proj",),
+}
+
+
+def _with_experts(change: Callable[[str, Array, Any], Tensors] = _as_it_is) -> Callable[[str, Array, Any], Tensors]:
+    """Experts of a layer in one tensor a matrix, (E, F, C); transformers 5 has gates and ups in one as well."""
+
+    def changed(name: str, numbers: Array, config: Any) -> Tensors:
+        name = name.replace("block_sparse_moe.router.layer.", "mlp.gate.")
+        ending = next((end for end in _SWAPPED if name.endswith(f".{end}") and numbers.ndim == 3), None)
+        if ending is None:
+            yield from change(name.replace("block_sparse_moe", "mlp"), numbers, config)
+            return
+        names = _SWAPPED[ending]
+        layer = name.split("layers.")[1].split(".")[0]
+        for one, part in zip(names, np.split(numbers, len(names), axis=1), strict=True):
+            yield f"model.layers.{layer}.mlp.experts.{one}.weight", part
+
+    return changed
+
+
+def _as_gpt_oss(name: str, numbers: Array, config: Any) -> Tensors:
+    """Gate and up are in turns there, and matrices (in, out)."""
+    if ".experts." not in name:
+        yield name + (".weight" if name.endswith("sinks") else ""), numbers
+        return
+    module, kind = (name[:-5], "bias") if name.endswith("_bias") else (name, "weight")
+    turned = numbers if kind == "bias" else numbers.swapaxes(1, 2)
+    if module.endswith("gate_up_proj"):
+        yield f"{module.replace('gate_up_proj', 'gate_proj')}.{kind}", turned[:, ::2]
+        yield f"{module.replace('gate_up_proj', 'up_proj')}.{kind}", turned[:, 1::2]
+    else:
+        yield f"{module}.{kind}", turned
+
+
+_NOMIC = {
+    "self_attn.o_proj": "attn.out_proj",
+    "mlp.gate_proj": "mlp.fc12",
+    "mlp.up_proj": "mlp.fc11",
+    "mlp.down_proj": "mlp.fc2",
+    "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2",
+}
+
+
+def _as_nomic() -> Callable[[str, Array, Any], Tensors]:
+    """The names of the model's own code, which transformers has changed: one tensor for queries, keys and values."""
+    waiting: list[Array] = []
+
+    def changed(name: str, numbers: Array, config: Any) -> Tensors:
+        if not name.startswith("layers."):
+            yield name, numbers
+            return
+        _, layer, *inside, kind = name.split(".")
+        if ".".join(inside) in _NOMIC:
+            yield f"encoder.layers.{layer}.{_NOMIC['.'.join(inside)]}.{kind}", numbers
+            return
+        waiting.append(numbers)  # q, k and v come in this order
+        if len(waiting) == 3:
+            yield f"encoder.layers.{layer}.attn.Wqkv.weight", np.concatenate(waiting)
+            waiting.clear()
+
+    return changed
+
+
+def _nomic() -> nn.Module:
+    sizes = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": N, "num_attention_heads": H}
+    more = {"intermediate_size": F, "max_position_embeddings": T, "layer_norm_eps": 1e-4}
+    return transformers.NomicBertModel(transformers.NomicBertConfig(**sizes, **more), add_pooling_layer=False)
 
 
 def _without_pooler(name: str, numbers: Array, config: Any) -> Tensors:
@@ -130,6 +225,10 @@ def _of_gemma3(config: Any) -> dict[str, Any]:
     }
 
 
+def _of_bloom(config: Any) -> dict[str, Any]:
+    return {"context_length": T, "feed_forward_length": 4 * C, "attention.head_count_kv": H}
+
+
 def _of_neox(config: Any) -> dict[str, Any]:
     share = config.rope_parameters["partial_rotary_factor"]
     return {
@@ -138,14 +237,33 @@ def _of_neox(config: Any) -> dict[str, Any]:
     }
 
 
+_HALF = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+
+
 def _gpt2() -> nn.Module:
     sizes = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_inner": F, "n_positions": T}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, layer_norm_epsilon=1e-4))
 
 
+def _bigcode() -> nn.Module:
+    sizes = {"vocab_size": V, "n_embd": C, "n_layer": N, "n_head": H, "n_inner": F, "n_positions": T}
+    return transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(**sizes, layer_norm_epsilon=1e-4))
+
+
+def _bloom() -> nn.Module:
+    sizes = {"vocab_size": V, "hidden_size": C, "n_layer": N, "n_head": H}
+    return transformers.BloomForCausalLM(transformers.BloomConfig(**sizes, layer_norm_epsilon=1e-4))
+
+
+def _mpt() -> nn.Module:
+    sizes = {"vocab_size": V, "d_model": C, "n_layers": N, "n_heads": H, "max_seq_len": T}
+    return transformers.MptForCausalLM(
+        transformers.MptConfig(**sizes, layer_norm_epsilon=1e-4, attn_config={"clip_qkv": 0.5})
+    )
+
+
 def _neox(**settings: Any) -> Callable[[], nn.Module]:
-    rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
-    return _model("GPTNeoX", layer_norm_eps=1e-4, rope_parameters=rope, **settings)
+    return _model("GPTNeoX", layer_norm_eps=1e-4, rope_parameters=_HALF, **settings)
 
 
 def _bert() -> nn.Module:
@@ -199,8 +317,236 @@ CONVERSIONS: dict[str, Conversion] = {
         ),
         _one_more,
     ),
+    "olmo2": Conversion(ARCH.OLMO2, _decoder("Olmo2", rope_theta=700.0)),
+    "phi3": Conversion(
+        ARCH.PHI3,
+        _decoder("Phi3", sliding_window=5, rope_theta=700.0),
+        lambda config: {"rope.dimension_count": C // H, "attention.sliding_window": config.sliding_window},
+    ),
+    "phi3, longrope": Conversion(
+        ARCH.PHI3,
+        _decoder(
+            "Phi3",
+            original_max_position_embeddings=32,
+            rope_parameters={
+                "rope_type": "longrope",
+                "rope_theta": 700.0,
+                "short_factor": [1.0, 1.5],
+                "long_factor": [2.0, 3.5],
+                "partial_rotary_factor": 0.5,
+            },
+        ),
+        lambda config: {
+            "rope.dimension_count": C // H // 2,
+            "rope.scaling.original_context_length": 32,
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(T / 32) / math.log(32)),
+        },
+        extra=lambda: {"rope_factors_short.weight": [1.0, 1.5], "rope_factors_long.weight": [2.0, 3.5]},
+    ),
+    "smollm3": Conversion(ARCH.SMOLLM3, _decoder("SmolLM3", num_hidden_layers=5, rope_theta=700.0), change=_permuted),
+    "qwen3, yarn": Conversion(
+        ARCH.QWEN3,
+        _decoder(
+            "Qwen3",
+            head_dim=16,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 700.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        ),
+        lambda config: {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+        },
+    ),
+    "starcoder": Conversion(ARCH.STARCODER, _bigcode, lambda config: {"attention.head_count_kv": 1}),
+    "starcoder2": Conversion(
+        ARCH.STARCODER2, _model("Starcoder2", num_key_value_heads=2, norm_epsilon=1e-4, sliding_window=None)
+    ),
+    "falcon": Conversion(
+        ARCH.FALCON,
+        _model("Falcon", layer_norm_epsilon=1e-4, num_kv_heads=1, rope_theta=700.0, ffn_hidden_size=F),
+        lambda config: {"attention.head_count_kv": 1, "tensor_data_layout": "jploski", "feed_forward_length": F},
+    ),
+    "phi2": Conversion(
+        ARCH.PHI2,
+        _model("Phi", layer_norm_eps=1e-4, rope_parameters=_HALF),
+        lambda config: {"rope.dimension_count": C // H // 2},
+    ),
+    "bloom": Conversion(ARCH.BLOOM, _bloom, _of_bloom, _by_parts),
+    "mpt": Conversion(
+        ARCH.MPT,
+        _mpt,
+        lambda config: {
+            "context_length": T,
+            "embedding_length": C,
+            "feed_forward_length": 4 * C,
+            "block_count": N,
+            "attention.head_count": H,
+            "attention.clamp_kqv": 0.5,
+            "attention.max_alibi_bias": 8.0,
+        },
+    ),
+    "olmo": Conversion(
+        ARCH.OLMO,
+        _model("Olmo", num_key_value_heads=2, clip_qkv=0.4, rope_theta=700.0),
+        lambda config: {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": 0.4},
+        _permuted,
+    ),
+    "command-r": Conversion(
+        ARCH.COMMAND_R,
+        _model("Cohere", num_key_value_heads=2, logit_scale=1.5, layer_norm_eps=1e-4, rope_theta=700.0),
+        lambda config: {"logit_scale": 1.5, "rope.scaling.type": "none"},
+    ),
+    "command-r, heads normed": Conversion(
+        ARCH.COMMAND_R,
+        _model("Cohere", num_key_value_heads=2, use_qk_norm=True, logit_scale=1.5, layer_norm_eps=1e-4),
+        lambda config: {"logit_scale": config.logit_scale, "rope.scaling.type": "none"},
+    ),
+    "cohere2": Conversion(
+        ARCH.COHERE2,
+        _model(
+            "Cohere2",
+            logit_scale=1.5,
+            num_key_value_heads=2,
+            layer_norm_eps=1e-4,
+            sliding_window=4,
+            num_hidden_layers=5,
+            head_dim=8,
+        ),
+        lambda config: {
+            "logit_scale": config.logit_scale,
+            "attention.sliding_window": 4,
+            "rope.scaling.type": "none",
+            "rope.dimension_count": 8,
+        },
+    ),
+    "granite": Conversion(
+        ARCH.GRANITE,
+        _decoder(
+            "Granite",
+            embedding_multiplier=3.0,
+            residual_multiplier=0.4,
+            attention_multiplier=0.2,
+            logits_scaling=0.7,
+            rope_theta=700.0,
+        ),
+        lambda config: {
+            "embedding_scale": 3.0,
+            "residual_scale": 0.4,
+            "attention.scale": 0.2,
+            "logit_scale": 0.7,
+        },
+        _permuted,
+    ),
+    "arcee": Conversion(ARCH.ARCEE, _decoder("Arcee", rope_theta=700.0, head_dim=8), change=_permuted),
+    "seed_oss": Conversion(ARCH.SEED_OSS, _decoder("SeedOss", rope_theta=700.0, head_dim=10)),
+    "stablelm": Conversion(
+        ARCH.STABLELM,
+        _model("StableLm", num_key_value_heads=2, layer_norm_eps=1e-4, rope_parameters=_HALF, use_qkv_bias=True),
+        lambda config: {"rope.dimension_count": C // H // 2, "use_parallel_residual": False},
+    ),
+    "stablelm, side by side": Conversion(
+        ARCH.STABLELM,
+        _model(
+            "StableLm", num_key_value_heads=4, layer_norm_eps=1e-4, rope_parameters=_HALF, use_parallel_residual=True
+        ),
+        lambda config: {"rope.dimension_count": C // H // 2, "use_parallel_residual": True},
+    ),
+    "nemotron": Conversion(
+        ARCH.NEMOTRON,
+        _model("Nemotron", num_key_value_heads=2, norm_eps=1e-4, rope_parameters=_HALF, head_dim=8),
+        lambda config: {"rope.dimension_count": C // H // 2},
+        _one_more,
+    ),
+    "mixtral": Conversion(
+        ARCH.LLAMA,
+        _decoder("Mixtral", num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rope_theta=700.0),
+        lambda config: {"expert_count": 4, "expert_used_count": 2},
+        _with_experts(_permuted),
+    ),
+    "qwen2moe": Conversion(
+        ARCH.QWEN2MOE,
+        _decoder(
+            "Qwen2Moe",
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            shared_expert_intermediate_size=28,
+            rope_theta=700.0,
+        ),
+        lambda config: {
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 20,
+            "expert_shared_feed_forward_length": 28,
+        },
+        _with_experts(_squeezed),
+    ),
+    "qwen3moe": Conversion(
+        ARCH.QWEN3MOE,
+        _decoder(
+            "Qwen3Moe",
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=20,
+            norm_topk_prob=True,
+            head_dim=10,
+            rope_theta=700.0,
+        ),
+        lambda config: {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 20},
+        _with_experts(),
+    ),
+    "olmoe": Conversion(
+        ARCH.OLMOE,
+        _decoder("Olmoe", num_experts=4, num_experts_per_tok=2, clip_qkv=0.5, rope_theta=700.0),
+        lambda config: {"expert_count": 4, "expert_used_count": 2, "attention.clamp_kqv": 0.5},
+        _with_experts(),
+    ),
+    "granitemoe": Conversion(
+        ARCH.GRANITE_MOE,
+        _decoder("GraniteMoe", num_local_experts=4, num_experts_per_tok=2, residual_multiplier=0.4, rope_theta=700.0),
+        lambda config: {"expert_count": 4, "expert_used_count": 2, "residual_scale": 0.4, "attention.scale": 1.0},
+        _with_experts(_permuted),
+    ),
+    "gpt-oss": Conversion(
+        ARCH.GPT_OSS,
+        _decoder(
+            "GptOss",
+            head_dim=16,
+            sliding_window=4,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            rope_parameters={
+                "rope_type": "yarn",
+                "rope_theta": 700.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "truncate": False,
+            },
+        ),
+        lambda config: {
+            "attention.sliding_window": 4,
+            "expert_count": 4,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": F,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+        },
+        _as_gpt_oss,
+    ),
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),
     "gptneox, one after the other": Conversion(ARCH.GPTNEOX, _neox(use_parallel_residual=False), _of_neox, _by_parts),
+    "nomic-bert": Conversion(
+        ARCH.NOMIC_BERT,
+        _nomic,
+        lambda config: {"attention.causal": False, "rope.freq_base": 1000.0},
+        _as_nomic(),
+    ),
     "bert": Conversion(ARCH.BERT, _bert, lambda config: {"attention.causal": False}, _without_pooler),
 }

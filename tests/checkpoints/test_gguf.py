@@ -191,12 +191,12 @@ def refused(parts: Parts, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("llama.expert_count", 8, "expert_count 8 is not implemented"),
+        ("llama.expert_count", 8, "expert_count is 8, and no layer has blk.N.ffn_up_exps.weight"),
         ("llama.attention.causal", False, "attention.causal False is not implemented"),
         ("llama.attention.sliding_window", 16, "a sliding window of 16 tokens is not implemented for llama"),
-        ("llama.rope.scaling.type", "yarn", "rope.scaling.type 'yarn' is not implemented"),
+        ("llama.rope.scaling.type", "ntk", "rope.scaling.type 'ntk' is not implemented"),
         ("llama.rope.scaling.attn_factor", 1.5, "rope.scaling.attn_factor 1.5 is not implemented"),
-        ("llama.rope.dimension_count", 4, "rope.dimension_count 4 is not implemented with a head width of 8"),
+        ("llama.rope.dimension_count", 5, "rope_width 5 is not an even number up to d_head 8"),
         ("llama.attention.value_length", 4, "attention.value_length 4 is not implemented"),
         ("llama.logit_scale", 0.5, "the key 'llama.logit_scale' is not known"),
         ("llama.attention.head_count_kv", [2, 2], "head_count_kv is an array of 2, and has to be a whole number"),

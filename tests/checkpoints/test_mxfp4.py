@@ -1,15 +1,19 @@
 """Weights in MXFP4 are opened as transformers and the gguf library do it."""
 
+import json
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from architectures import enliven, furthest
+from reference import gpt_oss
 from safetensors.torch import save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tinytf.checkpoints import mxfp4
+from tinytf.checkpoints.huggingface.load import read_directory
 from tinytf.checkpoints.mxfp4 import Mxfp4Weights
 from tinytf.checkpoints.weights import Weights
 from tinytf.errors import CheckpointError
@@ -63,3 +67,29 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, changed: dict,
     tensors = {name: tensor for name, tensor in {**packed(), **changed}.items() if tensor is not None}
     with pytest.raises(CheckpointError, match=said):
         opened(tensors, tmp_path).stored("a.up")
+
+
+def test_gpt_oss_is_opened_with_its_experts_in_mxfp4(tmp_path: Path) -> None:
+    """Against transformers' model with the weights that its own code opens."""
+    theirs = gpt_oss(hidden_size=32, intermediate_size=64)
+    enliven(theirs, 7)
+    state = {}
+    for name, tensor in theirs.state_dict().items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, inside, outside = tensor.shape
+            generator = torch.Generator().manual_seed(len(state))
+            blocks = torch.randint(0, 256, (experts, outside, inside // 32, 16), dtype=torch.uint8, generator=generator)
+            scales = torch.randint(123, 126, blocks.shape[:-1], dtype=torch.uint8, generator=generator)
+            tensor.copy_(convert_moe_packed_tensors(blocks, scales, dtype=tensor.dtype))
+            state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        else:
+            state[name] = tensor
+    theirs.save_pretrained(tmp_path)
+    save_file(state, tmp_path / "model.safetensors")
+    path = tmp_path / "config.json"
+    said = json.loads(path.read_text("utf-8")) | {"quantization_config": {"quant_method": "mxfp4"}}
+    path.write_text(json.dumps(said), "utf-8")
+    ours = read_directory(tmp_path).load().transformer
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9]])
+    with torch.no_grad():
+        assert furthest(ours(ids), theirs.eval()(ids).logits) < 1e-5

@@ -13,7 +13,7 @@ from tinytf.steps.work import cache_bytes_per_token
 
 LONGROPE = "phi 3, long texts turned by other factors"
 DECODERS = [kind for kind, fields in KINDS.items() if fields.get("causal", True) and kind != LONGROPE]
-DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name)]
+DECODER_FAMILIES = [name for name in FAMILIES if not is_encoder(name) and name != LONGROPE]
 
 
 def in_pieces(model: Transformer, ids: Tensor, lengths: list[int], real: Tensor | None = None) -> Tensor:

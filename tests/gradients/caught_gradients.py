@@ -132,7 +132,7 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
 
     def of_experts(module: Experts, at: str) -> None:
         def tap(step: str, tensor: Tensor) -> Tensor:
-            if step != "ffn.chosen":
+            if step not in ("ffn.chosen", "ffn.preference"):
                 caught[at + step] = tensor, first
             return tensor
 
@@ -175,6 +175,8 @@ def _caught(model: Transformer, ids: Tensor) -> tuple[Tensor, dict[str, tuple[Te
             of_heads = first if config.qk_norm_across == "head" else into_heads
             output(block.attention.q_norm, at + "q_norm", of_heads)
             output(block.attention.k_norm, at + "k_norm", of_heads)
+        for name in ("q_clip", "k_clip", "v_clip") if config.clip_qkv else ():
+            output(getattr(block.attention, name), at + name)
         if config.at(layer).positions == "rotary":
             input(block.attention.core, at + "q_rot", at + "k_rot")
         input(block.attention.o, at + "concat")

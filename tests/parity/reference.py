@@ -80,6 +80,16 @@ def _modernbert(kind: str, **settings: Any) -> nn.Module:
     return getattr(transformers, f"ModernBert{kind}")(transformers.ModernBertConfig(**given))
 
 
+def _roformer(**settings: Any) -> nn.Module:
+    """Its sines and cosines are made a buffer, which the tests do not fill with other numbers."""
+    model = transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**_BERT, **settings))
+    table = model.roformer.encoder.embed_positions
+    waves = table.weight.data
+    del table.weight
+    table.register_buffer("weight", waves)
+    return model
+
+
 def _gpt2(kind: str = "GPT2LMHeadModel", **settings: Any) -> nn.Module:
     return getattr(transformers, kind)(transformers.GPT2Config(**{**_GPT2, **settings}))
 
@@ -139,7 +149,54 @@ def _gemma2(**settings: Any) -> nn.Module:
 def _deepseek(version: int, **settings: Any) -> nn.Module:
     widths = {"q_lora_rank": 9, "kv_lora_rank": 7, "qk_rope_head_dim": 6, "qk_nope_head_dim": 4, "v_head_dim": 7}
     dense = {"num_key_value_heads": H, "first_k_dense_replace": N, "rope_theta": 300.0}
-    return _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+    model = _decoder(f"DeepseekV{version}", **{**widths, **dense, **settings})
+    generator = torch.Generator().manual_seed(2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+    return model
+
+
+_YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 8}
+_BY_KIND = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 900.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
+_OLMO3 = {
+    "full_attention": {**_YARN, "attention_factor": 1.2},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 700.0,
+    "short_factor": [1.0, 1.1, 1.3],
+    "long_factor": [1.5, 4.0, 9.0],
+    "partial_rotary_factor": 0.75,
+}
+
+
+def _gemma3(**settings: Any) -> nn.Module:
+    given = {"head_dim": 10, "sliding_window": 4, "pad_token_id": 0, "num_hidden_layers": N, **settings}
+    config = transformers.Gemma3TextConfig(**{**_LLAMA, "sliding_window_pattern": 3, **given})
+    return transformers.Gemma3ForCausalLM(config)
+
+
+def _phi3(**settings: Any) -> nn.Module:
+    given = {"hidden_size": 32, "pad_token_id": 0, "original_max_position_embeddings": 9, **settings}
+    return _decoder("Phi3", **given)
+
+
+def _as_llama(family: str, **settings: Any) -> nn.Module:
+    config = getattr(transformers, f"{family}Config")(**{**_LLAMA, "head_dim": 10, "pad_token_id": 0, **settings})
+    return transformers.LlamaForCausalLM(config)
+
+
+_YARN = {"rope_type": "yarn", "rope_theta": 900.0, "factor": 4.0, "original_max_position_embeddings": 8}
+
+
+def gpt_oss(**settings: Any) -> nn.Module:
+    given = {"head_dim": 10, "sliding_window": 4, "num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
+    return _decoder("GptOss", **{**given, "rope_parameters": {**_YARN, "truncate": False}, **settings})
 
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
@@ -160,6 +217,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "opt 350m": lambda: _opt(do_layer_norm_before=False, word_embed_proj_dim=10),
     "opt, narrow and normed without gains": lambda: _opt(
         word_embed_proj_dim=10, layer_norm_elementwise_affine=False, tie_word_embeddings=False
+    ),
+    "xglm": lambda: transformers.XGLMForCausalLM(
+        transformers.XGLMConfig(
+            vocab_size=V, d_model=C, num_layers=N, attention_heads=H, ffn_dim=F, max_position_embeddings=T, **_ENDS
+        )
     ),
     "biogpt": lambda: transformers.BioGptForCausalLM(transformers.BioGptConfig(**_BERT, hidden_act="relu")),
     "bert with a masked head": lambda: _bert("BertForMaskedLM", hidden_act="relu", layer_norm_eps=1e-3),
@@ -207,6 +269,14 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     ),
     "albert": lambda: _albert("AlbertForMaskedLM", hidden_act="relu"),
     "albert, two groups and a pooler": lambda: _albert("AlbertModel", num_hidden_groups=2, embedding_size=C),
+    "ernie": lambda: transformers.ErnieForMaskedLM(transformers.ErnieConfig(**_BERT)),
+    "data2vec": lambda: transformers.Data2VecTextForMaskedLM(transformers.Data2VecTextConfig(**_ROBERTA)),
+    "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
+        transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
+    ),
+    "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
+    "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
+    "roformer": lambda: _roformer(embedding_size=10),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
     "distilbert": lambda: transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**_DISTILBERT)),
     "distilbert, relu and waves": lambda: transformers.DistilBertForMaskedLM(
@@ -243,6 +313,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "command r, queries and keys normed": lambda: _decoder(
         "Cohere", use_qk_norm=True, tie_word_embeddings=False, attention_bias=True, logit_scale=1.0
     ),
+    "command r7b": lambda: _decoder("Cohere2", sliding_window=4, sliding_window_pattern=2, logit_scale=0.7),
+    "command r7b, windows everywhere and untied": lambda: _decoder(
+        "Cohere2", sliding_window=5, layer_types=["sliding_attention"] * N, tie_word_embeddings=False, logit_scale=1.2
+    ),
     "nemotron": lambda: _decoder("Nemotron", head_dim=8, norm_eps=1e-3),
     "nemotron, biases everywhere": lambda: _decoder(
         "Nemotron",
@@ -276,6 +350,55 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
         layer_types=["sliding_attention"] * N, tie_word_embeddings=False, query_pre_attn_scalar=70
     ),
     "gemma 2 without caps": lambda: _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
+    "qwen2, windows in the last layer alone": lambda: _decoder(
+        "Qwen2", use_sliding_window=True, sliding_window=3, max_window_layers=2
+    ),
+    "gemma": lambda: _decoder("Gemma", head_dim=10, pad_token_id=0, attention_bias=True),
+    "gemma 3": lambda: _gemma3(rope_parameters=_BY_KIND, query_pre_attn_scalar=50),
+    "gemma 3, capped and untied": lambda: _gemma3(
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+        final_logit_softcapping=3.0,
+        tie_word_embeddings=False,
+    ),
+    "vaultgemma": lambda: _decoder("VaultGemma", head_dim=10, sliding_window=4, pad_token_id=0, num_hidden_layers=N),
+    "olmo 2": lambda: _decoder("Olmo2", attention_bias=True, pad_token_id=0),
+    "olmo 3": lambda: _decoder("Olmo3", sliding_window=4, num_hidden_layers=4, pad_token_id=0, rope_parameters=_OLMO3),
+    "granite": lambda: _decoder(
+        "Granite",
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.3,
+        logits_scaling=0.5,
+        mlp_bias=True,
+    ),
+    "hyperclova x": lambda: _decoder("HyperCLOVAX", residual_multiplier=0.6, logits_scaling=0.5, head_dim=8),
+    "smollm 3": lambda: _decoder(
+        "SmolLM3", no_rope_layer_interval=2, use_sliding_window=True, sliding_window=4, pad_token_id=0
+    ),
+    "smollm 3, stretched by yarn": lambda: _decoder("SmolLM3", pad_token_id=0, rope_parameters=_YARN, mlp_bias=True),
+    "ministral, a window in one layer": lambda: _decoder(
+        "Ministral",
+        head_dim=8,
+        sliding_window=4,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+    ),
+    "exaone 4": lambda: _decoder("Exaone4", sliding_window=4, sliding_window_pattern=2, rope_parameters=_LLAMA3),
+    "exaone 4 without windows": lambda: _decoder(
+        "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N
+    ),
+    "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
+    "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
+    "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
+    "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
+    "iquest-coder": lambda: _as_llama("IQuestCoder"),
+    "phi 3, long texts turned by other factors": lambda: _phi3(rope_parameters=_LONGROPE),
+    "phi 3 with a window": lambda: _phi3(sliding_window=4, original_max_position_embeddings=T),
+    "starcoder 2": lambda: _decoder("Starcoder2", norm_epsilon=1e-3, sliding_window=4),
+    "jais 2": lambda: _decoder("Jais2", pad_token_id=0, layer_norm_eps=1e-3),
+    "glm": lambda: _decoder("Glm", head_dim=8, pad_token_id=0),
+    "glm 4": lambda: _decoder("Glm4", head_dim=12, pad_token_id=0, attention_bias=False),
+    "helium": lambda: _decoder("Helium", head_dim=C // H, pad_token_id=0, num_key_value_heads=4),
+    "ernie 4.5": lambda: _decoder("Ernie4_5", head_dim=8, pad_token_id=0, use_bias=True),
     "mixtral": lambda: _decoder("Mixtral", num_local_experts=5, sliding_window=4, rope_theta=500.0),
     "mixtral, three a token": lambda: _decoder(
         "Mixtral", num_local_experts=4, num_experts_per_tok=3, hidden_act="gelu", head_dim=10, tie_word_embeddings=True
@@ -286,17 +409,60 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "qwen3 moe, every second layer": lambda: _decoder(
         "Qwen3Moe", **_EXPERTS, decoder_sparse_step=2, attention_bias=True
     ),
+    "qwen2 moe": lambda: _decoder(
+        "Qwen2Moe",
+        **{**_EXPERTS, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 20},
+        mlp_only_layers=[0],
+        use_sliding_window=True,
+    ),
+    "olmoe": lambda: _decoder("Olmoe", num_experts=5, num_experts_per_tok=2, clip_qkv=0.7, pad_token_id=0),
+    "granite moe": lambda: _decoder(
+        "GraniteMoe",
+        num_local_experts=3,
+        embedding_multiplier=3.0,
+        logits_scaling=2.5,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+        tie_word_embeddings=True,
+    ),
     "qwen3, with biases": lambda: _decoder("Qwen3", head_dim=6, attention_bias=True),
     "deepseek v3, latent": lambda: _deepseek(3),
     "deepseek v2, queries not compressed": lambda: _deepseek(
         2, q_lora_rank=None, v_head_dim=12, kv_lora_rank=8, mlp_bias=True
+    ),
+    "gpt-oss": lambda: gpt_oss(),
+    "gpt-oss, tied and without biases": lambda: gpt_oss(
+        attention_bias=False, swiglu_alpha=1.2, tie_word_embeddings=True, layer_types=["full_attention"] * N
+    ),
+    "deepseek v2, experts after the first layer": lambda: _deepseek(
+        2,
+        kv_lora_rank=8,
+        first_k_dense_replace=1,
+        n_routed_experts=5,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        routed_scaling_factor=1.5,
+        rope_parameters={**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
+    ),
+    "deepseek v3, experts chosen with a bias": lambda: _deepseek(
+        3,
+        first_k_dense_replace=2,
+        n_routed_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        n_shared_experts=2,
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=False,
     ),
 }
 
 
 def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
-    return bool(re.match(r"(distil|al|camem)?bert|(xlm-)?roberta|electra|mpnet", family))
+    return bool(
+        re.match(r"(distil|al|camem|megatron-)?bert|(xlm-)?roberta|electra|mpnet|ernie|data2vec|roformer", family)
+    )
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_a_cell_of_every_step_is_explained(model, trace) -> None:
     for step, layer in trace.steps.rows:
         if not step.axes or layer not in (None, 0, trace.config.n_layers - 1):
             continue
-        last = "0" if step.axes[-1] == "label" else "2"
+        last = "0" if step.axes[-1] in ("label", "sink", "switch") else "2"
         cell = ("4", last)[: len(step.axes[-2:])] if len(step.axes) > 1 else ("0",)
         where = Address(step, None if layer is None else (layer,), (1,) if step.is_split else None, cell)
         found = model.explain(trace, where)[0]

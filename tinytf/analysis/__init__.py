@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # those that Model has
         code,
         difference,
         examples,
+        experts,
         interventions,
         left_out,
         lens,

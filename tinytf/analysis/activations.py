@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tinytf.analysis.neurons import require_units
 from tinytf.report import About, Data, Report
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.table import ACTIVATION_NAMES
@@ -85,8 +86,9 @@ class Activations(Report):
 def activations(model: TextModel, text: Text, layer: int = 0) -> Activations:
     """The activation of one layer's feed-forward, and where the numbers of a text, or of its trace, lie on it.
 
-    Raises AddressError for a layer that is not there.
+    Raises AddressError for a layer that is not there, UsageError for a mixture of experts.
     """
+    require_units(model.config)
     trace = model.trace(text)
     trace.address(f"L{layer}")
     step = trace.steps.by_name[trace.steps.activated]

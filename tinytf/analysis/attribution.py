@@ -335,7 +335,7 @@ def _mixture(trace: Trace, place: int, step: Step, layer: int) -> _Parts:
         source = trace.steps.at(name, within)
         if isinstance(source.operation, SumExperts):
             added = source.inputs[0]
-            for number in trace.step("ffn.chosen", layer)[place].nonzero().flatten().tolist():
+            for number in trace.step(trace.steps.choice, layer)[place].nonzero().flatten().tolist():
                 parts.names.append((f"L{layer}E{number}", "expert", layer, None))
                 parts.rows.append(_wide(trace.step(added, layer, (number,))[0, place])[None])
         else:

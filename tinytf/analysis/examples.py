@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinytf.analysis.neurons import ActiveExample, TopExamples, Unit, parse_unit
+from tinytf.analysis.neurons import ActiveExample, TopExamples, Unit, parse_unit, require_units
 from tinytf.errors import TokenizerError, UsageError
 from tinytf.model.transformer import Transformer
 from tinytf.report import Progress, unheard
@@ -27,7 +27,8 @@ from tinytf.trace.hooks import module_of
 BEFORE, AFTER = 12, 6
 """Tokens of an example that are kept on either side."""
 
-_BATCH = 8
+BATCH = 8
+"""Windows in one pass."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ def top_examples(
     context or has no room for a token, AddressError for a unit that is not there.
     """
     config = model.config
+    require_units(config)
     length = min(config.context, 128) if window is None else window
     if length > config.context:
         raise UsageError(f"a window of {length:,} tokens is more than the model's context of {config.context:,}")
@@ -183,9 +185,9 @@ def strongest_places(model: Transformer, windows: Iterable[Window], units: Seque
             takes = module_of(model, activated, layer)
             stack.callback(takes.register_forward_pre_hook(_catching(caught, layer, indices)).remove)
         left = iter(windows)
-        while batch := list(islice(left, _BATCH)):
-            ids = _padded(batch)
-            _run(model, ids, max(by_layer, default=-1))
+        while batch := list(islice(left, BATCH)):
+            ids = padded(batch)
+            run_windows(model, ids, max(by_layer, default=-1))
             values = torch.cat([caught[layer] for layer in by_layer], dim=-1)[..., order].float().cpu()
             kept.add(values, batch, ids)
             tokens += sum(len(window.own) for window in batch)
@@ -200,12 +202,13 @@ def _catching(caught: dict[int, Tensor], layer: int, indices: list[int]) -> Any:
     return hook
 
 
-def _padded(batch: Sequence[Window]) -> Tensor:
+def padded(batch: Sequence[Window]) -> Tensor:
+    """The ids of windows (B, T), −1 after the end of a shorter one."""
     length = max(len(window.ids) for window in batch)
     return torch.tensor([window.ids + [-1] * (length - len(window.ids)) for window in batch])
 
 
-def _run(model: Transformer, ids: Tensor, last: int) -> None:
+def run_windows(model: Transformer, ids: Tensor, last: int) -> None:
     """One pass as far as layer ``last``; what comes after the end of a text is masked."""
     real = ids >= 0
     device = model.embed.tokens.weight.device

@@ -194,6 +194,15 @@ class Neurons(Report):
         return tuple(dict.fromkeys(active.unit for token in self.tokens for active in token.units))
 
 
+def require_units(config: ModelConfig) -> None:
+    """Raise UsageError for a mixture of experts, whose layers have no units that every token goes through."""
+    if config.experts:
+        raise UsageError(
+            "the feed-forwards of this model are experts, and each has units of its own",
+            "tinytf experts shows where tokens go; --at L0E1.expert.act the units of one expert",
+        )
+
+
 def activated(trace: Trace, layer: int) -> Tensor:
     """What goes into W₂ of a layer, (T, F)."""
     return trace.step(trace.steps.activated, layer)
@@ -308,6 +317,7 @@ def neurons(
     their activation or of their contribution; ``tokens`` are read at either end of a direction. Raises AddressError for
     a unit that is not there, UsageError for another order, and for contributions where there are none.
     """
+    require_units(model.config)
     chosen = [parse_unit(unit, model.config) for unit in units]
     layers = sorted({unit.layer for unit in chosen}) if chosen else None if layer is None else [layer]
     trace = model.trace(text, layers=layers)

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from tinytf.config import ModelConfig
 from tinytf.errors import UsageError
-from tinytf.model.parts import LearnedPositions, SinusoidalPositions
+from tinytf.model.parts import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from tinytf.model.transformer import Transformer
 from tinytf.report import About, Data, Report, Verified
+from tinytf.steps.operations.positions import halves_frequencies
 from tinytf.steps.operations.rotate import rotary_frequencies, rotary_table, rotate
 from tinytf.text_model import TextModel
 
@@ -91,6 +92,15 @@ def positions_of(model: Transformer) -> Positions:
 def _sinusoidal(config: ModelConfig, module: SinusoidalPositions) -> Positions:
     """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), 2i + 1 the cosine (Vaswani et al. 2017, section 3.5)."""
     length, width = min(LENGTH, config.context), config.summed_width
+    half = width // 2
+    if module.halves:
+        made = sinusoidal_table(length, width, torch.device("cpu"), torch.float32, halves=True)
+        table = {"sines": made[:, :half], "cosines": made[:, half:]}
+        frequencies = halves_frequencies(width).double().tolist()
+        waves = tuple(Wave((i, i + half), f, 2 * math.pi / f) for i, f in enumerate(frequencies))
+        formula = f"di, di+{half} = sin, cos of (pos + {module.offset}) / 10000^(i/{half - 1})"
+        checked = _checked(table, frequencies)
+        return Positions("sinusoidal", formula, config.context, table, waves, _similarity(made), checked)
     made = module(torch.zeros(1, length), torch.float32).cpu()  # (P, C)
     table = {"sines": made[:, 0::2], "cosines": made[:, 1::2]}
     frequencies = [10_000 ** (-2 * pair / width) for pair in range(width // 2)]

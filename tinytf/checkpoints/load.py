@@ -154,7 +154,7 @@ def empty_model(config: ModelConfig, stored: int, source: Path) -> Transformer:
 
 def shapes_of(model: Transformer) -> Shapes:
     """The shape of every parameter by its name."""
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def require_match(needed: Shapes, found: Shapes, source: Path, model: str = "the model") -> None:

@@ -239,7 +239,7 @@ class FamilyTable:
         if layer and config is not None:
             layer = str(config.group_of(int(layer)))
         how = self.stored[name]
-        return how.named(layer, kind), how if kind == "weight" else replace(how, offset=0.0)
+        return how.named(layer, kind), how if kind == "weight" else replace(how, offset=0.0, transposed=False)
 
     def places(
         self, ours: str, count: int, config: ModelConfig, there: Container[str] = ()

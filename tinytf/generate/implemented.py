@@ -45,7 +45,7 @@ IMPLEMENTED: Mapping[str, Values] = {
     "norm_bias": _EITHER,
     "window": _whole,
     # what they take from the model: its embeddings, its rotary table
-    "positions": ("learned", "sinusoidal", "rotary", "none"),
+    "positions": ("learned", "sinusoidal", "sinusoidal_halves", "rotary", "none"),
     "position_offset": _whole,
     "n_token_types": _whole,
     "embed_scale": _number,
@@ -67,6 +67,7 @@ WORDS: Mapping[str, str] = {
     "attention_divisor": "a divisor of scores other than √d_head",
     "attention_cap": "capped attention scores",
     "attention_sinks": "attention sinks",
+    "choice_bias": "experts chosen with a bias",
     "glu_limit": "a clamped gate",
     "glu_alpha": "a clamped gate",
     "kv_rank": "latent attention",

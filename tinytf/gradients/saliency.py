@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tinytf.gradients.loss import Targets, require_targets
-from tinytf.gradients.trace import GradientTrace, differentiable, losses_of
+from tinytf.gradients.trace import GradientTrace, differentiable
 from tinytf.model.transformer import Transformer
 from tinytf.report import Data, Progress, unheard
 from tinytf.text.tokenizer import Encoding
@@ -21,7 +21,7 @@ SHARE, NEARLY_NONE = 0.01, 1e-4
 PIECES, AT_ONCE, MOST_POINTS = 4, 32, 768
 """How many pieces the path begins with, the most of them that are halved at once, and the most points in all."""
 
-_NUMBERS = 2**26
+_NUMBERS = 2**27
 """About how many numbers one batch of points holds at most."""
 
 
@@ -157,7 +157,7 @@ class _Path:
 
     def at(self, places: Sequence[float]) -> list[_Point]:
         """The points at some places, in batches."""
-        found = []
+        found: list[_Point] = []
         for some in torch.tensor(places, dtype=torch.float64).split(self._batch):
             values, gradients = self._gradients(some)
             slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)
@@ -170,8 +170,10 @@ class _Path:
         share = where.to(self._end)[:, None, None]
         with differentiable(self._model), tapped(self._model, lambda name, x: point if name == "embed.tokens" else x):
             point = (self._start + share * (self._end - self._start)).requires_grad_()
-            logits = self._model(self._ids.expand(len(where), -1))  # (B, T, V)
-            values = torch.stack([-losses_of(row, self._targets).mean() for row in logits])
+            logits = self._model(self._ids.expand(len(where), -1))[:, list(self._targets.positions)]  # (B, N, V)
+            log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+            chosen = torch.tensor(self._targets.ids, device=logits.device).expand(len(where), -1)
+            values = log_probs.gather(2, chosen[:, :, None])[:, :, 0].double().mean(dim=1)
             (gradients,) = torch.autograd.grad(values.sum(), point)
         return values.tolist(), gradients
 

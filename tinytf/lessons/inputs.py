@@ -104,12 +104,13 @@ def _added(live: Live) -> Lesson:
     token = live.steps[name].inputs[0]  # projected where embeddings are narrower than the stream
     words = {token: "the token", "embed.types": "its type", "embed.positions": "its position"}
     values = {said: float(live.at(f"{step}[{here},0]")) for step, said in words.items() if step in live.steps}
+    row = here + live.config.position_offset
     first, *others = values.values()
     place, total = others[-1], math.fsum(values.values())
     reveal = (
         "One vector now holds both what the token is and where it stands."
         if learned
-        else f"The wave of dimension 0 is sin({here}) = {figure(math.sin(here))}."
+        else f"The wave of dimension 0 is sin({row}) = {figure(math.sin(row))}."
     )
     question = live.ask("positions").number(
         f"In dimension 0 of token {here}, {live.token(here)}: "
@@ -121,7 +122,7 @@ def _added(live: Live) -> Lesson:
     return live.lesson(
         "positions",
         question,
-        variant=live.config.positions,
+        variant=live.config.positions.removesuffix("_halves"),
         also=[f"{step}[{here}]" for step in words if step in live.steps and step != "embed.positions"],
         sum=name,
         waves=live.config.summed_width // 2,

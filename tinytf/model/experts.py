@@ -4,7 +4,7 @@ It runs the rows of the step table as attention's core does: fused, each expert 
 after the other, each with an axis of experts. Shapes: B batch, T tokens, E experts, F units, C d_model, N tokens sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,16 @@ class ExpertLinear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(count, outside, inside))
         self.bias = nn.Parameter(torch.empty(count, outside)) if bias else None
+
+
+class Bank(nn.Module):
+    """The feed-forwards of all experts, each matrix of theirs in one tensor."""
+
+    def __init__(self, count: int, c: int, width: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = ExpertLinear(count, c, width, config.ffn_bias)
+        self.down = ExpertLinear(count, width, c, config.ffn_bias)
+        self.gate = ExpertLinear(count, c, width, config.ffn_bias) if config.gated else None
 
 
 class _Core(nn.Module):
@@ -49,15 +59,20 @@ class FusedExperts(_Core):
             if not step.of_experts and not isinstance(step.operation, SumExperts):
                 routed[step.name] = step.operation.in_core(module, *(routed[name] for name in step.inputs))  # type: ignore[union-attr]
         parts = [(step, module) for step, module in rows if step.of_experts]
-        for number in used(routed["ffn.chosen"]):
+        for number in sorted({*used(routed["ffn.chosen"]), *experts.changes}):
             sent = routed["ffn.chosen"][:, number].nonzero()[:, 0]  # (N,)
             values = {name: one[sent, number] for name, one in routed.items()}
             own = tokens[sent]
             for step, module in parts:
                 taken = (values.get(name, own) for name in step.inputs)
                 values[step.name] = step.operation.alone(module, number, *taken)  # type: ignore[union-attr]
-            total = total.index_add(0, sent, values[parts[-1][0].name])
-        return total.view_as(x)
+            added = values[parts[-1][0].name]
+            if not experts.changes:
+                total = total.index_add(0, sent, added)
+                continue
+            whole = torch.zeros_like(tokens).index_add(0, sent, added).view_as(x)
+            total = total.view(-1, *x.shape[1:]) + experts.changed(number, whole)
+        return total.view(-1, *x.shape[1:])
 
 
 class SteppedExperts(_Core):
@@ -71,6 +86,10 @@ class SteppedExperts(_Core):
         values = {"ffn.router": router}
         for step, module in self._rows(experts):
             made: Tensor = step.operation.in_core(module, *(values.get(name, x) for name in step.inputs))  # type: ignore[union-attr]
+            if step.of_experts and step.name == self.steps[-1].inputs[0]:
+                for number in experts.changes:
+                    made = made.clone()
+                    made[..., number, :, :] = experts.changed(number, made[..., number, :, :])
             values[step.name] = self.tap(step.name, made) if step.in_experts else made
         return values[self.steps[-1].name]
 
@@ -88,6 +107,15 @@ class Switch(nn.Module):
         return x * torch.sigmoid(score)
 
 
+class Balance(nn.Module):
+    """A bias for each expert, by which they are chosen but not weighed; no gradient reaches it."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.register_buffer("weight", torch.zeros(count))
+
+
 class Experts(nn.Module):
     """Router and experts, with a shared expert that takes every token, behind a switch or not, or without one."""
 
@@ -96,14 +124,23 @@ class Experts(nn.Module):
         count, width, c = config.experts, config.sizes["d_expert"], config.d_model
         self.config = config
         self.router = Linear(c, count, bias=config.router_bias)
-        self.experts = nn.Module()
-        self.experts.up = ExpertLinear(count, c, width, config.ffn_bias)
-        self.experts.down = ExpertLinear(count, width, c, config.ffn_bias)
-        self.experts.gate = ExpertLinear(count, c, width, config.ffn_bias) if config.gated else None
+        self.experts = Bank(count, c, width, config)
         self.shared = FeedForward(config, config.d_shared) if config.d_shared else None
         self.shared_score = Linear(c, 1, bias=False) if config.shared_gate else None
         self.switch = Switch()
+        self.preference = Balance(count) if config.choice_bias else None
         self.core: nn.Module = make_experts(config)
+        # what an intervention makes of what an expert adds (B, T, C), and who is told of it
+        self.changes: dict[int, Callable[[Tensor], Tensor]] = {}
+        self.on_change: Callable[[int, Tensor], None] | None = None
+
+    def changed(self, number: int, added: Tensor) -> Tensor:
+        """What the expert adds, (B, T, C), or what an intervention makes of it."""
+        if number in self.changes:
+            added = self.changes[number](added)
+            if self.on_change is not None:
+                self.on_change(number, added)
+        return added
 
     def forward(self, x: Tensor) -> Tensor:
         mixed: Tensor = self.core(self, x, self.router(x))  # (B, T, C)

@@ -11,6 +11,7 @@ from tinytf.config import ModelConfig
 from tinytf.model.linear import Linear
 from tinytf.steps.operations.activate import ACTIVATIONS
 from tinytf.steps.operations.clamped_glu import clamped_glu
+from tinytf.steps.operations.positions import halves_frequencies
 from tinytf.steps.operations.rotate import table_length
 
 NORMS: dict[str, Callable[..., nn.Module]] = {
@@ -79,12 +80,22 @@ def _sinusoidal(length: int, d_model: int, device: torch.device, dtype: torch.dt
         return table.to(device=device, dtype=dtype)
 
 
-def sinusoidal_table(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+@lru_cache(maxsize=8)
+def _halves(length: int, d_model: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        angle = (torch.arange(length).float()[:, None] * halves_frequencies(d_model)).double()
+        return torch.cat((angle.sin(), angle.cos()), dim=-1).to(device=device, dtype=dtype)
+
+
+def sinusoidal_table(
+    length: int, d_model: int, device: torch.device, dtype: torch.dtype, halves: bool = False
+) -> Tensor:
     """Sines in the even and cosines in the odd dimensions, (length, d_model), computed in float64.
 
-    Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)).
+    Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d_model)). In ``halves`` the sines come first,
+    then the cosines, with the frequencies of tensor2tensor and angles in float32, as models of fairseq were trained.
     """
-    return _sinusoidal(table_length(length), d_model, device, dtype)[:length]
+    return (_halves if halves else _sinusoidal)(table_length(length), d_model, device, dtype)[:length]
 
 
 class Embedding(nn.Module):
@@ -117,14 +128,16 @@ class LearnedPositions(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed waves of Vaswani et al. 2017; nothing is learned."""
+    """The fixed waves of Vaswani et al. 2017, from the row ``offset`` on; nothing is learned."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.width = config.summed_width
+        self.width, self.offset = config.summed_width, config.position_offset
+        self.halves = config.positions == "sinusoidal_halves"
 
     def forward(self, ids: Tensor, dtype: torch.dtype, start: int = 0) -> Tensor:
-        return sinusoidal_table(start + ids.shape[1], self.width, ids.device, dtype)[start:]  # (T, C)
+        first = self.offset + start
+        return sinusoidal_table(first + ids.shape[1], self.width, ids.device, dtype, self.halves)[first:]  # (T, C)
 
 
 def _open(activation: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Embeddings(nn.Module):
         self.positions: nn.Module | None = None
         if config.positions == "learned":
             self.positions = LearnedPositions(config)
-        elif config.positions == "sinusoidal":
+        elif config.positions.startswith("sinusoidal"):
             self.positions = SinusoidalPositions(config)
         self.types = Embedding(config.n_token_types, config.summed_width) if config.n_token_types else None
         self.norm = make_norm(config, config.summed_width) if config.embed_norm else nn.Identity()
@@ -216,6 +216,8 @@ class Transformer(nn.Module):
                     parameter.normal_(0.0, residual if adds else std, generator=generator)
                 else:
                     parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            for buffer in model.buffers():
+                buffer.zero_()
             if config.positions == "rotary" and config.qkv_bias:
                 next(model._attentions()).look_back(config, generator)
         return model.to(device).eval()

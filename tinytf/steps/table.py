@@ -114,6 +114,10 @@ class Step:
         """What stands before the number of a part in an address: L3H5, L3E5."""
         return "E" if self.of_experts else "H"
 
+    def parts(self, config: ModelConfig) -> int:
+        """How many heads, or experts, an address may name."""
+        return config.experts if self.of_experts else config.n_heads
+
     def part_numbers(self, config: ModelConfig) -> range:
         """The parts that have a tensor of their own; query heads that share a key head count once."""
         if self.of_experts:
@@ -192,18 +196,6 @@ def _capped_head(config: ModelConfig) -> bool:
     return _has_head(config) and config.logit_cap > 0
 
 
-def _classes(config: ModelConfig) -> bool:
-    return bool(config.labels)
-
-
-def _head_dense(config: ModelConfig) -> bool:
-    return config.head == "mlm" or config.head_dense
-
-
-def _head_normed(config: ModelConfig) -> bool:
-    return config.head == "mlm" or config.head_norm
-
-
 def _mixed(config: ModelConfig) -> bool:
     return config.experts > 0
 
@@ -214,6 +206,18 @@ def _dense(config: ModelConfig) -> bool:
 
 def _shared(config: ModelConfig) -> bool:
     return _mixed(config) and config.d_shared > 0
+
+
+def _classes(config: ModelConfig) -> bool:
+    return bool(config.labels)
+
+
+def _head_dense(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_dense
+
+
+def _head_normed(config: ModelConfig) -> bool:
+    return config.head == "mlm" or config.head_norm
 
 
 def _scaled_head(config: ModelConfig) -> bool:
@@ -355,9 +359,10 @@ STEPS: tuple[Step, ...] = (
          "embed", False, when=_tokens_widened, absent="{not_widened}",
          make=_project, module="embed.projection", matrix="W_in", seen=Seen("embed.projection")),
     Step("embed.positions", "positions", "{position_formula}", _SUMMED, (), "embed", False, True,
-         when=lambda c: c.positions in ("learned", "sinusoidal"), alias="hook_pos_embed", absent="{no_added_positions}",
-         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset), module="embed.positions",
-         matrix="P", seen=Seen("embed.positions")),
+         when=lambda c: c.positions.startswith(("learned", "sinusoidal")), alias="hook_pos_embed",
+         absent="{no_added_positions}",
+         make=lambda o, c: o.Positions(c.positions == "learned", c.position_offset, c.positions.endswith("halves")),
+         module="embed.positions", matrix="P", seen=Seen("embed.positions")),
     Step("embed.types", "token types", "S[type]", _SUMMED, (), "embed", False, True,
          when=lambda c: c.n_token_types > 0, absent="this model has no token types",
          make=lambda o, _: o.Lookup(types=True), module="embed.types", matrix="S", seen=Seen("embed.types")),
@@ -477,7 +482,10 @@ STEPS: tuple[Step, ...] = (
     Step("ffn.router", "router", "{ffn_in}·W_router{router_bias}", _ROUTES, ("<residual>",), "ffn", recorded=True,
          when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Linear(c.router_bias), module="ffn.router",
          matrix="W_router", seen=Seen("ffn.router")),
-    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of router, else 0", _ROUTES, ("ffn.router",),
+    Step("ffn.preference", "preference among experts", "{score}(router) + b", _ROUTES, ("ffn.router",), "ffn",
+         when=lambda c: _mixed(c) and c.choice_bias, absent="experts are chosen by the router alone in this model",
+         make=lambda o, c: o.Prefer(c.router), module="ffn.preference", in_experts=True, to_loss=False),
+    Step("ffn.chosen", "chosen experts", "1 for the {per_token} largest of {decides}, else 0", _ROUTES, ("<decides>",),
          "ffn", when=_mixed, absent=_NO_EXPERTS, make=lambda o, c: o.Choose(c.experts_per_token), in_experts=True,
          to_loss=False),
     Step("ffn.routes", "weights of the chosen experts", "{routes}", _ROUTES, ("ffn.router", "ffn.chosen"), "ffn",
@@ -576,7 +584,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
-        "none": "this model has no positions",
+        "none": "it has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
     attn_in = "n" if _normed_input(config) else "x"
@@ -588,7 +596,9 @@ def _words(config: ModelConfig) -> dict[str, str]:
         or "positions are rotary: RoPE turns q and k in every layer; see q_rot and k_rot",
         "position_formula": (f"P[{offset}…T+{offset - 1}], learned" if offset else "P[0…T−1], learned")
         if config.positions == "learned"
-        else f"sin | cos(pos / 10000^(2i/{config.d_model}))",
+        else f"sin | cos(pos / 10000^(2i/{config.d_model}))"
+        if config.positions == "sinusoidal"
+        else f"[sin | cos]((pos + {offset}) / 10000^(i/{config.d_model // 2 - 1}))",
         "embed_scale": "" if config.embed_scale == 1.0 else f" · {config.embed_scale:.4g}",
         "embed_sum": " + ".join(added),
         "attn_in": attn_in,
@@ -615,6 +625,8 @@ def _words(config: ModelConfig) -> dict[str, str]:
         "act": _act_words(config),
         "no_gate": _NO_DENSE if _mixed(config) else "the feed-forward of this model has no gate",
         "per_token": str(config.experts_per_token),
+        "decides": "preference" if config.choice_bias else "router",
+        "score": "softmax" if config.router == "softmax" else "σ",
         "router_bias": " + b" if config.router_bias else "",
         "routes": _routes_words(config),
         "hidden_alias": "mlp.hook_pre_linear" if config.gated else "mlp.hook_pre",
@@ -643,21 +655,6 @@ def _words(config: ModelConfig) -> dict[str, str]:
     }
 
 
-_PREDICTIONS = {
-    "lm": "most probable next tokens",
-    "mlm": "most probable fill of each mask",
-    "sequence": "classes of the text",
-    "token": "classes of each token",
-    "question": "where the answer starts and ends",
-}
-
-
-def _hidden(config: ModelConfig) -> str:
-    """Which keys a query may not look at."""
-    ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
-    return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
-
-
 def _act_words(config: ModelConfig) -> str:
     """What is made of gate and hidden units."""
     act = ACTIVATION_NAMES[config.activation]
@@ -677,6 +674,21 @@ def _routes_words(config: ModelConfig) -> str:
     return f"{times}σ(router) / Σ σ(router) of the chosen, else 0"
 
 
+_PREDICTIONS = {
+    "lm": "most probable next tokens",
+    "mlm": "most probable fill of each mask",
+    "sequence": "classes of the text",
+    "token": "classes of each token",
+    "question": "where the answer starts and ends",
+}
+
+
+def _hidden(config: ModelConfig) -> str:
+    """Which keys a query may not look at."""
+    ahead = "key > query" if not config.looks_ahead else f"key ≥ query + {config.window:,}"
+    return f"{ahead} or key ≤ query − {config.window:,}" if config.window else ahead
+
+
 def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The steps that a placeholder among the inputs stands for in this model, unless it is a chain."""
     parallel = not _sequential(config)
@@ -688,6 +700,7 @@ def _inputs(config: ModelConfig) -> dict[str, tuple[str, ...]]:
         "<into q>": ("q_a_norm",) if config.q_rank else ("<residual>",),
         "<into v>": ("kv_a_norm",) if _latent(config) else ("<residual>",),
         "<activated>": ("ffn.gate", "ffn.hidden") if config.gated else ("ffn.hidden",),
+        "<decides>": ("ffn.preference",) if config.choice_bias else ("ffn.router",),
         "<of expert>": ("expert.gate", "expert.hidden") if config.gated else ("expert.hidden",),
         "<of shared>": ("shared.gate", "shared.hidden") if config.gated else ("shared.hidden",),
         "<shared>": ("shared.added",) if config.shared_gate else ("shared.out",),
@@ -832,6 +845,25 @@ class StepTable:
     def over_vocabulary(self) -> tuple[Step, ...]:
         """The steps from the unembedded last hidden state to the logits: one, unless something is done in between."""
         return tuple(step for step in self.by_name.values() if step.is_vocabulary and step.to_loss)
+
+    @cached_property
+    def expert_out(self) -> str:
+        """What each expert gives to the sum over experts; empty in a model without them."""
+        from tinytf.steps.operations import SumExperts
+
+        sums = (step for step in self.layer_steps if isinstance(step.operation, SumExperts))
+        return next((step.inputs[0] for step in sums), "")
+
+    @cached_property
+    def choice(self) -> str:
+        """Which experts each token is sent to, 1 or 0; empty in a model without experts."""
+        return next((step.name for step in self.layer_steps if step.is_choice), "")
+
+    @cached_property
+    def routes(self) -> str:
+        """The weights of the experts that each token is sent to; empty in a model without experts."""
+        found = (step.name for step in self.layer_steps if step.in_experts and step.axes == _ROUTES and step.to_loss)
+        return next(found, "")
 
     @property
     def probabilities(self) -> Step | None:

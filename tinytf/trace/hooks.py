@@ -21,17 +21,27 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
 
     The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
-    training = model.training
     table, last = table_of(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
-        stack.callback(model.train, training)
-        model.eval()
+        for module in model.modules():
+            if module.training:  # asked first: to set it on every module takes a twentieth of a short recording
+                stack.callback(setattr, module, "training", True)
+                module.training = False
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
                 hook = partial(_keep, keep, step, layer, model.config)
                 stack.callback(module_of(model, step, layer).register_forward_hook(hook).remove)
+        for layer in layers:
+            experts = model.blocks[layer].ffn
+            if isinstance(experts, Experts):
+                experts.on_change = partial(_keep_expert, keep, f"L{layer}E%d.{table.expert_out}")
+                stack.callback(setattr, experts, "on_change", None)
         yield
+
+
+def _keep_expert(keep: dict[str, Tensor], name: str, number: int, added: Tensor) -> None:
+    keep[name % number] = added[0]
 
 
 def module_of(model: Transformer, step: Step, layer: int | None) -> nn.Module:
@@ -73,14 +83,14 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
     """Run attention and experts step by step through ``tap``, in evaluation mode; all is restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    cores = [(module, module.core) for module in model.modules() if isinstance(module, (SelfAttention, Experts))]
+    cores = [(part, part.core) for part in model.modules() if isinstance(part, (SelfAttention, Experts))]
     try:
         model.eval().use_attention("steps", tap)
         model.use_experts("steps", tap)
         yield
     finally:
-        for module, core in cores:
-            module.core = core
+        for part, core in cores:
+            part.core = core
         for module, training in flags:
             module.training = training
 

@@ -102,16 +102,23 @@ class Trace:
     def shown_part(self, step: Step, layer: int | None, head: int) -> int | None:
         """The part of a split step that stands for all: ``head``, or the expert with the most weight over the text."""
         if step.of_experts:
-            return int(self.step("ffn.routes", layer).sum(dim=0).argmax())
+            return int(self.step(self.steps.routes, layer).sum(dim=0).argmax())
         return head if step.is_split else None
 
     def is_exchanged(self, name: str, layer: int | None, head: int | None = None) -> bool:
         """Whether an intervention replaced a step, so that it does not follow from the steps before it."""
         full = self.steps.by_name[name].full_name(layer)
-        return full in self.recording.exchanged or f"L{layer}H{head}.{name}" in self.recording.exchanged
+        part = f"L{layer}{self.steps.by_name[name].letter}{head}.{name}"
+        return full in self.recording.exchanged or part in self.recording.exchanged
 
     def _derived_step(self, step: Step, layer: int | None, heads: tuple[int, ...] | None) -> Tensor:
-        return Site(self, step, layer).derive(heads)
+        found = Site(self, step, layer).derive(heads)
+        for place, number in enumerate(heads or range(len(found))) if step.of_experts else ():
+            exchanged = self.recording.tensors.get(f"L{layer}E{number}.{step.name}")
+            if exchanged is not None:
+                found = found.clone()
+                found[place] = exchanged
+        return found
 
     def vocabulary(self, name: str, positions: Sequence[int]) -> Tensor:
         """A step over the vocabulary at some positions (P, V): recorded, or derived for these positions alone."""

@@ -21,9 +21,11 @@ class Asked:
 
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Ablate this: L3H5, L2.attn, L2.ffn, or L2 for both. Repeatable: all of them together.",
+        help="Ablate this: L3H5, L3E5, L2.attn, L2.ffn, or L2 for both. Repeatable: all of them together.",
     )  # fmt: skip
-    sweep: str | None = option(type=click.Choice(["heads", "ffn", "layers"]), help="Ablate each alone; draws a map.")
+    sweep: str | None = option(
+        type=click.Choice(["heads", "experts", "ffn", "layers"]), help="Ablate each alone; draws a map."
+    )
     how: str = option(
         type=click.Choice(["zero", "mean", "resample"]), shown="zero",
         help="What replaces it: zeros, its mean over texts, or its values in another text.",

@@ -8,11 +8,10 @@ import click
 
 from tinytf.errors import AddressError, UsageError
 from tinytf_cli.command import command, option
-from tinytf_cli.inputs import read_texts
+from tinytf_cli.inputs import corpus_files
 from tinytf_cli.options import Extent, Traced
 
 if TYPE_CHECKING:
-    from tinytf.text.corpus import Corpus
     from tinytf.trace.trace import Trace
     from tinytf_cli.views.neurons import NeuronsView
 
@@ -62,7 +61,7 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
                 "tinytf info shows what a model has",
             )
         layers = [asked.layer]
-    files = _files(asked.corpus, on.texts.words) if asked.corpus else None
+    files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
 
     def view_of(trace: "Trace") -> "NeuronsView":
         found = model.neurons(trace, top=asked.top, by=asked.by, units=asked.units, tokens=asked.tokens)
@@ -77,16 +76,3 @@ def neurons(asked: Asked, extent: Extent, on: Traced) -> int:
         return NeuronsView(model, trace, found, bool(asked.units), extent.rows(asked.rows))
 
     return on.show(view_of, "neurons", layers)
-
-
-def _files(paths: tuple[Path, ...], words: tuple[str, ...]) -> "Corpus":
-    """The corpus at these paths; ``-`` is standard input, which holds one text."""
-    from tinytf.text.corpus import find_files
-
-    if Path("-") not in paths:
-        return find_files(paths)
-    if len(paths) > 1:
-        raise UsageError("- is the whole corpus, and there is another one", "leave one of them out")
-    if words in ((), ("-",)):
-        raise UsageError("a pipe holds one text, and both TEXT and the corpus are -", "give TEXT in quotes")
-    return find_files(read_texts(("-",), lines=False)[0])

@@ -32,7 +32,7 @@ class Asked:
     )  # fmt: skip
     addresses: tuple[str, ...] = option(
         "--at", multiple=True, metavar="ADDRESS",
-        help="Patch this only: L3H5, L2.attn, L2.ffn, L2.in. Repeatable: all of them together.",
+        help="Patch this only: L3H5, L3E5, L2.attn, L2.ffn, L2.in. Repeatable: all of them together.",
     )  # fmt: skip
     places: tuple[str, ...] = option(
         "--position", multiple=True, metavar="TOKEN", help="Only at this token, by text or number. Repeatable."

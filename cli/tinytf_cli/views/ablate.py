@@ -27,7 +27,7 @@ from tinytf_cli.views.steps import as_array, largest
 SITES = 12
 """Sites named in a heading."""
 _WORDS = {"zero": "set to zero", "mean": "set to the", "resample": "replaced by values"}
-_ONE = {"heads": "head", "ffn": "feed-forward", "layers": "layer"}
+_ONE = {"heads": "head", "experts": "expert", "ffn": "feed-forward", "layers": "layer"}
 
 
 class AblationView:
@@ -90,6 +90,10 @@ class AblationSweepView:
         yield Heading(f"all {values.size} {found.what}", "the change without each; KL above: nats, of all tokens")
         if found.what == "heads":
             yield from head_map(values, "signed", most, map_digits(most), whole=self.whole)
+        elif found.what == "experts":
+            layers = list(dict.fromkeys(name.partition("E")[0] for name in found.names))
+            columns = numbered("E", values.shape[1])
+            yield Heat(values, layers, columns, "signed", None, most, False, map_digits(most))
         else:
             columns = numbered("L", values.shape[1])
             yield Heat(values, [found.what], columns, "signed", None, most, True, map_digits(most))

@@ -64,7 +64,9 @@ def _positions_of(config: ModelConfig) -> str:
         return f"rotary (RoPE), θ = {config.rope_theta:g}{scaling[config.rope_scaling]}{turned}"
     if config.positions == "alibi":
         return f"ALiBi, slopes down to 2^−{config.alibi_max_bias:g}"
-    return config.positions + (f", the first at row {config.position_offset}" if config.position_offset else "")
+    first = f", the first at row {config.position_offset}" if config.position_offset else ""
+    distances = f", and a bias of {config.relative_buckets} distances" if config.relative_buckets else ""
+    return config.positions.replace("_halves", ", sines before cosines") + first + distances
 
 
 def _in_words(value: object) -> str:
@@ -134,8 +136,11 @@ class InfoView:
         tied = ", tied to the token embeddings" if c.tied_head and c.head != "none" else ""
         return {
             "family": self.found.family,
-            "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}",
-            "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}",
+            "attention": f"{sight}, {c.n_layers} layers × {c.n_heads} heads{groups}"
+            + (f", the layers with {c.layer_groups} sets of weights" if c.layer_groups > 1 else "")
+            + (", all layers with the same weights" if c.layer_groups == 1 else ""),
+            "widths": f"d_model {c.d_model}, d_head {c.d_head}{_latent(c)}, d_ff {c.d_ff}"
+            + (f", embeddings {c.d_embed}" if c.d_embed else ""),
             "vocabulary": f"{c.vocab_size:,} tokens, context {c.context:,}",
             "positions": _positions(c),
             "norm": f"{norm} {c.normed}, ε = {c.norm_eps:g}{lacking}" + of_heads,

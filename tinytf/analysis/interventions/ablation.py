@@ -41,7 +41,7 @@ from tinytf.text_model import TextModel
 from tinytf.trace.trace import Text, Trace
 
 AnyModel = TypeVar("AnyModel", bound=TextModel)
-SWEEPS = ("heads", "ffn", "layers")
+SWEEPS = ("heads", "experts", "ffn", "layers")
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Ablation(Ablated):
 class AblationSweep(Ablated):
     """Every head, feed-forward or layer of a model, each ablated alone; ``effects[i]`` is that of ``names[i]``.
 
-    ``kl`` and ``change`` are the maps, (layers, heads), or (1, layers) where nothing is split into heads. ``check``
-    compares the strongest with a forward pass of its own.
+    ``kl`` and ``change`` are the maps, (layers, heads), (layers with experts, experts), or (1, layers) where nothing is
+    split. ``check`` compares the strongest with a forward pass of its own.
     """
 
     KIND = "ablation_sweep"
@@ -204,18 +204,26 @@ def ablation_sweep(
 ) -> AblationSweep:
     """``ablate`` for every head (``heads``), feed-forward (``ffn``) or layer (``layers``), each alone, batched.
 
+    Of ``experts`` those are run that some token is sent to: the others add nothing.
     ``on_progress`` counts the texts of a mean too. Raises as ``ablate`` does, and UsageError for another word.
     """
     if over not in SWEEPS:
         raise UsageError(f"there is no sweep over {over!r}", did_you_mean(over, SWEEPS))
     trace, position, before, followed = _predicted(model, text, target)
     layers, heads = range(trace.config.n_layers), range(trace.config.n_heads)
+    mixed = [layer for layer in layers if trace.config.at(layer).experts]
+    if over == "experts" and not mixed:
+        raise UsageError("this model has no experts", "--sweep ffn takes its feed-forwards")
     names = {
+        "experts": [f"L{layer}E{number}" for layer in mixed for number in range(trace.config.experts)],
         "heads": [f"L{layer}H{head}" for layer in layers for head in heads],
         "ffn": [f"L{layer}.ffn" for layer in layers],
         "layers": [f"L{layer}" for layer in layers],
     }[over]
     groups = {name: hook_points([name], trace.steps) for name in names}
+    if over == "experts":
+        used = {layer: trace.step(trace.steps.choice, layer).any(dim=0) for layer in mixed}
+        groups = {name: sites for name, sites in groups.items() if used[sites[0].layer][sites[0].head or 0]}
     values = values_for(
         model,
         [site for group in groups.values() for site in group],
@@ -233,16 +241,18 @@ def ablation_sweep(
         lambda effect: abs(effect.change),
         lambda done, of: on_progress(values.texts + done, values.texts + of),
     )
-    shape = (len(layers), len(heads)) if over == "heads" else (1, len(layers))
+    shapes = {"heads": (len(layers), len(heads)), "experts": (len(mixed), trace.config.experts)}
+    unchanged = effects(before, before[None], followed)[0]
+    each = dict(zip(groups, found, strict=True))
     return AblationSweep(
         how=how,
         source=values.source,
         position=position,
         target=followed,
         what=over,
-        names=tuple(groups),
-        effects=tuple(found),
-        shape=shape,
+        names=tuple(names),
+        effects=tuple(each.get(name, unchanged) for name in names),
+        shape=shapes.get(over, (1, len(layers))),
         check=check,
         about=About(model, trace.encoding),
     )

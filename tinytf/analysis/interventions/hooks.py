@@ -20,7 +20,10 @@ from tinytf.trace.address import parse_address
 from tinytf.trace.hooks import module_of
 from tinytf.trace.trace import Trace
 
-_EXAMPLES = "a head is L3H5, a part of a layer L3.attn or L3.ffn, both of them L3, the residual stream L3.in or L3.out"
+_EXAMPLES = (
+    "a head is L3H5, an expert L3E5, a part of a layer L3.attn or L3.ffn, both of them L3, "
+    "the residual stream L3.in or L3.out"
+)
 
 Change = Callable[[Tensor], Tensor]
 """What is done to the tensor of a step, (B, T, width); heads lie side by side, (B, T, H·D)."""
@@ -28,14 +31,19 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A step of one layer that ``can_intervene``, by its short name; of heads one ``head``."""
+    """A step of one layer that ``can_intervene``, by its short name; of heads one ``head``, or with E one expert."""
 
     step: str
     layer: int
     head: int | None = None
+    letter: str = "H"
 
     def __str__(self) -> str:
-        return f"L{self.layer}.{self.step}" if self.head is None else f"L{self.layer}H{self.head}"
+        return f"L{self.layer}.{self.step}" if self.head is None else f"L{self.layer}{self.letter}{self.head}"
+
+    @property
+    def is_expert(self) -> bool:
+        return self.head is not None and self.letter == "E"
 
     @property
     def full_name(self) -> str:
@@ -67,16 +75,19 @@ def _parsed(text: str, table: StepTable) -> list[HookPoint]:
         raise AddressError(f"{text!r} is a cell, and a step is replaced whole", "name the step alone, such as L0.attn")
     steps = table.added if where.step is None else (where.step,)
     if where.step is None and where.heads is not None:
-        steps = (table.by_name[table.head_out],)
-    if not all(step.can_intervene for step in steps):
+        steps = (table.by_name[table.expert_out if where.letter == "E" else table.head_out],)
+    if not all(step.can_intervene or step.name == table.expert_out for step in steps):
         raise AddressError(f"{text!r} is no step that can be replaced", _EXAMPLES)
-    heads = where.heads or range(table.config.n_heads)
-    return [
-        HookPoint(step.name, layer, head)
+    found = [
+        HookPoint(step.name, layer, head, step.letter)
         for layer in where.layers or ()
         for step in steps
-        for head in (heads if step.has_heads else (None,))
+        for head in ((where.heads or range(step.parts(table.config))) if step.is_split else (None,))
+        if table.has(step.name, layer)
     ]
+    if not found:
+        raise AddressError(f"{text!r} names no expert: that layer has none", "tinytf info shows what a model has")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +108,7 @@ class Intervention:
 
     def write(self, tensor: Tensor, start: int = 0) -> None:
         """Put the value into the step (…, T, width), whose first token is at ``start``."""
-        if self.point.head is not None:
+        if self.point.head is not None and not self.point.is_expert:
             width = self.value.shape[-1]
             tensor = tensor[..., self.point.head * width : (self.point.head + 1) * width]
         self._put(tensor, start)
@@ -144,9 +155,28 @@ def changed(model: Transformer, changes: Sequence[tuple[HookPoint, Change]]) -> 
         yield
 
 
-def _hooked(model: Transformer, point: HookPoint, change: Change) -> RemovableHandle:
+class _Exchanged:
+    """A change of what one expert adds, until it is removed."""
+
+    def __init__(self, model: Transformer, point: HookPoint, change: Change) -> None:
+        experts: Any = model.blocks[point.layer].ffn
+        self._changes, self._number = experts.changes, point.head
+        before = self._before = self._changes.get(self._number)
+        self._changes[self._number] = change if before is None else lambda added: change(before(added))
+
+    def remove(self) -> None:
+        """Restore what was there before."""
+        if self._before is None:
+            del self._changes[self._number]
+        else:
+            self._changes[self._number] = self._before
+
+
+def _hooked(model: Transformer, point: HookPoint, change: Change) -> "RemovableHandle | _Exchanged":
     """Hook a change on the module that gives the step, or takes it; of heads on the one that takes them all."""
     table = table_of(model.config)
+    if point.is_expert:
+        return _Exchanged(model, point, change)
     step = table.by_name[point.step]
     if step.core:
         step = table.consumers((step.name, point.layer))[0][0]
@@ -187,7 +217,7 @@ def intervened(model: Transformer, interventions: Sequence[Intervention]) -> Tra
     return other
 
 
-def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> Iterator[RemovableHandle]:
+def _intervene(model: Transformer, interventions: Sequence[Intervention]) -> "Iterator[RemovableHandle | _Exchanged]":
     """Hook each intervention on its module; a head's also where it is recorded, before the projection takes it."""
     for one in interventions:
         model.exchanged = (*model.exchanged, one.point.full_name)

@@ -96,19 +96,23 @@ def _through(trace: Trace, rows: dict[int, Interventions], start: int) -> tuple[
 def _changes(rows: Sequence[Interventions], start: int) -> list[tuple[HookPoint, Change]]:
     """For every step that any of the rows changes: the one row that comes there becomes ``rows``, each with its own."""
 
-    def change(step: str) -> Change:
+    def where(point: HookPoint) -> tuple[str, int | None]:
+        """Heads pass one module side by side; experts each by itself."""
+        return point.step, point.head if point.is_expert else None
+
+    def change(place: tuple[str, int | None]) -> Change:
         def of(tensor: Tensor) -> Tensor:
             tensor = tensor.expand(len(rows), -1, -1).clone()
             for number, row in enumerate(rows):
                 for one in row:
-                    if one.point.step == step:
+                    if where(one.point) == place:
                         one.write(tensor[number], start)
             return tensor
 
         return of
 
-    points = {one.point.step: one.point for row in rows for one in row}
-    return [(point, change(step)) for step, point in points.items()]
+    points = {where(one.point): one.point for row in rows for one in row}
+    return [(point, change(place)) for place, point in points.items()]
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,10 @@ def values_for(
     if how == "zero":
         weight, config = next(model.transformer.parameters()), model.config
         return HookValues(
-            {point: weight.new_zeros(config.d_model if point.head is None else config.value_width) for point in points}
+            {
+                point: weight.new_zeros(config.d_model if point.head is None or point.is_expert else config.value_width)
+                for point in points
+            }
         )
     texts = of if isinstance(of, Reference) else reference(model, of)
     if how == "mean":

@@ -51,7 +51,7 @@ def _by_tensors(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
     said = {
         "qkv_bias": "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors,
         "o_bias": "blk.0.attn_output.bias" in tensors,
-        "ffn_bias": "blk.0.ffn_up.bias" in tensors,
+        "ffn_bias": "blk.0.ffn_up.bias" in tensors or "blk.0.ffn_up_exps.bias" in tensors,
         "tied_head": "output.weight" not in tensors,
     }
     if found["norm"] == "layernorm":
@@ -84,6 +84,13 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "tensor_data_layout": ("Meta AI original pth", "Reference"),
     "use_parallel_residual": (False,),
 }
+
+
+def except_keys(*names: str) -> dict[str, tuple[Any, ...]]:
+    """ONLY without keys that an architecture reads."""
+    return {key: values for key, values in ONLY.items() if key not in names}
+
+
 HARMLESS = ("rope.scaling.finetuned", "rope.scaling.original_context_length", "pooling_type")
 """The context of training, and how a sentence vector would be made."""
 

@@ -1,10 +1,11 @@
 """Opening a GGUF file: configuration, tokenizer and weights."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
-from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
-from tinytf.checkpoints.gguf.header import Header
+from tinytf.checkpoints.gguf.architecture import ARCHITECTURES, table_of
+from tinytf.checkpoints.gguf.header import Header, StoredTensor
 from tinytf.checkpoints.gguf.split import read_parts
 from tinytf.checkpoints.gguf.vocabulary import tokenizer_of
 from tinytf.checkpoints.gguf.weights import GgufWeights
@@ -28,7 +29,7 @@ def read_gguf(path: Path, brief: bool = False) -> Checkpoint:
 
 def checkpoint_of(header: Header, brief: bool = False) -> Checkpoint:
     """The same of a header that was read."""
-    path = header.path
+    path, header = header.path, replace(header, tensors={name: _as_a_row(one) for name, one in header.tensors.items()})
     table = _architecture_of(header)
     keys = Fields(header.metadata, path, prefix=f"{table.name}.")
     with faults_of(path):
@@ -57,7 +58,7 @@ def _architecture_of(header: Header) -> FamilyTable:
             f"{lacking(name, header.metadata)}",
             f"known: {', '.join(ARCHITECTURES)}",
         )
-    return ARCHITECTURES[name]
+    return table_of(name, header.tensors)
 
 
 def _kinds(header: Header) -> str:
@@ -72,3 +73,10 @@ def _scaled(config: ModelConfig) -> tuple[str, ...]:
     if config.rope_scaling != "llama3":
         return ()
     return (f"rotary scaling of Llama 3, {config.rope_factor:g} × {config.rope_original_context:,} tokens",)
+
+
+def _as_a_row(tensor: StoredTensor) -> StoredTensor:
+    """The score of a shared expert is a matrix of one row, which llama.cpp's converter writes as a vector."""
+    if tensor.name.endswith(".ffn_gate_inp_shexp.weight") and len(tensor.shape) == 1:
+        return replace(tensor, shape=(1, *tensor.shape))
+    return tensor

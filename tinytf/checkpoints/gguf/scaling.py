@@ -11,7 +11,8 @@ from tinytf.fields import Fields
 from tinytf.steps.operations.rotate import rotary_frequencies
 
 FACTORS = "rope_freqs.weight"
-_TYPES = ("none", "linear")
+SHORT_FACTORS, LONG_FACTORS = "rope_factors_short.weight", "rope_factors_long.weight"
+_TYPES = ("none", "linear", "yarn", "longrope")
 _LOW, _HIGH = 1.0, 4.0  # of every Llama 3.1 to 3.3
 _CONTEXTS = tuple(2**power for power in range(4, 21))
 _TOLERANCE = 1e-4
@@ -26,10 +27,45 @@ def scaling_from_keys(keys: Fields) -> dict[str, Any]:
     if kind not in _TYPES:
         raise keys.fault(f"rope.scaling.type {kind!r} is not implemented", f"implemented: {', '.join(_TYPES)}")
     factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 0.0)
+    keys.require("rope.scaling.yarn_log_multiplier", (0.0,))
+    if kind == "yarn" and factor > 1:
+        return _yarn(keys, factor)
     keys.require("rope.scaling.attn_factor", (1.0,))
-    if kind == "none" or factor in (0.0, 1.0):
+    if kind != "linear" or factor in (0.0, 1.0):
         return {}
     return {"rope_scaling": "linear", "rope_factor": factor}
+
+
+def _yarn(keys: Fields, factor: float) -> dict[str, Any]:
+    """YaRN (Peng et al. 2023); llama.cpp multiplies by 0.1 · ln factor + 1 besides what the key says."""
+    for name in ("ext_factor", "attn_factor"):
+        keys.require(f"rope.scaling.yarn_{name}", (1.0,))
+    return {
+        "rope_scaling": "yarn",
+        "rope_factor": factor,
+        "rope_original_context": keys.whole("rope.scaling.original_context_length"),
+        "rope_low_frequency": keys.number("rope.scaling.yarn_beta_slow", 1.0),
+        "rope_high_frequency": keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        "rope_attention_factor": keys.number("rope.scaling.attn_factor", 1.0) * (0.1 * math.log(factor) + 1),
+    }
+
+
+def read_longrope(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The factors of longrope (Ding et al. 2024), one for each frequency; without their tensors, what the keys say."""
+    if LONG_FACTORS not in tensors:
+        return scaling_from_keys(keys)
+    turned = (found.get("rope_width") or found["d_head"]) // 2
+    factors = {}
+    for name, ours in ((SHORT_FACTORS, "rope_short_factors"), (LONG_FACTORS, "rope_long_factors")):
+        if name not in tensors or tensors[name].shape != (turned,):
+            raise keys.fault(f"{name} has to be {turned} numbers")
+        factors[ours] = tuple(read_tensor(tensors[name]).tolist())
+    return {
+        "rope_scaling": "longrope",
+        "rope_original_context": keys.whole("rope.scaling.original_context_length"),
+        "rope_attention_factor": keys.number("rope.scaling.attn_factor", 1.0),
+        **factors,
+    }
 
 
 def scaling_from_factors(factors: Sequence[float], d_head: int, theta: float) -> dict[str, Any] | None:

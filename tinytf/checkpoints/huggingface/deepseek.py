@@ -1,11 +1,13 @@
 """DeepSeek-V2 and V3: latent attention, and experts after the first layers (DeepSeek-AI 2024)."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from tinytf.checkpoints.huggingface.experts import TRAINING
 from tinytf.checkpoints.huggingface.llama import LLAMA, SHARED
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, lm_head
-from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors, experts
 from tinytf.config import ModelConfig
 from tinytf.fields import Fields
 
@@ -21,7 +23,18 @@ def _read_widths(fields: Fields, found: Found, tensors: Tensors) -> dict[str, An
     width = turned + plain
     said = {"rope_width": turned, "d_head": width, "d_value": 0 if values == width else values}
     rank = fields.whole("q_lora_rank", 0) if "q_lora_rank" in fields.data else 1536  # null is none
-    return {**said, "q_rank": rank}
+    return {**said, "q_rank": rank, "attention_divisor": _divisor(fields, width)}
+
+
+def _divisor(fields: Fields, width: int) -> float:
+    """What scores are divided by where RoPE is stretched with mscale_all_dim, else 0: the root of a head's width."""
+    stretched = fields.object("rope_parameters") or fields.object("rope_scaling")
+    if stretched is None or stretched.data.get("rope_type", stretched.data.get("type", "default")) == "default":
+        return 0.0
+    scale, factor = stretched.number("mscale_all_dim", 0.0), stretched.number("factor", 1.0)
+    if not scale or factor <= 1:
+        return 0.0
+    return math.sqrt(width) / (0.1 * scale * math.log(factor) + 1) ** 2
 
 
 def _write_widths(config: ModelConfig) -> dict[str, Any]:
@@ -33,8 +46,49 @@ def _write_widths(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _read_experts(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """The experts of all layers but the first ones, and the shared one, whose units are those of several."""
+    count, dense = fields.whole("n_routed_experts"), fields.whole("first_k_dense_replace", 0, least=0)
+    layers = found["n_layers"]
+    if dense >= layers:
+        return {}
+    if found.get("ffn_bias"):
+        raise fields.fault("mlp_bias is true, and experts have no biases")
+    width = fields.whole("moe_intermediate_size", 1407)
+    here = tuple(0 if layer < dense else count for layer in range(layers))
+    return {
+        "experts": count,
+        "experts_per_token": fields.whole("num_experts_per_tok"),
+        "d_expert": width,
+        "d_shared": width * fields.whole("n_shared_experts", 2),
+        "routed_scale": fields.number("routed_scaling_factor", 1.0),
+        **({"by_layer": (*found.get("by_layer", ()), ("experts", here))} if dense else {}),
+    }
+
+
+def _require_greedy(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Experts that are chosen among all, not among those of the best groups."""
+    method = fields.word("topk_method", {"greedy": "greedy", "group_limited_greedy": "groups"}, "greedy")
+    if method == "groups" and fields.whole("topk_group", 1) < fields.whole("n_group", 1):
+        raise fields.fault("experts that are chosen in groups (topk_method 'group_limited_greedy') are not implemented")
+    return {"routes_renormed": False}
+
+
 _KV_A, _KV_B = "layers.{n}.self_attn.kv_a_proj_with_mqa", "layers.{n}.self_attn.kv_b_proj"
 _RANKS, _WIDTHS = ("kv_rank", "rope_width"), ("d_own", "value_width")
+
+
+def _read_sigmoid(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Experts chosen by a sigmoid with a bias, among all of them, and weighed by it without the bias."""
+    if fields.whole("topk_group", 4) < fields.whole("n_group", 8) and found.get("experts"):
+        raise fields.fault("experts that are chosen in groups (n_group, topk_group) are not implemented")
+    if not found.get("experts"):
+        return {}
+    renormed = fields.flag("norm_topk_prob", True)
+    return {"router": "sigmoid", "choice_bias": True, "routes_renormed": renormed}
+
+
+_LINEARS = ("gate", "up", "down")
 _LATENT = {
     "blocks.{n}.attention.q_a": Stored("layers.{n}.self_attn.q_a_proj"),
     "blocks.{n}.attention.q_a_norm": Stored("layers.{n}.self_attn.q_a_layernorm"),
@@ -46,7 +100,13 @@ _LATENT = {
     "blocks.{n}.attention.v": Stored(_KV_B, part=1, parts=_WIDTHS, by_head="n_heads"),
 }
 
-DEEPSEEK_V3 = replace(
+_MIXED = {
+    "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate"),
+    **experts("layers.{n}.mlp.experts"),
+    **{f"blocks.{{n}}.ffn.shared.{name}": Stored(f"layers.{{n}}.mlp.shared_experts.{name}_proj") for name in _LINEARS},
+}
+
+_DENSE = replace(
     LLAMA,
     name="DeepSeek-V3",
     model_type="deepseek_v3",
@@ -66,10 +126,28 @@ DEEPSEEK_V3 = replace(
     spellings=((r"self_attn\.q_proj\.", "self_attn.q_b_proj."),),  # where queries are not compressed
 )
 DEEPSEEK_V2 = replace(
-    DEEPSEEK_V3,
+    _DENSE,
     name="DeepSeek-V2",
     model_type="deepseek_v2",
     classes={"none": "DeepseekV2Model", "lm": "DeepseekV2ForCausalLM"},
     only={"attention_bias": (False,)},
-    settings=(*DEEPSEEK_V3.settings, Key("mlp_bias", "ffn_bias", False)),
+    harmless=(*_DENSE.harmless, *TRAINING, "norm_topk_prob", "scoring_func"),
+    settings=(
+        *_DENSE.settings,
+        Key("mlp_bias", "ffn_bias", False),
+        Group(_read_experts),
+        Group(_require_greedy),
+    ),
+    stored={**LLAMA.stored, **_LATENT, **_MIXED},
+)
+DEEPSEEK_V3 = replace(
+    _DENSE,
+    harmless=(*_DENSE.harmless, *TRAINING, "topk_method", "scoring_func", "num_nextn_predict_layers"),
+    settings=(*_DENSE.settings, Group(_read_experts), Group(_read_sigmoid)),
+    stored={
+        **LLAMA.stored,
+        **_LATENT,
+        **_MIXED,
+        "blocks.{n}.ffn.preference": Stored("layers.{n}.mlp.gate.e_score_correction_bias", bare=True),
+    },
 )

@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral (Jiang et al. 2024) and Qwen3-MoE."""
+"""Mixtures of experts: Mixtral (Jiang et al. 2024), Qwen2- and Qwen3-MoE, OLMoE (Muennighoff et al. 2024), Granite."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,8 +23,7 @@ def _read_experts(fields: Fields, found: Found, tensors: Tensors) -> dict[str, A
     here = tuple(0 if n in dense or (n + 1) % step else count for n in range(found["n_layers"]))
     if not any(here):
         raise fields.fault(f"{name} {count}, decoder_sparse_step and mlp_only_layers leave no layer with experts")
-    mixed = {"by_layer": (*found.get("by_layer", ()), ("experts", here))} if len(set(here)) > 1 else {}
-    return {"experts": count, **mixed}
+    return {"experts": count, "by_layer": (("experts", here),) if len(set(here)) > 1 else ()}
 
 
 def _write_experts(config: ModelConfig) -> dict[str, Any]:
@@ -86,4 +85,125 @@ QWEN3_MOE = replace(
         "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.gate"),
         **experts("layers.{n}.mlp.experts"),
     },
+)
+
+
+def _read_layer_windows(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Where windows are used at all, every second layer has one, up to max_window_layers, unless layer_types says."""
+    window = fields.whole("sliding_window", 0, least=0) if fields.flag("use_sliding_window", False) else 0
+    until, layers = fields.whole("max_window_layers", 28), range(found["n_layers"])
+    usual = ["full_attention" if n % 2 or n >= until or not window else "sliding_attention" for n in layers]
+    kinds = fields.array("layer_types", str, usual, count=len(layers))
+    windows = tuple(
+        fields.meaning("layer_types", kind, {"sliding_attention": window, "full_attention": 0}) for kind in kinds
+    )
+    return {"window": windows[0]} if len(set(windows)) == 1 else {"by_layer": (("window", windows),)}
+
+
+def _write_layer_windows(config: ModelConfig) -> dict[str, Any]:
+    windows = [config.at(layer).window for layer in range(config.n_layers)]
+    kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+    return {"use_sliding_window": any(windows), "sliding_window": max(windows), "layer_types": kinds}
+
+
+QWEN2_MOE = replace(
+    QWEN3_MOE,
+    name="Qwen2-MoE",
+    model_type="qwen2_moe",
+    classes={"none": "Qwen2MoeModel", "lm": "Qwen2MoeForCausalLM"},
+    fixed={**LLAMA.fixed, "shared_gate": True},
+    needs=("experts", "shared_gate"),
+    settings=(
+        *SHARED,
+        Key("hidden_act", "activation", "silu", ACTIVATIONS),
+        Key("tie_word_embeddings", "tied_head", False),
+        lm_head(),
+        Key("qkv_bias", "qkv_bias", True),
+        Group(_read_layer_windows, _write_layer_windows),
+        SOME_LAYERS,
+        Key("num_experts_per_tok", "experts_per_token", 4),
+        Key("moe_intermediate_size", "d_expert"),
+        Key("shared_expert_intermediate_size", "d_shared"),
+        Key("norm_topk_prob", "routes_renormed", False),
+    ),
+    stored={
+        **QWEN3_MOE.stored,
+        "blocks.{n}.ffn.shared.gate": Stored("layers.{n}.mlp.shared_expert.gate_proj"),
+        "blocks.{n}.ffn.shared.up": Stored("layers.{n}.mlp.shared_expert.up_proj"),
+        "blocks.{n}.ffn.shared.down": Stored("layers.{n}.mlp.shared_expert.down_proj"),
+        "blocks.{n}.ffn.shared_score": Stored("layers.{n}.mlp.shared_expert_gate"),
+    },
+)
+OLMOE = replace(
+    QWEN3_MOE,
+    name="OLMoE",
+    model_type="olmoe",
+    classes={"none": "OlmoeModel", "lm": "OlmoeForCausalLM"},
+    fixed={**LLAMA.fixed, "qk_norm": True, "qk_norm_across": "all"},
+    settings=(
+        *SHARED,
+        Key("hidden_act", "activation", "silu", ACTIVATIONS),
+        Key("tie_word_embeddings", "tied_head", False),
+        lm_head(),
+        Key("attention_bias", "qkv_bias o_bias", False),
+        Key("clip_qkv", "clip_qkv", 0.0),
+        Group(_read_experts, lambda config: {"num_experts": config.experts}),
+        Key("num_experts_per_tok", "experts_per_token", 8),
+        Key("norm_topk_prob", "routes_renormed", False),
+    ),
+)
+
+
+def _read_multipliers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Embeddings and what is added are multiplied, scores too, and logits are divided."""
+    names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+    embedding, residual, attention, logits = (fields.number(name, 1.0) for name in names)
+    for name, value in zip(names, (embedding, residual, attention, logits), strict=True):
+        if value <= 0:
+            raise fields.fault(f"{name} {value:g} is not above 0")
+    return {
+        "embed_scale": embedding,
+        "residual_scale": residual,
+        "attention_divisor": 1 / attention,
+        "logit_scale": 1 / logits,
+    }
+
+
+def _write_multipliers(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "embedding_multiplier": config.embed_scale,
+        "residual_multiplier": config.residual_scale,
+        "attention_multiplier": 1 / config.score_divisor,
+        "logits_scaling": 1 / config.logit_scale,
+    }
+
+
+_BOTH = "layers.{n}.block_sparse_moe.input_linear"
+GRANITE_MOE = replace(
+    MIXTRAL,
+    name="Granite-MoE",
+    model_type="granitemoe",
+    classes={"none": "GraniteMoeModel", "lm": "GraniteMoeForCausalLM"},
+    settings=(
+        *SHARED,
+        Key("hidden_act", "activation", "silu", ACTIVATIONS),
+        Key("tie_word_embeddings", "tied_head", False),
+        lm_head(),
+        Key("attention_bias", "qkv_bias o_bias", False),
+        Group(_read_multipliers, _write_multipliers),
+        Key("num_local_experts", "experts", 8),
+        Key("num_experts_per_tok", "experts_per_token", 2),
+    ),
+    stored={
+        **WITHOUT_DENSE,
+        "blocks.{n}.ffn.router": Stored("layers.{n}.block_sparse_moe.router.layer"),
+        "blocks.{n}.ffn.experts.gate": Stored(_BOTH, part=0, parts=("d_expert", "d_expert"), axis=1),
+        "blocks.{n}.ffn.experts.up": Stored(_BOTH, part=1, parts=("d_expert", "d_expert"), axis=1),
+        "blocks.{n}.ffn.experts.down": Stored("layers.{n}.block_sparse_moe.output_linear"),
+    },
+    spellings=(
+        (r"\.router\.weight", ".router.layer.weight"),
+        (r"\.experts\.gate_up_proj", ".input_linear.weight"),
+        (r"\.experts\.down_proj", ".output_linear.weight"),
+    ),
 )

@@ -6,14 +6,16 @@ from typing import Any
 from tinytf.checkpoints.huggingface.llama import LLAMA
 from tinytf.checkpoints.huggingface.rope import ROPE, rope
 from tinytf.checkpoints.huggingface.table import ACTIVATIONS, SIZES, lm_head
+from tinytf.checkpoints.huggingface.windows import SLIDING, every, kinds, window_of, windows
 from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
-from tinytf.config import ModelConfig
+from tinytf.config import LEFT_OUT, ModelConfig
 from tinytf.fields import Fields
 
 _SHARED = (
     *SIZES,
     Key("num_key_value_heads", "n_kv_heads", lambda found: found["n_heads"]),
     Key("max_position_embeddings", "context"),
+    Key("head_dim", "d_head", 0),
     Key("tie_word_embeddings", "tied_head", False),
 )
 _EPS = Key("layer_norm_eps", "norm_eps", 1e-5)
@@ -46,6 +48,13 @@ def _read_head_norms(fields: Fields, found: Found, tensors: Tensors) -> dict[str
     return {"qk_norm": True, "qk_norm_across": "heads"} if fields.flag("use_qk_norm", False) else {}
 
 
+_OF_COHERE = (
+    Key("tie_word_embeddings", "tied_head", True),
+    _EPS,
+    _SILU,
+    Key("logit_scale", "logit_scale", 0.0625),
+    _BIASES,
+)
 COHERE = replace(
     LLAMA,
     name="Cohere",
@@ -54,12 +63,8 @@ COHERE = replace(
     fixed={**_GATED, "residual": "parallel", "shared_norm": True, "norm_bias": False},
     settings=(
         *_SHARED,
-        Key("tie_word_embeddings", "tied_head", True),
+        *_OF_COHERE,
         rope(500_000.0),
-        _EPS,
-        _SILU,
-        Key("logit_scale", "logit_scale", 0.0625),
-        _BIASES,
         Group(_read_head_norms, lambda config: {"use_qk_norm": config.qk_norm}),
         lm_head(),
     ),
@@ -73,6 +78,27 @@ COHERE = replace(
 )
 """Command R, 2024: attention and feed-forward share a norm without bias, logits are scaled."""
 
+_KINDS = kinds(every("sliding_window_pattern", 4))
+
+
+def _read_layers(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Layers with a window have RoPE, the others no positions."""
+    window = window_of(fields, 4096)
+    seen = tuple(window if kind == SLIDING else 0 for kind in _KINDS(fields, found))
+    if len(set(seen)) == 1:
+        return {"window": seen[0], **({} if seen[0] else LEFT_OUT["positions"])}
+    return {"by_layer": (("window", seen), ("positions", tuple("rotary" if one else "none" for one in seen)))}
+
+
+COHERE2 = replace(
+    COHERE,
+    name="Cohere 2",
+    model_type="cohere2",
+    classes={"none": "Cohere2Model", "lm": "Cohere2ForCausalLM"},
+    settings=(*_SHARED, *_OF_COHERE, ROPE, Group(_read_layers, windows(_KINDS).write), lm_head()),
+)
+"""Command R7B and A, 2024: three layers with a window and RoPE, then one that sees all without positions."""
+
 NEMOTRON = replace(
     LLAMA,
     name="Nemotron",
@@ -81,7 +107,6 @@ NEMOTRON = replace(
     fixed={"positions": "rotary"},
     settings=(
         *_SHARED,
-        Key("head_dim", "d_head", 0),
         rope(share=0.5),
         Key("norm_eps", "norm_eps", 1e-5),
         Key("hidden_act", "activation", "relu2", ACTIVATIONS),

@@ -14,16 +14,28 @@ from tinytf.checkpoints.huggingface.bert import (
     ROBERTA,
     XLM_ROBERTA,
 )
+from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from tinytf.checkpoints.huggingface.experts import MIXTRAL, QWEN3_MOE
-from tinytf.checkpoints.huggingface.gemma import GEMMA2
+from tinytf.checkpoints.huggingface.encoders import (
+    DATA2VEC,
+    ERNIE,
+    MEGATRON_BERT,
+    ROBERTA_PRENORM,
+    ROFORMER,
+    XLM_ROBERTA_XL,
+)
+from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
+from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
 from tinytf.checkpoints.huggingface.gpt2 import GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT
+from tinytf.checkpoints.huggingface.gpt_oss import GPT_OSS
 from tinytf.checkpoints.huggingface.gptj import CODEGEN, GPTJ
-from tinytf.checkpoints.huggingface.layernorm import COHERE, NEMOTRON, OLMO, PHI, STABLELM
+from tinytf.checkpoints.huggingface.layernorm import COHERE, COHERE2, NEMOTRON, OLMO, PHI, STABLELM
 from tinytf.checkpoints.huggingface.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from tinytf.checkpoints.huggingface.modernbert import EUROBERT, MODERNBERT, NOMIC_BERT
 from tinytf.checkpoints.huggingface.neox import NEOX
-from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT
+from tinytf.checkpoints.huggingface.opt import BIOGPT, OPT, XGLM
+from tinytf.checkpoints.huggingface.phi3 import JAIS2, PHI3, STARCODER2
 from tinytf.checkpoints.huggingface.table import HARMLESS, Family
 from tinytf.checkpoints.lacking import lacking
 from tinytf.checkpoints.load import Checkpoint, WeightFiles
@@ -39,20 +51,31 @@ FAMILIES = {
     family.model_type: family
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
+        BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
+        MODERNBERT,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, MEGATRON_BERT, ROFORMER,
         MODERNBERT, NOMIC_BERT, EUROBERT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
         LLAMA, MISTRAL, QWEN2, QWEN3,
-        GEMMA2,
+        GEMMA, GEMMA2, GEMMA3, VAULTGEMMA,
+        *COUSINS,
         NEOX,
+        MIXTRAL, QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE,
         GPTJ, CODEGEN,
         OLMO, COHERE, NEMOTRON, PHI, STABLELM,
+        PHI3, STARCODER2, JAIS2,
+        GLM, GLM4, HELIUM, ERNIE4_5,
         MIXTRAL, QWEN3_MOE,
         GPTJ,
         OLMO, COHERE,
+        OLMO, COHERE, COHERE2, NEMOTRON, PHI, STABLELM,
         BLOOM, MPT, FALCON,
-        OPT, BIOGPT,
+        OPT, BIOGPT, XGLM,
         DEEPSEEK_V2, DEEPSEEK_V3,
+        OPT, BIOGPT,
+        DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS,
     )
 }  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""OPT and BioGPT (Zhang et al. 2022, Luo et al. 2022): decoders of fairseq, with positions from the third row."""
+"""OPT, BioGPT and XGLM: decoders of fairseq, with positions from the third row.
+
+Zhang et al. 2022, Luo et al. 2022, Lin et al. 2021.
+"""
 
 import math
 from dataclasses import replace
@@ -102,4 +105,33 @@ BIOGPT = replace(
     },
     copies={"output_projection.weight": "embed_tokens.weight"},
     outside=("output_projection",),
+)
+
+XGLM = replace(
+    OPT,
+    name="XGLM",
+    model_type="xglm",
+    prefix="model.",
+    classes={"none": "XGLMModel", "lm": "XGLMForCausalLM"},
+    only={"add_cross_attention": (False,), "pad_token_id": (0, 1)},  # the row of another is 0
+    fixed={"positions": "sinusoidal_halves", "position_offset": 2},
+    settings=(
+        Key("vocab_size"),
+        Key("d_model"),
+        Key("num_layers", "n_layers"),
+        Key("attention_heads", "n_heads"),
+        Key("ffn_dim", "d_ff"),
+        Key("max_position_embeddings", "context", 2048),
+        Key("activation_function", "activation", "gelu", ACTIVATIONS),
+        Key("tie_word_embeddings", "tied_head", True),
+        _SCALE,
+        lm_head(),
+    ),
+    harmless=(*OPT.harmless, "decoder_start_token_id"),
+    stored={
+        "embed.tokens": Stored("embed_tokens"),
+        **_BLOCK,
+        "final_norm": Stored("layer_norm"),
+        "head.decoder": Stored("lm_head"),
+    },
 )

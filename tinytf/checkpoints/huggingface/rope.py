@@ -108,8 +108,8 @@ def rope(
 
     def write(config: ModelConfig) -> dict[str, Any]:
         first = config.at((config.rotary_layers or (0,))[0])
-        if config.rope_scaling not in scalings.values():
-            return {}
+        if first.rope_scaling not in scalings.values() or (share is None and first.rope_width):
+            return {}  # this family cannot say it
         outside = {_ORIGINAL: first.rope_original_context} if original and first.rope_original_context else {}
         if kinds is None:
             return {"rope_parameters": write_one(first), "rope_theta": first.rope_theta, **outside}

@@ -19,6 +19,7 @@ from tinytf.steps.operations.multiply import Multiply
 from tinytf.steps.operations.norm import Norm
 from tinytf.steps.operations.operation import Operation, Parameter
 from tinytf.steps.operations.positions import Positions
+from tinytf.steps.operations.prefer import Prefer
 from tinytf.steps.operations.relative import RelativeBias
 from tinytf.steps.operations.rotate import Rotate
 from tinytf.steps.operations.route import Route
@@ -27,13 +28,6 @@ from tinytf.steps.operations.scores import Scores
 from tinytf.steps.operations.sigmoid import Sigmoid
 from tinytf.steps.operations.sink import Sink, SunkSoftmax
 from tinytf.steps.operations.softmax import Softmax, TokenSoftmax, VocabularySoftmax
-
-__all__ = [
-    "Activate", "Add", "Alibi", "Cap", "ClampedGlu", "Clip", "Concat", "HeadNorm", "Join", "Linear", "Lookup",
-    "Mask", "Mix", "Multiply", "Norm", "Operation", "Parameter", "Pooled", "Positions", "RelativeBias", "Rotate",
-    "Scale", "Scores", "Sight", "Sigmoid", "Sink", "Softmax", "SunkSoftmax", "TokenSoftmax", "Unembed",
-    "VocabularySoftmax",
-]  # fmt: skip
 from tinytf.steps.operations.switch import Switch
 from tinytf.steps.operations.weigh import SumExperts, Weigh
 
@@ -59,17 +53,20 @@ __all__ = [
     "Parameter",
     "Pooled",
     "Positions",
+    "Prefer",
     "RelativeBias",
     "Rotate",
     "Route",
     "Scale",
     "Scores",
     "Sight",
+    "Sigmoid",
     "Sink",
     "Softmax",
     "SumExperts",
     "SunkSoftmax",
     "Switch",
+    "TokenSoftmax",
     "Unembed",
     "VocabularySoftmax",
     "Weigh",

@@ -23,12 +23,19 @@ def position_rows(g: Tensor, count: int, offset: int = 0) -> Tensor:
     return table
 
 
+def halves_frequencies(width: int) -> Tensor:
+    """Radians a token of the ``width`` / 2 waves of fairseq, 10000^(−i/(width/2 − 1)), (width / 2,), in float32."""
+    half = width // 2
+    return (torch.arange(half).float() * -(math.log(10_000) / (half - 1))).exp()
+
+
 @dataclass(frozen=True)
 class Positions(Operation):
-    """Rows of a learned table from ``offset`` on, or sines and cosines."""
+    """Rows from ``offset`` on of a learned table, or of sines and cosines: in turns, or in ``halves``."""
 
     learned: bool
     offset: int
+    halves: bool = False
 
     words = "a position"
 
@@ -48,6 +55,12 @@ class Positions(Operation):
         if self.learned:
             return f"{site.variable} = P[{f'{self.offset}:{self.offset} + T' if self.offset else ':T'}]"
         width = site.config.summed_width
+        if self.halves:
+            return (
+                f"frequency = (torch.arange({width // 2}) * {-math.log(10_000) / (width // 2 - 1)}).exp()\n"
+                f"angle = torch.arange({self.offset}, {self.offset} + T)[:, None] * frequency\n"
+                f"{site.variable} = torch.cat((angle.sin(), angle.cos()), dim=-1).to({site.value.dtype})"
+            )
         return (
             f"frequency = 10_000.0 ** (-torch.arange(0, {width}, 2, dtype=torch.float64) / {width})\n"
             "angle = torch.arange(T)[:, None] * frequency\n"
@@ -55,11 +68,25 @@ class Positions(Operation):
         )
 
     def arithmetic(self, cell: Cell) -> Working:
-        """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5)."""
+        """A learned row, or sin and cos of position · 10000^(−2i/d_model) (Vaswani et al. 2017, section 3.5).
+
+        In halves the angle is rounded to float32, as the model has it.
+        """
         (token, width), d_model = cell.index, cell.site.config.summed_width
         if self.learned:
             row = self.offset + token
             return Working((), single(f"P[{row},{width}]", [("P", float(cell.site.module.weight[row, width]))]))
+        if self.halves:
+            half, place = d_model // 2, self.offset + token
+            turn, which = halves_frequencies(d_model)[width % half], width // half
+            before = (
+                Value("frequency", float(turn), f"10000^(−{width % half}/{half - 1}), radians a token"),
+                Value("angle", float(place * turn), f"row {place} × frequency"),
+            )
+            value = (math.sin, math.cos)[which](float(place * turn))
+            said = f"d{width} is in the {('first', 'second')[which]} half"
+            after = Value(("sin", "cos")[which], value, f"{('sin', 'cos')[which]}(angle), as {said}")
+            return Working((), before=before, after=(after,))
         frequency = 10_000 ** (-(width // 2 * 2) / d_model)
         angle, wave = token * frequency, ("sin", "cos")[width % 2]
         before = (

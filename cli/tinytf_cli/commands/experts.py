@@ -1,0 +1,53 @@
+"""``tinytf experts``: which experts each token goes to, and how evenly they are loaded."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tinytf_cli.command import command, option
+from tinytf_cli.inputs import corpus_files
+from tinytf_cli.options import Extent, Traced
+
+if TYPE_CHECKING:
+    from tinytf.trace.trace import Trace
+    from tinytf_cli.views.experts import ExpertsView
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of this command alone."""
+
+    layer: int | None = option(type=int, help="This layer only, with the weight of every expert.")
+    corpus: tuple[Path, ...] = option(
+        "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+        help="The load over these text files or folders too, or over - (a pipe). Repeatable.",
+    )  # fmt: skip
+    window: int | None = option(type=click.IntRange(1), help="Corpus tokens in one pass.  [default: at most 128]")
+    rows: int | None = option(
+        type=click.IntRange(0), help="Tokens in a table; 0 for all.  [default: what suits a screen]"
+    )
+
+
+@command("experts")
+def experts(asked: Asked, extent: Extent, on: Traced) -> int:
+    """In a mixture of experts the router sends each token to a few feed-forwards. Shows them by falling weight, token
+    by token and layer by layer, and how many tokens each expert gets. L3E5 is expert 5 of layer 3.
+    """
+    from tinytf_cli.progress_line import progress_line
+    from tinytf_cli.views.experts import ExpertsView
+
+    model = on.model
+    files = corpus_files(asked.corpus, on.texts.words) if asked.corpus else None
+
+    def view_of(trace: "Trace") -> "ExpertsView":
+        found = model.experts(trace, layer=asked.layer)
+        if files is not None:
+            with progress_line(on.output.stderr, "reading the corpus: character") as on_progress:
+                loads = model.expert_load(files, layer=asked.layer, window=asked.window, on_progress=on_progress)
+            name = ", ".join("standard input" if path == Path("-") else str(path) for path in asked.corpus)
+            found = replace(found, corpus=loads, corpus_name=name)
+        return ExpertsView(model, found, extent.rows(asked.rows), extent.all)
+
+    return on.show(view_of, "routes")

@@ -1,0 +1,104 @@
+"""Architectures of GGUF files with a mixture of experts: stacked, (experts, units, d_model), in one tensor a matrix."""
+
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.gguf.keys import NO_WINDOW, by_layer, except_keys, windows
+from tinytf.checkpoints.gguf.llamas import GRANITE, LLAMA, QK_NORMS, QWEN2, QWEN3
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.fields import Fields
+
+_COUNTS = ("expert_count", "expert_used_count")
+_EXPERTS = {
+    "blocks.{n}.ffn.router": Stored("blk.{n}.ffn_gate_inp"),
+    "blocks.{n}.ffn.experts.gate": Stored("blk.{n}.ffn_gate_exps"),
+    "blocks.{n}.ffn.experts.up": Stored("blk.{n}.ffn_up_exps"),
+    "blocks.{n}.ffn.experts.down": Stored("blk.{n}.ffn_down_exps"),
+}
+_SHARED = {
+    "blocks.{n}.ffn.shared.gate": Stored("blk.{n}.ffn_gate_shexp"),
+    "blocks.{n}.ffn.shared.up": Stored("blk.{n}.ffn_up_shexp"),
+    "blocks.{n}.ffn.shared.down": Stored("blk.{n}.ffn_down_shexp"),
+}
+
+
+def _experts(keys: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Experts in the layers that have their tensors; a count of 0 is a feed-forward for all tokens."""
+    count = keys.whole("expert_count", 0, least=0)
+    used = keys.whole("expert_used_count", 0, least=0)
+    if not count:
+        return {}
+    here = tuple(count if f"blk.{n}.ffn_up_exps.weight" in tensors else 0 for n in range(found["n_layers"]))
+    if not any(here):
+        raise keys.fault(f"expert_count is {count:,}, and no layer has blk.N.ffn_up_exps.weight", "convert it anew")
+    return {"experts": count, "experts_per_token": used, **by_layer(experts=here)}
+
+
+EXPERTS = Group(_experts)
+_WIDTHS = (
+    Key("expert_feed_forward_length", "d_expert", lambda found: found["d_ff"]),
+    Key("expert_shared_feed_forward_length", "d_shared", 0),
+)
+MIXTRAL = replace(
+    LLAMA,
+    settings=(*LLAMA.settings, EXPERTS),
+    stored={**LLAMA.stored, **_EXPERTS},
+    only=except_keys(*_COUNTS),
+)
+QWEN3_MOE = replace(
+    QWEN3,
+    name="qwen3moe",
+    settings=(*QWEN3.settings, EXPERTS, _WIDTHS[0]),
+    stored={**QWEN3.stored, **_EXPERTS},
+    only=except_keys(*_COUNTS),
+)
+QWEN2_MOE = replace(
+    QWEN2,
+    name="qwen2moe",
+    settings=(*QWEN2.settings, EXPERTS, *_WIDTHS),
+    fixed={**QWEN2.fixed, "routes_renormed": False, "shared_gate": True},
+    stored={**QWEN2.stored, **_EXPERTS, **_SHARED, "blocks.{n}.ffn.shared_score": Stored("blk.{n}.ffn_gate_inp_shexp")},
+    only=except_keys(*_COUNTS),
+)
+OLMOE = replace(
+    QWEN2,
+    name="olmoe",
+    settings=(*QWEN2.settings, Key("attention.clamp_kqv", "clip_qkv", 0.0), EXPERTS),
+    fixed={**QWEN2.fixed, "qk_norm": True, "qk_norm_across": "all", "routes_renormed": False},
+    stored={**QWEN2.stored, **QK_NORMS, **_EXPERTS},
+    only=except_keys(*_COUNTS, "attention.clamp_kqv"),
+)
+GRANITE_MOE = replace(
+    GRANITE,
+    name="granitemoe",
+    settings=(*GRANITE.settings, EXPERTS, _WIDTHS[1]),
+    stored={**GRANITE.stored, **_EXPERTS, **_SHARED},
+    only=except_keys(*_COUNTS),
+)
+_windows_of_gpt_oss = windows(2)
+GPT_OSS = replace(
+    QWEN2,
+    name="gpt-oss",
+    settings=(
+        *(setting for setting in QWEN2.settings if setting is not NO_WINDOW),
+        Group(lambda keys, found, tensors: by_layer(window=_windows_of_gpt_oss(keys, found))),
+        EXPERTS,
+        _WIDTHS[0],
+    ),
+    fixed={
+        **QWEN2.fixed,
+        "attention_sinks": True,
+        "router_bias": True,
+        "glu_limit": 7.0,
+        "glu_alpha": 1.702,
+        "rope_truncate": False,
+    },
+    stored={
+        **QWEN2.stored,
+        **_EXPERTS,
+        "blocks.{n}.attention.sink": Stored("blk.{n}.attn_sinks"),
+        "blocks.{n}.norm2": Stored("blk.{n}.post_attention_norm"),
+    },
+    only=except_keys(*_COUNTS),
+)
+"""No key has the limit of its gate; scores of experts are a softmax over those chosen."""

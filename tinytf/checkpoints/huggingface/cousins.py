@@ -1,0 +1,266 @@
+"""Llama's nearest relatives: OLMo 2 and 3, Granite, SmolLM3, EXAONE 4, Ministral, Arcee, Seed-OSS, InternLM3 …"""
+
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.llama import (
+    BIASES,
+    FIXED,
+    HEAD_AND_ACTIVATION,
+    LLAMA,
+    SETTINGS,
+    SHARED,
+    UNTURNED,
+)
+from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.table import ACTIVATIONS, by_layer, lm_head
+from tinytf.checkpoints.huggingface.windows import FULL, SLIDING, every, kinds, window_of, windows
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.config import ModelConfig
+from tinytf.fields import Fields
+
+_FFN_BIAS = Key("mlp_bias", "ffn_bias", False)
+_TIED = Key("tie_word_embeddings", "tied_head", True)
+_EPS_1E_5 = Key("rms_norm_eps", "norm_eps", 1e-5)
+_NORMED_OUTPUT = {
+    **LLAMA.stored,
+    "blocks.{n}.attn_norm": Stored("layers.{n}.post_attention_layernorm"),
+    "blocks.{n}.ffn_norm": Stored("layers.{n}.post_feedforward_layernorm"),
+}
+
+OLMO2 = replace(
+    LLAMA,
+    name="OLMo 2",
+    model_type="olmo2",
+    classes={"none": "Olmo2Model", "lm": "Olmo2ForCausalLM"},
+    fixed={**FIXED, "norm_order": "output", "qk_norm": True, "qk_norm_across": "all"},
+    settings=(*SHARED, _EPS_1E_5, *HEAD_AND_ACTIVATION, BIASES),
+    stored=_NORMED_OUTPUT,
+)
+"""OLMo 2 (Walsh et al. 2024): norms of what each part adds, and of queries and keys over all heads."""
+
+_THREE_OF_FOUR = kinds(lambda fields, layer: (layer + 1) % 4 != 0)
+OLMO3 = replace(
+    OLMO2,
+    name="OLMo 3",
+    model_type="olmo3",
+    classes={"none": "Olmo3Model", "lm": "Olmo3ForCausalLM"},
+    settings=(
+        *UNTURNED,
+        _EPS_1E_5,
+        # transformers gives layers with a window the default base where the file has one for all
+        rope(500_000.0, kinds=_THREE_OF_FOUR, local=lambda fields: 500_000.0),
+        *HEAD_AND_ACTIVATION,
+        BIASES,
+        windows(_THREE_OF_FOUR, 4096),
+    ),
+)
+"""OLMo 3 (Ai2 2025): OLMo 2 with windows in three of four layers; yarn stretches the others alone."""
+
+
+def _inverse(key: str, ours: str, default: float | None = None) -> Group:
+    """A number that the file has the inverse of; without a ``default`` ours stays as it is where it is missing."""
+
+    def read(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+        value = fields.number(key, 0.0 if default is None else default)
+        if value == 0 and (default is not None or fields.data.get(key) is not None):
+            raise fields.fault(f"{key} 0 is not above 0")
+        return {ours: 1 / value} if value else {}
+
+    return Group(read, lambda config: {key: 1 / getattr(config, ours) if getattr(config, ours) else None})
+
+
+_MULTIPLIERS = (
+    Key("embedding_multiplier", "embed_scale", 1.0),
+    Key("residual_multiplier", "residual_scale", 1.0),
+)
+GRANITE = replace(
+    LLAMA,
+    name="Granite",
+    model_type="granite",
+    classes={"none": "GraniteModel", "lm": "GraniteForCausalLM"},
+    settings=(
+        *LLAMA.settings,
+        *_MULTIPLIERS,
+        _inverse("attention_multiplier", "attention_divisor", 1.0),
+        _inverse("logits_scaling", "logit_scale", 1.0),
+    ),
+)
+"""Granite 3 (IBM 2024): embeddings, scores, what is added and logits are multiplied by numbers of the file."""
+
+
+HYPERCLOVAX = replace(
+    LLAMA,
+    name="HyperCLOVA X",
+    model_type="hyperclovax",
+    classes={"none": "HyperCLOVAXModel", "lm": "HyperCLOVAXForCausalLM"},
+    settings=(
+        *LLAMA.settings,
+        *_MULTIPLIERS,
+        _inverse("attention_multiplier", "attention_divisor"),
+        Key("logits_scaling", "logit_scale", 1.0),  # Granite divides by it
+        Group(
+            lambda fields, found, tensors: {"norm_order": "both" if fields.flag("use_post_norm", True) else "pre"},
+            lambda config: {"use_post_norm": config.norm_order == "both"},
+        ),
+    ),
+    stored={
+        **LLAMA.stored,
+        "blocks.{n}.attn_norm": Stored("layers.{n}.post_norm1"),
+        "blocks.{n}.ffn_norm": Stored("layers.{n}.post_norm2"),
+    },
+)
+"""HyperCLOVA X (NAVER 2024): Granite's multipliers, and norms of what each part adds."""
+
+
+def _layers(config: ModelConfig) -> list[ModelConfig]:
+    return [config.at(layer) for layer in range(config.n_layers)]
+
+
+def _turned(fields: Fields, found: Found) -> list[bool]:
+    """Which layers of a SmolLM3 turn queries and keys: all but every fourth, unless the file says otherwise."""
+    apart = fields.whole("no_rope_layer_interval", 4, least=1)
+    default = [int((layer + 1) % apart != 0) for layer in range(found["n_layers"])]
+    given = fields.array("no_rope_layers", int, default, count=found["n_layers"])
+    return [one != 0 for one in given]
+
+
+def _read_smollm3(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    turned, used = _turned(fields, found), fields.flag("use_sliding_window", False)
+    window = window_of(fields, 0) * used
+    read_kinds = kinds(lambda _, layer: used and window > 0 and not turned[layer])
+    positions = by_layer("positions", ["rotary" if one else "none" for one in turned])
+    sights = by_layer("window", [window if kind == SLIDING else 0 for kind in read_kinds(fields, found)])
+    both = (*positions.get("by_layer", ()), *sights.get("by_layer", ()))
+    return {**positions, **sights, "by_layer": both}
+
+
+def _write_smollm3(config: ModelConfig) -> dict[str, Any]:
+    layers = _layers(config)
+    window = max(one.window for one in layers)
+    return {
+        "no_rope_layers": [int(one.positions == "rotary") for one in layers],
+        "use_sliding_window": window > 0,
+        "sliding_window": window or None,
+        "layer_types": [SLIDING if one.window else FULL for one in layers],
+    }
+
+
+SMOLLM3 = replace(
+    LLAMA,
+    name="SmolLM3",
+    model_type="smollm3",
+    classes={"none": "SmolLM3Model", "lm": "SmolLM3ForCausalLM"},
+    settings=(
+        *UNTURNED,
+        rope(2_000_000.0),
+        Key("head_dim", "d_head", 0),
+        *HEAD_AND_ACTIVATION,
+        _TIED,
+        lm_head(),
+        BIASES,
+        _FFN_BIAS,
+        Group(_read_smollm3, _write_smollm3),
+    ),
+)
+"""SmolLM3 (Hugging Face 2025): every fourth layer has no positions."""
+
+MINISTRAL = replace(
+    LLAMA,
+    name="Ministral",
+    model_type="ministral",
+    classes={"none": "MinistralModel", "lm": "MinistralForCausalLM"},
+    settings=(*SETTINGS, windows(kinds(lambda fields, layer: window_of(fields, 4096) > 0), 4096)),
+)
+
+_EXAONE_KINDS = kinds(
+    lambda fields, layer: window_of(fields, 4096) > 0 and every("sliding_window_pattern", 4)(fields, layer)
+)
+
+
+def _read_exaone4(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Where some layers have a window, the others have no positions."""
+    read_kinds = _EXAONE_KINDS(fields, found)
+    hybrid = window_of(fields, 4096) > 0
+    return by_layer("positions", ["rotary" if kind == SLIDING or not hybrid else "none" for kind in read_kinds])
+
+
+EXAONE4 = replace(
+    LLAMA,
+    name="EXAONE 4",
+    model_type="exaone4",
+    classes={"none": "Exaone4Model", "lm": "Exaone4ForCausalLM"},
+    fixed={**FIXED, "norm_order": "output", "qk_norm": True},
+    settings=(*SETTINGS, _EPS_1E_5, windows(_EXAONE_KINDS, 4096), Group(_read_exaone4)),
+    stored=_NORMED_OUTPUT,
+)
+"""EXAONE 4 (LG 2025): norms of what each part adds; layers that see everything have no positions."""
+
+ARCEE = replace(
+    LLAMA,
+    name="Arcee",
+    model_type="arcee",
+    classes={"none": "ArceeModel", "lm": "ArceeForCausalLM"},
+    fixed={**FIXED, "gated": False},
+    settings=(*LLAMA.settings, _EPS_1E_5, Key("hidden_act", "activation", "relu2", ACTIVATIONS)),
+)
+"""AFM (Arcee 2025): a feed-forward of ReLU², without a gate."""
+
+SEED_OSS = replace(
+    LLAMA,
+    name="Seed-OSS",
+    model_type="seed_oss",
+    classes={"none": "SeedOssModel", "lm": "SeedOssForCausalLM"},
+    settings=(
+        *SETTINGS,
+        Key("head_dim", "d_head", 128),
+        Key("attention_bias", "qkv_bias", True),
+        Key("attention_out_bias", "o_bias", False),
+        _FFN_BIAS,
+    ),
+    harmless=("residual_dropout",),
+)
+
+INTERNLM3 = replace(
+    LLAMA,
+    name="InternLM3",
+    model_type="internlm3",
+    settings=(*SETTINGS, _EPS_1E_5, Key("head_dim", "d_head", 128), BIASES, _FFN_BIAS),
+)
+
+IQUESTCODER = replace(
+    INTERNLM3,
+    name="IQuest-Coder",
+    model_type="iquestcoder",
+)
+"""A Llama for transformers, too."""
+
+
+def _require_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    if not fields.data.get("rope_parameters") and not fields.data.get("rope_scaling"):
+        raise fields.fault("rotary settings that are left out are not implemented for this architecture")
+    return {}
+
+
+CWM = replace(
+    LLAMA,
+    name="CWM",
+    model_type="cwm",
+    classes={"none": "CwmModel", "lm": "CwmForCausalLM"},
+    only={"attention_bias": (False,)},
+    settings=(
+        *UNTURNED,
+        _EPS_1E_5,
+        Key("head_dim", "d_head", 128),
+        Group(_require_rope),
+        rope(1_000_000.0),
+        *HEAD_AND_ACTIVATION,
+        _FFN_BIAS,
+        windows(kinds(lambda fields, layer: layer % 4 != 0), 8192),
+    ),
+)
+"""Code World Model (Meta 2025): windows in three of four layers."""
+
+COUSINS = (
+    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER, CWM,
+)  # fmt: skip

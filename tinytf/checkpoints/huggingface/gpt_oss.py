@@ -1,0 +1,65 @@
+"""gpt-oss (OpenAI 2025): attention sinks, windows in turns, experts with biases and a clamped gate, MXFP4 weights."""
+
+from dataclasses import replace
+from typing import Any
+
+from tinytf.checkpoints.huggingface.experts import TRAINING, WITHOUT_DENSE
+from tinytf.checkpoints.huggingface.llama import LLAMA, UNTURNED
+from tinytf.checkpoints.huggingface.rope import rope
+from tinytf.checkpoints.huggingface.table import lm_head
+from tinytf.checkpoints.huggingface.windows import kinds, windows
+from tinytf.checkpoints.table import Found, Group, Key, Stored, Tensors
+from tinytf.fields import Fields
+
+
+def _require_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    """Where the settings are missing, transformers stretches RoPE by numbers of its own."""
+    if not (fields.object("rope_parameters") or fields.object("rope_scaling")):
+        raise fields.fault("rope_parameters is missing")
+    return {}
+
+
+_GATE_UP: dict[str, Any] = {"parts": ("experts", "experts"), "by_head": "d_expert", "axis": 1}
+"""Gate and up in turns, unit by unit."""
+_EXPERTS = "layers.{n}.mlp.experts"
+
+GPT_OSS = replace(
+    LLAMA,
+    name="gpt-oss",
+    model_type="gpt_oss",
+    classes={"none": "GptOssModel", "lm": "GptOssForCausalLM"},
+    fixed={
+        "norm": "rmsnorm",
+        "positions": "rotary",
+        "activation": "silu",
+        "gated": True,
+        "ffn_bias": True,
+        "attention_sinks": True,
+        "router_bias": True,
+    },
+    needs=("experts",),
+    settings=(
+        *UNTURNED,
+        Key("rms_norm_eps", "norm_eps", 1e-5),
+        Group(_require_rope),
+        rope(150_000.0),
+        Key("head_dim", "d_head", 64),
+        Key("attention_bias", "qkv_bias o_bias", True),
+        windows(kinds(lambda fields, layer: layer % 2 == 0), 128),
+        Key("num_local_experts", "experts"),
+        Key("num_experts_per_tok", "experts_per_token", 4),
+        Key("swiglu_limit", "glu_limit", 7.0),
+        Key("swiglu_alpha", "glu_alpha", 1.702),
+        Key("tie_word_embeddings", "tied_head", False),
+        lm_head(),
+    ),
+    harmless=(*TRAINING, "hidden_act", "initial_context_length", "experts_per_token"),
+    stored={
+        **WITHOUT_DENSE,
+        "blocks.{n}.attention.sink": Stored("layers.{n}.self_attn.sinks", bare=True),
+        "blocks.{n}.ffn.router": Stored("layers.{n}.mlp.router"),
+        "blocks.{n}.ffn.experts.gate": Stored(f"{_EXPERTS}.gate_up_proj", transposed=True, bare=True, **_GATE_UP),
+        "blocks.{n}.ffn.experts.up": Stored(f"{_EXPERTS}.gate_up_proj", transposed=True, bare=True, part=1, **_GATE_UP),
+        "blocks.{n}.ffn.experts.down": Stored(f"{_EXPERTS}.down_proj", transposed=True, bare=True),
+    },
+)

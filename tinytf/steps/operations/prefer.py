@@ -1,0 +1,56 @@
+"""By what experts are chosen where it is not by what weighs them: a score plus a bias that balances their load.
+
+The bias is set by training beside the gradient, so it is no parameter (DeepSeek-V3, 2024, section 2.1.2).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tinytf.steps.operations.operation import Operation
+from tinytf.steps.operations.protocols import Cell, Site
+from tinytf.steps.operations.working import Value, Working
+
+
+@dataclass(frozen=True)
+class Prefer(Operation):
+    """The ``score`` of every expert, softmax or sigmoid, plus its bias."""
+
+    score: str
+
+    words = "a sum"
+    deciding = (0,)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        router, bias = inputs
+        router = router.detach()
+        scores = router.softmax(dim=-1) if self.score == "softmax" else router.sigmoid()
+        return scores + bias.to(scores.dtype)
+
+    def in_core(self, module: Any, *inputs: Tensor) -> Tensor:
+        return self.forward(*inputs, module.weight)
+
+    def derive(self, site: Site, heads: tuple[int, ...] | None = None) -> Tensor:
+        return self.forward(site.input(), site.module.weight)
+
+    def operands(self, site: Site) -> dict[str, Tensor]:
+        return {"balance": site.module.weight}
+
+    def code(self, site: Site) -> str:
+        (router,) = site.names
+        scores = f"F.softmax({router}, dim=-1)" if self.score == "softmax" else f"torch.sigmoid({router})"
+        return f"{site.variable} = {scores} + balance"
+
+    def arithmetic(self, cell: Cell) -> Working:
+        own = cell.source(0, *cell.index)
+        if self.score == "softmax":
+            score, name = float(own.row().softmax(dim=-1)[cell.index[1]]), "softmax"
+        else:
+            score, name = (1 + math.tanh(own.value / 2)) / 2, "σ(x)"
+        bias = float(cell.site.module.weight[cell.index[1]])
+        before = (Value("x", own.value, own.step.name), Value(name, score), Value("bias", bias))
+        return Working(
+            ((own, 2),), before=before, after=(Value("preference", score + bias, f"{name} + bias"),), leads=(own,)
+        )
