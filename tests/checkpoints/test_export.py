@@ -82,7 +82,11 @@ WRITTEN = {
         "ELECTRA",
         config_of(
             "electra, narrow embeddings that are normed",
-            head="token", labels=("replaced",), head_dense=True, decides="several", tied_head=False,
+            head="token",
+            labels=("replaced",),
+            head_dense=True,
+            decides="several",
+            tied_head=False,
         ),
     ),
     "electra": ("ELECTRA", config_of("electra, narrow embeddings that are normed")),
