@@ -10,6 +10,7 @@ from tinytf.api import Model
 from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.loss import Targets
 from tinytf.gradients.trace import record_gradients
+from tinytf.steps.operations import Choose, Route
 from tinytf.trace.check import check
 from tinytf.trace.hooks import tapped
 
@@ -91,3 +92,22 @@ def test_an_expert_that_is_not_there_is_one_clear_error(model: Model) -> None:
         model.ablate(TEXT, "L1E77")
     with pytest.raises(Exception, match="this model has no experts"):
         asked(lively(config_of("gpt2"))).ablate(TEXT, "L1E0")
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+@pytest.mark.parametrize("renormed", [True, False])
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_the_gradient_of_the_weights_is_autograds_and_none_goes_through_the_choice(
+    score: str, renormed: bool, scale: float
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    router = torch.randn(6, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    g = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+    route, chosen = Route(score, renormed, scale), Choose(2).forward(router)
+    routes = route.forward(router, chosen)
+    assert not chosen.requires_grad
+    assert bool(((routes > 0) == (chosen > 0)).all())
+    if renormed:
+        assert routes.sum(-1).tolist() == pytest.approx([scale] * 6)
+    (expected,) = torch.autograd.grad(routes, router, g)
+    assert furthest(route._gradient(g, router.detach(), chosen != 0), expected) < 1e-12

@@ -141,7 +141,7 @@ def _numpy_logits(model: Any, x: Array) -> Array:
         x = _norm(x, model.final_norm)
     if model.config.head == "mlm":
         dense = model.head.dense
-        x = x @ dense.weight.double().numpy().T + dense.bias.double().numpy()
+        x = x @ dense.weight.double().numpy().T + (0 if dense.bias is None else dense.bias.double().numpy())
         x = _norm(_ACTIVATION[model.config.head_activation](x), model.head.norm)
     if model.config.d_embed and model.config.head == "lm":
         x = x @ model.head.projection.weight.double().numpy().T

@@ -169,6 +169,42 @@ def _as_gpt_oss(name: str, numbers: Array, config: Any) -> Tensors:
         yield f"{module}.{kind}", turned
 
 
+_NOMIC = {
+    "self_attn.o_proj": "attn.out_proj",
+    "mlp.gate_proj": "mlp.fc12",
+    "mlp.up_proj": "mlp.fc11",
+    "mlp.down_proj": "mlp.fc2",
+    "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2",
+}
+
+
+def _as_nomic() -> Callable[[str, Array, Any], Tensors]:
+    """The names of the model's own code, which transformers has changed: one tensor for queries, keys and values."""
+    waiting: list[Array] = []
+
+    def changed(name: str, numbers: Array, config: Any) -> Tensors:
+        if not name.startswith("layers."):
+            yield name, numbers
+            return
+        _, layer, *inside, kind = name.split(".")
+        if ".".join(inside) in _NOMIC:
+            yield f"encoder.layers.{layer}.{_NOMIC['.'.join(inside)]}.{kind}", numbers
+            return
+        waiting.append(numbers)  # q, k and v come in this order
+        if len(waiting) == 3:
+            yield f"encoder.layers.{layer}.attn.Wqkv.weight", np.concatenate(waiting)
+            waiting.clear()
+
+    return changed
+
+
+def _nomic() -> nn.Module:
+    sizes = {"vocab_size": V, "hidden_size": C, "num_hidden_layers": N, "num_attention_heads": H}
+    more = {"intermediate_size": F, "max_position_embeddings": T, "layer_norm_eps": 1e-4}
+    return transformers.NomicBertModel(transformers.NomicBertConfig(**sizes, **more), add_pooling_layer=False)
+
+
 def _without_pooler(name: str, numbers: Array, config: Any) -> Tensors:
     if not name.startswith("pooler."):
         yield name, numbers
@@ -506,5 +542,11 @@ CONVERSIONS: dict[str, Conversion] = {
     "gpt2": Conversion(ARCH.GPT2, _gpt2, change=_transposed),
     "gptneox": Conversion(ARCH.GPTNEOX, _neox(), _of_neox, _by_parts),
     "gptneox, one after the other": Conversion(ARCH.GPTNEOX, _neox(use_parallel_residual=False), _of_neox, _by_parts),
+    "nomic-bert": Conversion(
+        ARCH.NOMIC_BERT,
+        _nomic,
+        lambda config: {"attention.causal": False, "rope.freq_base": 1000.0},
+        _as_nomic(),
+    ),
     "bert": Conversion(ARCH.BERT, _bert, lambda config: {"attention.causal": False}, _without_pooler),
 }

@@ -136,6 +136,23 @@ def test_either_spelling_of_rotary_settings(llama, bend, today, older):
     assert furthest(expected, plain) > 1e-3
 
 
+def test_either_spelling_of_a_rotary_base_for_layers_with_a_window(tmp_path, bend):
+    kinds = {"sliding_window_pattern": 2, "sliding_window": 3, "head_dim": 8}
+    config = transformers.Gemma3TextConfig(**{**LLAMA, "pad_token_id": 0}, **kinds)
+    transformers.Gemma3ForCausalLM(config).save_pretrained(tmp_path)
+    linear = {"rope_type": "linear", "factor": 4.0}
+    base = {"sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}
+    bend(tmp_path, rope_parameters={"full_attention": {**linear, "rope_theta": 900.0}, **base})
+    expected = read_directory(tmp_path).config
+    assert dict(expected.by_layer)["rope_theta"] == (300.0, 900.0)
+    bend(tmp_path, rope_parameters=..., rope_theta=900.0, rope_local_base_freq=300.0, rope_scaling=linear)
+    assert read_directory(tmp_path).config == expected
+    bend(tmp_path, layer_types=..., _sliding_window_pattern=..., sliding_window_pattern=2)
+    assert read_directory(tmp_path).config == expected
+    bend(tmp_path, rope_parameters={"rope_theta": 300.0})
+    assert "rope_parameters of one kind for all layers are not implemented" in refused(tmp_path).message
+
+
 REFUSED = [
     ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, "rope_type 'dynamic' is not implemented"),
     ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "lacks low_freq_factor"),

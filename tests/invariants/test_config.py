@@ -42,6 +42,16 @@ REFUSED = [
     ({"n_token_types": -1}, "n_token_types -1 is below 0"),
     ({"window": -1}, "window -1 is below 0"),
     ({"window": 4, "mask": False}, "a window of 4 tokens needs a mask, and mask is false"),
+    ({"relative_buckets": 6}, "relative_buckets 6 is no multiple of 4"),
+    ({"layer_groups": 3}, "layer_groups 3 do not fit 2 layers"),
+    (
+        {"layer_groups": 1, "by_layer": (("window", (0, 4)),)},
+        "layer_groups 1 do not fit 2 layers that differ by layer",
+    ),
+    (
+        {"positions": "sinusoidal_halves", "d_model": 2, "d_head": 2},
+        "d_model 2 is below 4, and sinusoidal_halves needs two frequencies",
+    ),
     ({"position_offset": 2, "positions": "sinusoidal"}, "position_offset 2 needs learned positions"),
     ({"rope_scaling": "linear"}, "rope_scaling 'linear' needs rotary positions"),
     ({"positions": "rotary", "rope_scaling": "llama3"}, "rope_scaling 'llama3' needs rope_original_context"),

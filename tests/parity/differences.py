@@ -8,26 +8,36 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch
-from architectures import LLAMA, SIZES, furthest
+from architectures import BERT, LLAMA, SIZES, furthest
 from reference import FAMILIES, Pair, last_of, last_states, pair
 
 from tinytf.checkpoints.huggingface import load
 from tinytf.config import ModelConfig
 from tinytf.steps.table import table_of
 
-_SIZES = {*SIZES, "n_kv_heads", "d_head", "norm_eps", "head", "dropout", "rope_theta"}
-_COMMON = {row.name for config in ({}, LLAMA) for row in table_of(ModelConfig(**{**SIZES, **config})).by_name.values()}
+_SIZES = {*SIZES, "n_kv_heads", "d_head", "d_expert", "norm_eps", "head", "dropout", "labels", "tied_head"}
+_BASES = {
+    name: ModelConfig(**{**SIZES, **config}) for name, config in {"GPT-2": {}, "Llama": LLAMA, "BERT": BERT}.items()
+}
+_COMMON = {row.name for base in _BASES.values() for row in table_of(base).by_name.values()}
 
 
-def fields_of(config: ModelConfig) -> set[str]:
-    """The fields, but for sizes, that are not as in GPT-2."""
-    names = {f.name for f in dataclasses.fields(config) if getattr(config, f.name) != f.default} - _SIZES
-    return {name for name in names if name != "by_layer"} | {f"{name} by layer" for name, _ in config.by_layer}
+def fields_of(config: ModelConfig) -> tuple[str, set[str]]:
+    """The nearest of GPT-2, Llama and BERT, and the fields, but for sizes, that are not as in it."""
+    every = {f.name for f in dataclasses.fields(config)} - _SIZES - {"by_layer"}
+    layers = {f"{name} by layer" for name, _ in config.by_layer}
+    differing = {
+        base: {name for name in every if getattr(config, name) != getattr(fields, name)}
+        for base, fields in _BASES.items()
+    }
+    nearest = min(differing, key=lambda base: len(differing[base]))
+    return nearest, {name for name in differing[nearest] if f"{name} by layer" not in layers} | layers
 
 
 def lines_of_tables() -> dict[str, int]:
@@ -40,6 +50,12 @@ def lines_of_tables() -> dict[str, int]:
             if hasattr(table, "model_type"):
                 found[table.model_type] = statement.end_lineno - statement.lineno + 1
     return found
+
+
+@cache
+def kinds() -> dict[str, str]:
+    """The model_type of every model of the parity tests."""
+    return {name: pair(name).theirs.config.model_type for name in FAMILIES}
 
 
 @torch.no_grad()
@@ -59,19 +75,17 @@ def difference(models: Pair) -> float:
 def rows() -> Iterator[str]:
     """The lines of the table."""
     lines = lines_of_tables()
-    yield "| family | fields of the configuration | rows beyond GPT-2's and Llama's | lines | largest difference |"
-    yield "|---|---|---|---:|---:|"
-    needed: dict[str, tuple[set[str], set[str], float]] = {}
-    for name in FAMILIES:
-        models = pair(name)
-        fields, steps, worst = needed.get(models.theirs.config.model_type, (set(), set(), 0.0))
-        own = {row.name for row in table_of(models.ours.config).by_name.values()} - _COMMON
-        worst = max(worst, difference(models))
-        needed[models.theirs.config.model_type] = fields | fields_of(models.ours.config), steps | own, worst
-    for kind, (fields, steps, worst) in needed.items():
-        family = load.FAMILIES[kind]
-        words = [", ".join(sorted(some)) or "–" for some in (fields, steps)]
-        yield f"| {family.name} | {words[0]} | {words[1]} | {lines.get(kind, 0)} | {worst:.1e} |"
+    yield "| family | model_type | like | but for these fields | and these steps | lines | difference |"
+    yield "|---|---|---|---|---|---:|---:|"
+    for kind, family in load.FAMILIES.items():
+        models = [pair(name) for name in FAMILIES if kinds()[name] == kind]
+        told = [fields_of(one.ours.config) for one in models]
+        like = min(told, key=lambda one: len(one[1]))[0]
+        fields = set().union(*(some for base, some in told if base == like))
+        steps = {row.name for one in models for row in table_of(one.ours.config).by_name.values()} - _COMMON
+        words = [", ".join(f"`{name}`" for name in sorted(some)) or "–" for some in (fields, steps)]
+        worst = max(map(difference, models))
+        yield f"| {family.name} | `{kind}` | {like} | {words[0]} | {words[1]} | {lines.get(kind, 0)} | {worst:.1e} |"
 
 
 if __name__ == "__main__":

@@ -256,6 +256,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "eurobert with classes": lambda: _classes(
         "EuroBert", "SequenceClassification", _LLAMA, **_EURO, **_LABELS, classifier_pooling="bos"
     ),
+    "electra that finds replaced tokens": lambda: _electra("ElectraForPreTraining", embedding_size=10),
     "electra with classes": lambda: _classes("Electra", "SequenceClassification", _BERT, **_LABELS, embedding_size=16),
     "albert with a question head": lambda: _classes("Albert", "QuestionAnswering", _BERT, embedding_size=16),
     "bert with a pooler": lambda: _bert("BertModel", hidden_act="gelu_new"),
@@ -274,6 +275,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "roberta with norms before": lambda: transformers.RobertaPreLayerNormForMaskedLM(
         transformers.RobertaPreLayerNormConfig(**_ROBERTA, hidden_act="relu")
     ),
+    "xlm-roberta-xl": lambda: transformers.XLMRobertaXLForMaskedLM(transformers.XLMRobertaXLConfig(**_ROBERTA)),
     "megatron-bert": lambda: transformers.MegatronBertForMaskedLM(transformers.MegatronBertConfig(**_BERT)),
     "roformer": lambda: _roformer(embedding_size=10),
     "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(**_BERT, hidden_act="relu")),
@@ -385,6 +387,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "exaone 4 without windows": lambda: _decoder(
         "Exaone4", sliding_window=None, head_dim=8, layer_types=["full_attention"] * N
     ),
+    "cwm": lambda: _decoder("Cwm", num_hidden_layers=N, head_dim=8, sliding_window=4, rope_parameters=_LLAMA3),
     "arcee": lambda: _decoder("Arcee", mlp_bias=True, head_dim=8),
     "seed-oss": lambda: _decoder("SeedOss", head_dim=8, attention_out_bias=True, pad_token_id=0),
     "internlm 3": lambda: _as_llama("InternLM3", attention_bias=True, mlp_bias=True),
@@ -505,4 +508,5 @@ def last_of(models: Pair, given: Any, result: Tensor, looked_at: Tensor | None =
         theirs = torch.stack([given.start_logits, given.end_logits], dim=-1)
     else:
         theirs = given.logits if models.ours.head is not None else given.last_hidden_state
+    theirs = theirs if theirs.dim() == 3 else theirs[..., None]  # one logit a token (ELECTRA)
     return theirs[seen], result[seen]

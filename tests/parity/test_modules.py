@@ -56,7 +56,7 @@ def test_every_module_gives_what_theirs_gives(models):
     ours, theirs, table = (
         models.ours,
         models.theirs,
-        TABLES[models.theirs.config.model_type].with_head(models.ours.config.head),
+        TABLES[models.theirs.config.model_type].with_head(models.ours.config),
     )
     mine: dict[str, nn.Module] = {}
     known: dict[str, nn.Module] = {}

@@ -15,8 +15,8 @@ from tinytf.files import open_bytes, read_json
 
 _PIECE = 4 * 2**20
 """How many numbers are converted at a time."""
-_COPIED = 32
-"""How many pieces are copied from one mapping of a file."""
+_COPIED = 2**24
+"""How many bytes of pieces are copied from one mapping of a file."""
 
 
 def _require_file(path: Path) -> None:
@@ -53,9 +53,13 @@ class Safetensors:
         yield from views.items()
         views.clear()
         copied = [name for name in others if name in pieces]
-        for start in range(0, len(copied), _COPIED):  # mapped anew now and then, so that pages once read are dropped
+        while copied:  # mapped anew now and then, so that pages once read are dropped
             with safe_open(self.path, framework="pt") as file:
-                yield from ((name, file.get_tensor(name).to(dtype)) for name in copied[start : start + _COPIED])
+                read = 0
+                while copied and read < _COPIED:
+                    piece = file.get_tensor(name := copied.pop())
+                    read += piece.nbytes
+                    yield name, piece.to(dtype)
         for name in (name for name in others if name not in pieces):
             stored = self.stored(name)
             if stored.is_floating_point():

@@ -77,7 +77,8 @@ def integrated_gradients(
     embeddings; positions and all else stay. (At embeddings of zeros norms would jump.) Each piece of the path is
     integrated by Simpson's rule, and halved where that misses too much of the change of the log-probability along it:
     deep models jump, and evenly spaced points miss that. It ends when what the pieces miss, by magnitude, comes to no
-    more than SHARE, or at MOST_POINTS; ``holds`` says whether they sufficed. ``on_progress`` is called with the points
+    more than SHARE, or at MOST_POINTS; ``holds`` says whether they sufficed. Where a token changes its experts on the
+    way they cannot: the log-probability jumps there, and no gradient sees it. ``on_progress`` is called with the points
     so far, and MOST_POINTS. The model does not change. Raises what ``require_targets`` and ``differentiable`` raise.
     """
     require_targets(model, len(encoding.ids), targets)
@@ -157,7 +158,7 @@ class _Path:
 
     def at(self, places: Sequence[float]) -> list[_Point]:
         """The points at some places, in batches."""
-        found = []
+        found: list[_Point] = []
         for some in torch.tensor(places, dtype=torch.float64).split(self._batch):
             values, gradients = self._gradients(some)
             slopes = ((self._end - self._start).double() * gradients.double()).sum(dim=-1)  # (B, T)

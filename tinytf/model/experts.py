@@ -27,6 +27,16 @@ class ExpertLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(count, outside)) if bias else None
 
 
+class Bank(nn.Module):
+    """The feed-forwards of all experts, each matrix of theirs in one tensor."""
+
+    def __init__(self, count: int, c: int, width: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = ExpertLinear(count, c, width, config.ffn_bias)
+        self.down = ExpertLinear(count, width, c, config.ffn_bias)
+        self.gate = ExpertLinear(count, c, width, config.ffn_bias) if config.gated else None
+
+
 class _Core(nn.Module):
     """The rows of the table that the experts run, up to the sum of what they add."""
 
@@ -114,10 +124,7 @@ class Experts(nn.Module):
         count, width, c = config.experts, config.sizes["d_expert"], config.d_model
         self.config = config
         self.router = Linear(c, count, bias=config.router_bias)
-        self.experts = nn.Module()
-        self.experts.up = ExpertLinear(count, c, width, config.ffn_bias)
-        self.experts.down = ExpertLinear(count, width, c, config.ffn_bias)
-        self.experts.gate = ExpertLinear(count, c, width, config.ffn_bias) if config.gated else None
+        self.experts = Bank(count, c, width, config)
         self.shared = FeedForward(config, config.d_shared) if config.d_shared else None
         self.shared_score = Linear(c, 1, bias=False) if config.shared_gate else None
         self.switch = Switch()

@@ -584,7 +584,7 @@ def _words(config: ModelConfig) -> dict[str, str]:
     bias, offset, parallel = config.ffn_bias, config.position_offset, not _sequential(config)
     added = [name.partition(".")[2] for name in _embeddings(config)]
     unplaced = {
-        "none": "this model has no positions",
+        "none": "it has no positions",
         "alibi": "this model has ALiBi, by which scores fall with distance; see biased",
     }.get(config.positions, "")
     attn_in = "n" if _normed_input(config) else "x"
@@ -980,9 +980,8 @@ class StepTable:
         for step in _absent(self.config):
             reason = self.why_absent(step.name) or ""
             found |= {one.name: (step, replace(one, absent=reason)) for one in _parameters(step)}
-        for step in self.by_name.values():
-            found |= {one.name: (step, one) for one in _parameters(step)}
-        return found
+        own = {one.name: (step, one) for step in self.by_name.values() for one in _parameters(step)}
+        return {name: one for name, one in found.items() if name not in own} | own
 
     def why_absent(self, name: str, layer: int | None = None) -> str | None:
         """Why a step of the table does not exist in this model, or layer; None for a name that no model has."""

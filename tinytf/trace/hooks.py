@@ -21,11 +21,12 @@ def watched(model: Transformer, keep: dict[str, Tensor], layers: Collection[int]
 
     The last block's output is always kept. Logits are not: the caller decides for which positions to compute them.
     """
-    training = model.training
     table, last = table_of(model.config), model.config.n_layers - 1
     with ExitStack() as stack, torch.no_grad():
-        stack.callback(model.train, training)
-        model.eval()
+        for module in model.modules():
+            if module.training:  # asked first: to set it on every module takes a twentieth of a short recording
+                stack.callback(setattr, module, "training", True)
+                module.training = False
         for step, layer in table.rows:
             wanted = layer is None or layer in layers or (layer, step.name) == (last, table.output)
             if step.recorded and step.seen is not None and wanted and not step.is_vocabulary:
@@ -82,14 +83,14 @@ def as_step(step: Step, tensor: Tensor, config: ModelConfig) -> Tensor:
 def stepwise(model: Transformer, tap: Tap) -> Iterator[None]:
     """Run attention and experts step by step through ``tap``, in evaluation mode; all is restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
-    cores = [(module, module.core) for module in model.modules() if isinstance(module, (SelfAttention, Experts))]
+    cores = [(part, part.core) for part in model.modules() if isinstance(part, (SelfAttention, Experts))]
     try:
         model.eval().use_attention("steps", tap)
         model.use_experts("steps", tap)
         yield
     finally:
-        for module, core in cores:
-            module.core = core
+        for part, core in cores:
+            part.core = core
         for module, training in flags:
             module.training = training
 

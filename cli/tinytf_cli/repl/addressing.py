@@ -45,7 +45,7 @@ def addresses(session: Session, begun: str, *, bare: bool = False) -> Iterator[O
     found += [Offer(step.name, step.title) for step in table.by_name.values() if not step.in_layer]
     if bare and begun:
         layer = session.settings.layer
-        found += [Offer(step.name, f"{step.title}, of layer {layer}") for step in table.layer_steps]
+        found += [Offer(step.name, f"{step.title}, of layer {layer}") for step in table.in_layer(layer)]
     yield from (one for one in found if one.word.startswith(begun))
 
 
@@ -72,14 +72,14 @@ def parameters(session: Session, begun: str) -> Iterator[Offer]:
 def _inside(table: StepTable, layer: str, head: str) -> Iterator[Offer]:
     """The heads of a layer, and the steps of the layer, or of a head that is named."""
     try:
-        parse_address(f"{layer}{head}", table)
+        layers = parse_address(f"{layer}{head}", table).layers or ()
     except AddressError:
         return
     for number in range(table.config.n_heads):
         yield Offer(f"{layer}H{number}", f"head {number}")
     for number in range(table.config.experts):
         yield Offer(f"{layer}E{number}", f"expert {number}")
-    for step in table.layer_steps:
+    for step in (one for one in table.layer_steps if any(table.has(one.name, number) for number in layers)):
         if not head or (step.is_split and step.letter == head[0]):
             yield Offer(f"{layer}{head}.{step.name}", step.title)
 

@@ -43,6 +43,7 @@ class ExpertsView:
                     "ffn",
                 )
                 yield from self._load(loads)
+        yield note("effective: e^entropy, as many equally busy experts; entropy in nats")
         yield Line("")
         yield verdict(
             found.check.holds, f"each of {found.check.tokens:,} tokens is sent to {found.check.count} experts"
@@ -53,7 +54,7 @@ class ExpertsView:
         found = self.found
         best = [routes.topk(found.per_token) for routes in found.routes]
         words = [
-            [" ".join(map(str, one.indices[place, :_BUSIEST].tolist())) for one in best]
+            [",".join(map(str, one.indices[place, :_BUSIEST].tolist())) for one in best]
             for place in range(len(self.names))
         ]
         shares = np.stack([as_array(one.values[:, 0]) for one in best], axis=1)
@@ -66,7 +67,7 @@ class ExpertsView:
         """Every weight of one layer."""
         values = as_array(self.found.routes[0])
         columns = numbered("E", values.shape[1])
-        heat = Heat(values, self.names, columns, "unit", None, max(1.0, float(values.max())))
+        heat = Heat(values, self.names, columns, "unit", None, max(1.0, float(values.max())), digits=2)
         yield from folded(heat, self.names, most_rows(self.rows, _TOKENS), "tokens")
 
     def _load(self, loads: Sequence[Load]) -> Iterator[Block]:
@@ -82,7 +83,6 @@ class ExpertsView:
             ]
         )
         yield from folded(table, [f"L{one.layer}" for one in loads], most_rows(self.rows, _LAYERS), "layers")
-        yield note("effective: as many equally busy experts have this entropy, e^entropy; entropy in nats")
 
     @staticmethod
     def _busiest(load: Load) -> str:

@@ -13,6 +13,7 @@ from tinytf.checkpoints.gguf.layernorms import (
     MPT,
     NEMOTRON,
     NEOX,
+    NOMIC_BERT,
     OLMO,
     PHI2,
     STABLELM,
@@ -41,7 +42,7 @@ ARCHITECTURES = {
         GRANITE, ARCEE, SEED_OSS,
         QWEN2_MOE, QWEN3_MOE, OLMOE, GRANITE_MOE, GPT_OSS,
         GPT2, STARCODER, STARCODER2, NEOX, FALCON, PHI2, BLOOM, MPT, OLMO, COMMAND_R, COHERE2,
-        STABLELM, NEMOTRON, BERT,
+        STABLELM, NEMOTRON, BERT, NOMIC_BERT,
     )
 }  # fmt: skip
 

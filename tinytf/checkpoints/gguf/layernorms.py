@@ -161,3 +161,9 @@ BERT = FamilyTable(
     harmless=HARMLESS,
     left=(Left(r"cls(\.output)?\..*", "a task head", said=True),),
 )
+NOMIC_BERT = replace(
+    BERT,
+    name="nomic-bert",
+    settings=(*BERT.settings, *ROTARY, SCALING),
+    fixed={**BERT.fixed, "positions": "rotary", "activation": "silu", "gated": True},
+)

@@ -71,6 +71,8 @@ def _read_attention(fields: Fields, found: Found, tensors: Tensors) -> dict[str,
     attention.require("attn_type", ("multihead_attention",))
     attention.require("attn_uses_sequence_id", (False,))
     scale = attention.number("softmax_scale", 0.0)
+    if scale < 0:
+        raise fields.fault(f"softmax_scale {scale:g} is below 0")
     return {"clip_qkv": attention.number("clip_qkv", 0.0), "attention_divisor": 1 / scale if scale else 0.0}
 
 
@@ -181,6 +183,7 @@ FALCON = replace(
     settings=(
         Key("vocab_size"),
         Key("hidden_size", "d_model"),
+        Key("n_embed", "d_model", lambda found: found["d_model"]),
         Key("num_hidden_layers", "n_layers"),
         Key("num_attention_heads", "n_heads"),
         Key("ffn_hidden_size", "d_ff", lambda found: 4 * found["d_model"]),
@@ -193,7 +196,15 @@ FALCON = replace(
         _TIED,
         lm_head(),
     ),
-    harmless=("apply_residual_connection_post_layernorm",),
+    # the others are read where the architecture has them
+    harmless=(
+        "apply_residual_connection_post_layernorm",
+        "multi_query",
+        "num_kv_heads",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+    ),
     stored={ours: how for ours, how in BLOOM.stored.items() if ours != "embed.norm"},
     spellings=((r"\.ln_attn\.", ".input_layernorm."), (r"\.ln_mlp\.", ".post_attention_layernorm.")),
     left=(*BLOOM.left, Left(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq", "rotary frequencies, stored as a buffer")),

@@ -204,8 +204,20 @@ ELECTRA = replace(
     },
     left=(*BERT.left, Left(r"discriminator_predictions\..*", "the head that finds replaced tokens", said=True)),
     copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
-    outside=("generator_", *_OUTSIDE),
-    heads={"sequence": ClassHead(_DENSE_AND_OUT, "gelu"), **_OF_TOKENS},
+    outside=("generator_", "discriminator_", *_OUTSIDE),
+    heads={
+        "sequence": ClassHead(_DENSE_AND_OUT, "gelu"),
+        "replaced": ClassHead(
+            {
+                "head.dense": Stored("discriminator_predictions.dense"),
+                "head.decoder": Stored("discriminator_predictions.dense_prediction"),
+            },
+            head="token",
+            ends="ForPreTraining",
+            labels=("replaced",),
+        ),
+        **_OF_TOKENS,
+    },
 )
 _ALBERT_LAYER = "encoder.albert_layer_groups.{n}.albert_layers.0"
 ALBERT = replace(

@@ -235,6 +235,32 @@ IQUESTCODER = replace(
 )
 """A Llama for transformers, too."""
 
+
+def _require_rope(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    if not fields.data.get("rope_parameters") and not fields.data.get("rope_scaling"):
+        raise fields.fault("rotary settings that are left out are not implemented for this architecture")
+    return {}
+
+
+CWM = replace(
+    LLAMA,
+    name="CWM",
+    model_type="cwm",
+    classes={"none": "CwmModel", "lm": "CwmForCausalLM"},
+    only={"attention_bias": (False,)},
+    settings=(
+        *UNTURNED,
+        _EPS_1E_5,
+        Key("head_dim", "d_head", 128),
+        Group(_require_rope),
+        rope(1_000_000.0),
+        *HEAD_AND_ACTIVATION,
+        _FFN_BIAS,
+        windows(kinds(lambda fields, layer: layer % 4 != 0), 8192),
+    ),
+)
+"""Code World Model (Meta 2025): windows in three of four layers."""
+
 COUSINS = (
-    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER,
+    OLMO2, OLMO3, GRANITE, HYPERCLOVAX, MINISTRAL, SMOLLM3, EXAONE4, ARCEE, SEED_OSS, INTERNLM3, IQUESTCODER, CWM,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tinytf.checkpoints.huggingface.bert import BERT, ROBERTA
-from tinytf.checkpoints.table import Found, Group, Left, Stored, Tensors
+from tinytf.checkpoints.table import Found, Group, Key, Left, Stored, Tensors
 from tinytf.fields import Fields
 
 _LAYER = "encoder.layer.{n}"
@@ -43,6 +43,22 @@ ROBERTA_PRENORM = replace(
         "final_norm": Stored("LayerNorm"),
     },
 )
+
+XLM_ROBERTA_XL = replace(
+    ROBERTA,
+    name="XLM-RoBERTa-XL",
+    model_type="xlm-roberta-xl",
+    classes={"none": "XLMRobertaXLModel", "mlm": "XLMRobertaXLForMaskedLM"},
+    fixed={**ROBERTA.fixed, "norm_order": "pre", "embed_norm": False},
+    settings=(*ROBERTA.settings, Key("layer_norm_eps", "norm_eps", 1e-5)),
+    stored={
+        **{ours: how for ours, how in ROBERTA.stored.items() if ours != "embed.norm"},
+        "blocks.{n}.norm1": Stored(f"{_LAYER}.attention.self_attn_layer_norm"),
+        "blocks.{n}.norm2": Stored(f"{_LAYER}.LayerNorm"),
+        "final_norm": Stored("encoder.LayerNorm"),
+    },
+)
+"""Goyal et al. 2021: norms before each part, and none of the embeddings."""
 
 MEGATRON_BERT = replace(
     BERT,

@@ -14,7 +14,7 @@ from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf.checkpoints.huggingface.table import Family
 from tinytf.checkpoints.table import Stored
 from tinytf.config import ModelConfig
-from tinytf.errors import CheckpointError, ConfigError, UsageError
+from tinytf.errors import TinytfError, UsageError
 from tinytf.fields import Fields
 from tinytf.files import to_json, write_whole
 from tinytf.model.transformer import Transformer
@@ -142,11 +142,11 @@ def _family_for(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
         written = family.write(config)
         if written is None:
             continue
-        family = family.with_head(config.head)
+        family = family.with_head(config)
         tensors = {family.place(name, config)[0]: name for name in parameters if family.has(name)}
         try:
             again = family.read(Fields(written, Path("config.json")), tensors)
-        except (ConfigError, CheckpointError):  # what it has no key for does not fit the rest
+        except TinytfError:  # what the family has no key for, such as a head width, does not fit the rest
             continue
         differing = [f.name for f in fields(config) if getattr(again, f.name) != getattr(config, f.name)]
         if not differing:

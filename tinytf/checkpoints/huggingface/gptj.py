@@ -64,12 +64,22 @@ GPTJ = Family(
 )
 """Wang and Komatsuzaki 2021."""
 
-_PARTS: dict[str, Any] = {"parts": ("n_heads",) * 3, "by_head": "4"}
+_CORES = 4
+
+
+def _require_cores(fields: Fields, found: Found, tensors: Tensors) -> dict[str, Any]:
+    if found["n_heads"] % _CORES:
+        raise fields.fault(f"n_head {found['n_heads']:,} is not divisible by {_CORES}, the parts of its joint matrix")
+    return {}
+
+
+_PARTS: dict[str, Any] = {"parts": ("n_heads",) * 3, "by_head": str(_CORES)}
 CODEGEN = replace(
     GPTJ,
     name="CodeGen",
     model_type="codegen",
     classes={"none": "CodeGenModel", "lm": "CodeGenForCausalLM"},
+    settings=(*GPTJ.settings, Group(_require_cores)),
     stored={
         **GPTJ.stored,
         "blocks.{n}.attention.q": Stored("h.{n}.attn.qkv_proj", part=0, paired="n_heads", **_PARTS),

@@ -27,6 +27,8 @@ class ClassHead:
 
     ``activation`` is that of its dense layer, a word of ours, or what was found where it is empty. It ``reads`` the
     first or the last token where its classes are of the text. ``only`` are keys that need one of these values.
+    A family with two heads of one kind names that of ours in ``head``, how its class is called in ``ends``, and its
+    ``labels``, each of which it decides alone.
     """
 
     stored: Mapping[str, Stored]
@@ -34,14 +36,19 @@ class ClassHead:
     reads: str = "first"
     bias: bool = True
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    head: str = ""
+    ends: str = ""
+    labels: tuple[str, ...] = ()
 
     def read(self, head: str, fields: Fields, found: Found) -> dict[str, Any]:
         """Our fields, on top of those that were found of the body."""
         for name, allowed in self.only.items():
             fields.require(name, allowed)
-        labels = ("start", "end") if head == "question" else _labels(fields)
+        head = self.head or head
+        labels = self.labels or (("start", "end") if head == "question" else _labels(fields))
         usual = "number" if len(labels) == 1 else "one"
         decides = fields.word("problem_type", {**_DECIDES, "": usual}, "") if head == "sequence" else "one"
+        decides = "several" if self.labels else decides
         dense = "head.dense" in self.stored
         return {
             "head": head,
@@ -49,7 +56,9 @@ class ClassHead:
             "head_reads": self.reads if head == "sequence" else "every",
             "head_dense": dense,
             "head_norm": "head.norm" in self.stored,
-            "head_activation": (self.activation or found["head_activation"]) if dense else "gelu",
+            "head_activation": (self.activation or found.get("head_activation", found["activation"]))
+            if dense
+            else "gelu",
             "head_bias": self.bias,
             "tied_head": False,
             "logit_cap": 0.0,
@@ -63,16 +72,19 @@ def stored_head(heads: Mapping[str, ClassHead], fields: Fields, tensors: Tensors
     named = [str(one) for one in fields.array("architectures", str, ())]
     for head, one in heads.items():
         stored = f"{one.stored['head.decoder'].module}.weight" in tensors
-        if stored and any(name.endswith(_ENDS[head]) for name in named):
+        if stored and any(name.endswith(one.ends or _ENDS[head]) for name in named):
             return head
     return ""
 
 
-def written_head(config: ModelConfig, default: str) -> dict[str, Any]:
+def written_head(config: ModelConfig, default: str, one: ClassHead) -> dict[str, Any]:
     """The keys of config.json for a head of classes, whose class is called like the ``default`` one."""
     stem = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", default)
+    named = {"architectures": [stem + (one.ends or _ENDS[config.head])]}
+    if one.labels:
+        return named
     return {
-        "architectures": [stem + _ENDS[config.head]],
+        **named,
         "id2label": {str(number): label for number, label in enumerate(config.labels)},
         "label2id": {label: number for number, label in enumerate(config.labels)},
         "problem_type": next(word for word, ours in _DECIDES.items() if ours == config.decides),

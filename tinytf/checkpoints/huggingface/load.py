@@ -16,7 +16,14 @@ from tinytf.checkpoints.huggingface.bert import (
 )
 from tinytf.checkpoints.huggingface.cousins import COUSINS
 from tinytf.checkpoints.huggingface.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
-from tinytf.checkpoints.huggingface.encoders import DATA2VEC, ERNIE, MEGATRON_BERT, ROBERTA_PRENORM, ROFORMER
+from tinytf.checkpoints.huggingface.encoders import (
+    DATA2VEC,
+    ERNIE,
+    MEGATRON_BERT,
+    ROBERTA_PRENORM,
+    ROFORMER,
+    XLM_ROBERTA_XL,
+)
 from tinytf.checkpoints.huggingface.experts import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
 from tinytf.checkpoints.huggingface.gemma import GEMMA, GEMMA2, GEMMA3, VAULTGEMMA
 from tinytf.checkpoints.huggingface.glm import ERNIE4_5, GLM, GLM4, HELIUM
@@ -45,6 +52,7 @@ FAMILIES = {
     for family in (
         GPT2, GPT_BIGCODE, GPT_NEO, OPENAI_GPT,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, MPNET, DISTILBERT,
+        ERNIE, DATA2VEC, ROBERTA_PRENORM, XLM_ROBERTA_XL, MEGATRON_BERT, ROFORMER,
         BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, ALBERT, DISTILBERT,
         MODERNBERT,
         ERNIE, DATA2VEC, ROBERTA_PRENORM, MEGATRON_BERT, ROFORMER,
@@ -98,7 +106,7 @@ def read_directory(directory: Path) -> Checkpoint:
         config = family.read(fields, tensors)
     unused = tuple(fields.unknown({*HARMLESS, *family.harmless}))
     notes = (f"config.json has keys that tinytf does not know: {', '.join(unused)}",) if unused else ()
-    return Checkpoint(directory, family.with_head(config.head), config, weights, notes)
+    return Checkpoint(directory, family.with_head(config), config, weights, notes)
 
 
 _OF_ALL = ("tie_word_embeddings", "quantization_config")

@@ -29,6 +29,8 @@ PHI3 = replace(
         *HEAD_AND_ACTIVATION,
         WINDOW,
     ),
+    only=dict.fromkeys(("attention_bias", "mlp_bias", "lm_head_bias"), (False,)),
+    harmless=("full_attn_mod", "interpolate_factor"),
     stored={**LLAMA.stored, **fused("layers.{n}.self_attn.qkv_proj"), **GATE_AND_UP},
 )
 """Phi-3 and Phi-4 (Abdin et al. 2024)."""

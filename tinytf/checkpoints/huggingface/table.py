@@ -35,18 +35,27 @@ class Family(FamilyTable):
         taken = {"pooler": False} if "pooler" in self.stored and self.stored["pooler"].module in kept else {}
         return found | taken | self.heads[head].read(head, fields, found)
 
-    def with_head(self, head: str) -> "Family":
-        """The table where a model has this head."""
-        return replace(self, stored={**self.stored, **self.heads[head].stored}) if head in self.heads else self
+    def with_head(self, config: ModelConfig) -> "Family":
+        """The table where a model has the head of this configuration."""
+        head = self._head_of(config)
+        return self if head is None else replace(self, stored={**self.stored, **head.stored})
+
+    def _head_of(self, config: ModelConfig) -> ClassHead | None:
+        """The head of classes that a configuration has, by its kind and its dense layer."""
+        for name, head in self.heads.items():
+            if (head.head or name) == config.head and ("head.dense" in head.stored) == config.head_dense:
+                return head
+        return None
 
     def write(self, config: ModelConfig) -> dict[str, Any] | None:
         """A config.json for a configuration of ours, None where the family cannot hold it."""
-        if not all(getattr(config, name) for name in self.needs) or (config.labels and config.head not in self.heads):
+        head = self._head_of(config)
+        if not all(getattr(config, name) for name in self.needs) or (config.labels and head is None):
             return None
         default = next(iter(self.classes.values()))
         said: dict[str, Any] = {"architectures": [self.classes.get(config.head, default)]}
-        if config.labels:
-            said |= written_head(config, default)
+        if head is not None:
+            said |= written_head(config, default, head)
         for setting in self.settings:
             said |= setting.write(config)
         return {**said, **self.written}

@@ -20,8 +20,9 @@ def kinds(pattern: Pattern) -> Kinds:
 
     def read(fields: Fields, found: Found) -> list[str]:
         layers = range(found["n_layers"])
-        default = [SLIDING if pattern(fields, layer) else FULL for layer in layers]
-        given: list[str] = list(fields.array("layer_types", str, default, count=len(layers)))
+        given = fields.array("layer_types", str, None, count=len(layers))
+        if given is None:
+            return [SLIDING if pattern(fields, layer) else FULL for layer in layers]
         return [fields.meaning("layer_types", kind, {SLIDING: SLIDING, FULL: FULL}) for kind in given]
 
     return read

@@ -67,8 +67,8 @@ class Route(Operation):
     def arithmetic(self, cell: Cell) -> Working:
         own, choice = cell.source(0, *cell.index), cell.source(1, *cell.index)
         if not choice.value:
-            after = (Value("weight", 0.0, "not chosen"),)
-            return Working(((own, 2), (choice, 2)), after=after, leads=(choice,), note="the token is not sent there")
+            nothing = (Value("weight", 0.0, "not chosen"),)
+            return Working(((own, 2), (choice, 2)), after=nothing, leads=(choice,), note="the token is not sent there")
         scores, chosen = own.row(), choice.row() != 0
         among = [number for number in range(len(scores)) if chosen[number] or not self.renormed]
         x = scores[among]
