@@ -1,6 +1,6 @@
 """Print the table of docs/steps.md, from the step table itself: python samples/step_table.py
 
-Covers architectures like those of GPT-2, Llama, Gemma 2 and BERT; the last column says which have the step.
+The last column says which of some architectures have the step; together they have all.
 """
 
 import dataclasses
@@ -8,14 +8,28 @@ import dataclasses
 from tinytf.presets import PRESETS
 from tinytf.steps.table import STEPS, StepTable
 
+_LLAMA = PRESETS["llama-tiny"]
 ARCHITECTURES = {
     "GPT-2": PRESETS["gpt2"],
-    "Llama": dataclasses.replace(PRESETS["llama-tiny"], qk_norm=True),
-    "Gemma 2": dataclasses.replace(
-        PRESETS["llama-tiny"], norm_order="both", activation="gelu_tanh", attention_cap=50.0, logit_cap=30.0
-    ),
     "BERT": dataclasses.replace(PRESETS["bert-base"], head="mlm"),
-}
+    "Llama": _LLAMA,
+    "Qwen3": dataclasses.replace(_LLAMA, qk_norm=True),
+    "Gemma 2": dataclasses.replace(_LLAMA, norm_order="both", attention_cap=50.0, logit_cap=30.0),
+    "Granite": dataclasses.replace(_LLAMA, residual_scale=0.22, logit_scale=0.125),
+    "OLMo": dataclasses.replace(_LLAMA, norm="layernorm", norm_gain=False, norm_bias=False, clip_qkv=8.0),
+    "BLOOM": dataclasses.replace(PRESETS["gpt2"], positions="alibi", embed_norm=True),
+    "OPT-350m": dataclasses.replace(PRESETS["gpt2"], norm_order="post", d_embed=512, position_offset=2),
+    "MPNet": dataclasses.replace(PRESETS["bert-base"], relative_buckets=32, head="mlm", pooler=False),
+    "DeepSeek-V3": dataclasses.replace(
+        _LLAMA, n_kv_heads=8, d_head=48, d_value=32, rope_width=16, q_rank=64, kv_rank=64,
+        experts=8, experts_per_token=2, d_expert=64, d_shared=64, router="sigmoid", choice_bias=True,
+    ),
+    "Qwen2-MoE": dataclasses.replace(
+        _LLAMA, experts=8, experts_per_token=2, d_expert=64, d_shared=64, shared_gate=True, routes_renormed=False
+    ),
+    "Mixtral": PRESETS["mixtral-tiny"],
+    "gpt-oss": dataclasses.replace(PRESETS["mixtral-tiny"], attention_sinks=True, glu_limit=7.0, glu_alpha=1.702),
+}  # fmt: skip
 
 
 def markdown() -> str:
@@ -25,11 +39,12 @@ def markdown() -> str:
     lines = ["| step | what it is | formula | axes | in |", "|---|---|---|---|---|"]
     for name in order:
         having = [where for where, table in tables.items() if name in table.by_name]
-        if not having:
-            continue
         step = tables[having[0]].by_name[name]
         full = step.full_name(0) if step.in_layer else name
-        where = "all" if len(having) == len(tables) else ", ".join(having)
+        lacking = [name for name in tables if name not in having]
+        where = (
+            ", ".join(having) if len(having) <= len(lacking) else f"all but {', '.join(lacking)}" if lacking else "all"
+        )
         formula = step.formula.replace("|", "\\|")
         lines.append(f"| `{full}` | {step.title} | {formula} | {', '.join(step.axes)} | {where} |")
     return "\n".join(lines)
