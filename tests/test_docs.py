@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 
 import tinytf
+from tinytf.checkpoints.gguf.architecture import ARCHITECTURES
+from tinytf.checkpoints.huggingface.load import FAMILIES
 from tinytf_cli.main import run
 
 ROOT = Path(__file__).parent.parent
@@ -105,6 +107,12 @@ def test_the_python_of_the_docs_runs_and_gives_the_shapes_it_says() -> None:
 
 def test_the_step_table_of_the_docs_is_that_of_the_code() -> None:
     assert between("steps", "steps.md") == sample_script("step_table").markdown()
+
+
+def test_the_families_of_the_docs_are_those_that_are_opened() -> None:
+    kinds = re.findall(r"^\| [^|]+ \| `([^`]+)` \|", between("families", "families.md"), re.MULTILINE)
+    assert kinds == list(FAMILIES)
+    assert between("gguf", "families.md").split(", ") == sorted(ARCHITECTURES)
 
 
 def test_the_model_figures_of_the_docs_are_those_of_the_cards() -> None:

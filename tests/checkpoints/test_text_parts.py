@@ -1,0 +1,41 @@
+"""Of a model that takes images too, the part for text is opened, and what is left is said."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from architectures import enliven, furthest
+
+from tinytf.checkpoints.huggingface.load import read_directory
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 41, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 40, "head_dim": 6, "max_position_embeddings": 32, "pad_token_id": 0,
+}  # fmt: skip
+VISION: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "image_size": 16,
+    "patch_size": 8,
+}  # fmt: skip
+
+
+def llava() -> Any:
+    text, vision = {**TEXT, "model_type": "llama"}, {**VISION, "model_type": "clip_vision_model"}
+    return transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(text_config=text, vision_config=vision))
+
+
+def gemma3() -> Any:
+    config = transformers.Gemma3Config(text_config=TEXT, vision_config=VISION)
+    return transformers.Gemma3ForConditionalGeneration(config)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [llava, gemma3])
+def test_the_text_part_gives_their_logits(make, tmp_path) -> None:
+    theirs = make().eval()
+    enliven(theirs, 7)
+    theirs.save_pretrained(tmp_path)
+    opened = read_directory(tmp_path).load()
+    ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
+    assert furthest(opened.transformer(ids), theirs(ids).logits) < 1e-5
+    assert any("what takes images or sound (vision_tower)" in note for note in opened.notes)
