@@ -1,5 +1,6 @@
 """Of a model that takes images too, the part for text is opened, and what is left is said."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 import transformers
 from architectures import enliven, furthest
 
-from tinytf.checkpoints.huggingface.load import read_directory
+from tinytf.checkpoints.huggingface.load import FAMILIES, read_directory
+from tinytf.fields import Fields
 
 TEXT: dict[str, Any] = {
     "vocab_size": 41, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -39,3 +41,15 @@ def test_the_text_part_gives_their_logits(make, tmp_path) -> None:
     ids = torch.tensor([[3, 14, 15, 9, 2, 6]])
     assert furthest(opened.transformer(ids), theirs(ids).logits) < 1e-5
     assert any("what takes images or sound (vision_tower)" in note for note in opened.notes)
+
+
+def test_what_gemma_3_leaves_out_of_its_text_config_has_the_default_of_transformers() -> None:
+    given = {"hidden_size": 2560, "intermediate_size": 10_240, "num_hidden_layers": 34, "sliding_window": 1024}
+    found = FAMILIES["gemma3_text"].read(Fields(given, Path("config.json")), {})
+    theirs = transformers.Gemma3TextConfig(**given)
+    assert (found.vocab_size, found.context) == (theirs.vocab_size, theirs.max_position_embeddings)
+    assert (found.n_heads, found.n_kv_heads, found.d_head) == (
+        theirs.num_attention_heads,
+        theirs.num_key_value_heads,
+        theirs.head_dim,
+    )

@@ -96,6 +96,11 @@ VAULTGEMMA = replace(
 """VaultGemma (Sinha et al. 2025): Gemma 2 with norms before each part alone."""
 
 _FIVE_OF_SIX = kinds(every("sliding_window_pattern", 6))
+_LEFT_OUT = {
+    "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131_072,
+}  # fmt: skip
+"""What the files of Gemma 3 that takes images leave out of their text_config."""
+
 GEMMA3 = replace(
     GEMMA2,
     name="Gemma 3",
@@ -104,7 +109,7 @@ GEMMA3 = replace(
     only={**GEMMA2.only, "attn_logit_softcapping": ()},  # transformers ignores it
     fixed={**_FIXED, "qk_norm": True},
     settings=(
-        *UNTURNED,
+        *(replace(key, default=_LEFT_OUT.get(key.name, key.default)) for key in UNTURNED),
         Key("head_dim", "d_head", 256),
         rope(1_000_000.0, kinds=_FIVE_OF_SIX, local=lambda fields: fields.number("rope_local_base_freq", 10_000.0)),
         Key("hidden_activation", "activation", "gelu_pytorch_tanh", ACTIVATIONS),
