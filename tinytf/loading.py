@@ -7,10 +7,12 @@ import torch
 from tinytf.analysis.size import Info
 from tinytf.api import Model
 from tinytf.checkpoints.weights import not_finite
+from tinytf.config import ModelConfig
 from tinytf.errors import CheckpointError, UsageError
 from tinytf.nearest import did_you_mean
 from tinytf.presets import preset
 from tinytf.sources import PresetSource, RunSource, Source, find_source
+from tinytf.text.huggingface import Vocabulary
 
 __all__ = ["DEVICES", "DTYPES", "Model", "info", "load", "open_source", "pick_device"]
 
@@ -53,15 +55,13 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
     config = source.config()
     with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long as the weights
         reading = beside.submit(source.vocabulary)
-        weighed = source.weigh(DTYPES[dtype], seed)
+        try:
+            weighed = source.weigh(DTYPES[dtype], seed)
+        except CheckpointError:
+            _misfit(source, config, reading.result())  # the cause, where the embeddings have another size
+            raise
         vocabulary = reading.result()
-    notes: tuple[str, ...] = ()
-    count = vocabulary.tokenizer.vocab_size
-    if count > config.vocab_size:
-        said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
-        if isinstance(source, RunSource):
-            raise CheckpointError(f"{source.where}: {said}")
-        notes = (said,)
+    notes = _misfit(source, config, vocabulary)
     words = f"{source.where}, seed {seed}" if isinstance(source, PresetSource) else source.where
     return Model(
         source.name,
@@ -72,6 +72,17 @@ def open_source(source: Source, *, device: str = "auto", dtype: str = "float32",
         (*notes, *weighed.notes),
         source.corpus(),
     )
+
+
+def _misfit(source: Source, config: ModelConfig, vocabulary: Vocabulary) -> tuple[str, ...]:
+    """In words, that the tokenizer has more tokens than the model takes: of a run, a CheckpointError."""
+    count = vocabulary.tokenizer.vocab_size
+    if count <= config.vocab_size:
+        return ()
+    said = f"the tokenizer has {count:,} tokens, and the model takes {config.vocab_size:,}"
+    if isinstance(source, RunSource):
+        raise CheckpointError(f"{source.where}: {said}")
+    return (said,)
 
 
 def info(model: str, opened: Model | None = None) -> Info:
