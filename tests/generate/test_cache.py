@@ -3,7 +3,8 @@
 import pytest
 import torch
 from architectures import KINDS, config_of, furthest, lively, padding, some_ids
-from reference import FAMILIES, is_encoder, pair
+from reference import FAMILIES, is_encoder
+from streaming import decoder
 from torch import Tensor
 
 from tinytf.errors import UsageError
@@ -51,7 +52,7 @@ def test_keys_that_longrope_turned_as_those_of_a_short_text_are_refused_in_a_lon
 @torch.no_grad()
 @pytest.mark.parametrize("family", DECODER_FAMILIES)
 def test_cached_logits_are_those_of_transformers(family: str) -> None:
-    models = pair(family)
+    models = decoder(family)
     ids = some_ids(models.ours.config, batch=2, length=17)
     expected = models.theirs(ids).logits
     assert furthest(in_pieces(models.ours, ids, [6, *[1] * 11]), expected) < 1e-5

@@ -105,7 +105,7 @@ def test_a_value_that_a_known_field_gets_one_day_is_not_implemented(name: str, v
 
 
 FUTURE: list[tuple[str, Any, Any]] = [
-    ("experts", 1, 4),
+    ("expert_groups", 1, 4),
     ("windows", (), (0, 4)),
     ("attn_scale", 0.0, 0.1),
     ("score_clip", 0.0, 1.0),

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 from architectures import KINDS, config_of, lively
-from reference import FAMILIES, is_encoder, pair
+from reference import FAMILIES, is_encoder
+from streaming import decoder
 
 from tinytf.config import ModelConfig
 from tinytf.errors import GenerationError, UsageError
@@ -39,7 +40,7 @@ def tokens_of(transformer: Transformer, **settings: object) -> list[int]:
 
 @pytest.mark.parametrize("family", DECODER_FAMILIES)
 def test_greedy_tokens_are_those_of_transformers_generate(family: str) -> None:
-    models = pair(family)
+    models = decoder(family)
     with torch.no_grad():
         expected = models.theirs.generate(
             torch.tensor([PROMPT]), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0
@@ -203,7 +204,7 @@ def test_generated_text_ends_before_the_stop_string_and_says_so(model: Model) ->
 @torch.no_grad()
 @pytest.mark.parametrize("family", DECODER_FAMILIES)
 def test_the_loss_of_a_text_is_that_of_transformers(family: str) -> None:
-    models = pair(family)
+    models = decoder(family)
     ids = torch.randint(1, 41, (1, 29), generator=torch.Generator().manual_seed(2))
     expected = float(models.theirs(ids, labels=ids).loss)
     found = Score(scored(models.ours, ids[0].tolist()))

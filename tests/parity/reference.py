@@ -462,7 +462,11 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
 def is_encoder(family: str) -> bool:
     """By its name: making it takes a moment."""
     return bool(
-        re.match(r"(distil|al|camem|megatron-)?bert|(xlm-)?roberta|electra|mpnet|ernie|data2vec|roformer", family)
+        re.match(
+            r"(distil|al|camem|megatron-|modern|nomic|euro)?bert|(xlm-)?roberta|electra|mpnet|ernie(?! 4)|data2vec"
+            r"|roformer",
+            family,
+        )
     )
 
 

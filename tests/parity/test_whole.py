@@ -9,6 +9,7 @@ from reference import FAMILIES, Pair, pair
 from torch import nn
 
 from tinytf.api import Model
+from tinytf.errors import UsageError
 from tinytf.generate.decoder import Decoder
 from tinytf.gradients.by_hand import agreement
 from tinytf.gradients.loss import Targets
@@ -117,6 +118,13 @@ def test_the_fast_decoder_or_the_modules_give_the_plain_logits_token_by_token(mo
     found = [ours.unembed(ours.hidden(ids[:, :4], cache=cache))[0]]
     decode = Decoder(ours, cache) if Decoder.fits(ours) else None
     for place in range(4, len(IDS)):
+        if cache.is_turned(place + 1):  # as generation does: what is kept is of no use, and all is computed anew
+            assert furthest(torch.cat(found), ours(ids[:, :place])[0]) < 1e-5
+            with pytest.raises(UsageError, match=f"a text of {place + 1} tokens is turned by other angles"):
+                ours.hidden(ids[:, place : place + 1], cache=cache)
+            cache.clear()
+            found = [ours.unembed(ours.hidden(ids[:, : place + 1], cache=cache))[0]]
+            continue
         one = ids[:, place]
         found.append(decode(one) if decode else ours.unembed(ours.hidden(one[:, None], cache=cache))[0])
     assert furthest(torch.cat(found), expected) < 1e-5

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tinytf.model.parts import FeedForward
 from tinytf.model.transformer import Transformer
 
 _ALIGNED = 64
@@ -23,10 +24,14 @@ def _empty(count: int, like: Tensor) -> Tensor:
     return torch.empty(count, dtype=like.dtype, device=like.device)
 
 
-def _groups(block: Any) -> list[list[nn.Linear]]:
-    attention, ffn = block.attention, block.ffn
-    wide = [ffn.gate, ffn.up] if ffn.gate is not None else [ffn.up]
-    return [[attention.q, attention.k, attention.v], [attention.o], wide, [ffn.down]]
+def _groups(block: nn.Module) -> list[list[nn.Linear]]:
+    """Linears of one input: of the attention, and of each feed-forward that takes every token."""
+    attention: Any = block.attention
+    groups: list[list[nn.Linear]] = [[attention.q, attention.k, attention.v], [attention.o]]
+    for ffn in block.modules():
+        if isinstance(ffn, FeedForward):
+            groups += [[ffn.up] if ffn.gate is None else [ffn.gate, ffn.up], [ffn.down]]
+    return groups
 
 
 def _tensors(parts: Sequence[nn.Linear]) -> Iterator[list[Tensor]]:
