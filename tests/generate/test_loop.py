@@ -38,7 +38,11 @@ def tokens_of(transformer: Transformer, **settings: object) -> list[int]:
     return [step.id for step in stream(transformer, PROMPT, **settings)]
 
 
-@pytest.mark.parametrize("family", DECODER_FAMILIES)
+GENERATING = ("gpt2", "pythia", "bloom", "gemma 3", "phi 3, long texts turned by other factors", "mixtral", "gpt-oss")
+"""Families whose decoding differs most; tests/parity compares the greedy text of all with their argmax."""
+
+
+@pytest.mark.parametrize("family", GENERATING)
 def test_greedy_tokens_are_those_of_transformers_generate(family: str) -> None:
     models = decoder(family)
     with torch.no_grad():
