@@ -123,8 +123,8 @@ def _experts(live: Live) -> Lesson:
     right = always + per_token * each
     question = live.ask("feed-forward").number(
         f"The feed-forward of block 0 has {whole:,} parameters: {count} experts of {each:,} each, and {always:,} in "
-        f"the router{' and the shared expert' if config.d_shared else ''}. How many of them work on one token, which goes "
-        f"to {_of_experts(per_token)}?",
+        f"the router{' and the shared expert' if config.d_shared else ''}. How many of them work on one token, which "
+        f"goes to {_of_experts(per_token)}?",
         right,
         [whole, per_token * each, always + each, each, always + (per_token + 1) * each],
         f"{always:,} + {per_token} × {each:,} = {right:,}. The other {whole - right:,} wait for tokens that are sent "
