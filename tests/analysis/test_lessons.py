@@ -268,7 +268,7 @@ def test_the_feed_forward_lesson_of_experts_says_who_works_on_the_token(opened: 
     assert {int(number): float(weight) for number, weight in sent} == pytest.approx(
         {number: routes[number] for number in np.flatnonzero(routes)}, abs=1e-3
     )
-    assert "only 2 experts of all work on it" in found.why
+    assert "only 2 of them work on it" in found.why
     assert found.formula.startswith("ffn = Σ expert.added")
     assert sum(row[2] for row in found.revealed_figures.rows) == live.parameters("blocks.0.ffn")
 
